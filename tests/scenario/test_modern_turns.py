@@ -218,6 +218,25 @@ async def test_a_listener_is_notified_of_changes_of_its_resources_alone(client: 
     assert updated == [{"_meta": meta, "uri": uris[0]}]
 
 
+@pytest.mark.promises("modern.listen", "modern.stream")
+async def test_requests_that_stay_in_flight_are_answered_when_the_server_stops(client: ModernWireClient) -> None:
+    conversation = await client.create()
+    listener = client.request("subscriptions/listen", {"notifications": {"resourcesListChanged": True}})
+    await client.until_method("notifications/subscriptions/acknowledged")
+    stream = client.stream(conversation)
+    await client.until_method("notifications/initial_state")
+    await client.raw.process.close()
+    answers: dict[int, Any] = {}
+    while len(answers) < 2:
+        message = await client.read()
+        if "result" in message:
+            answers[message["id"]] = message["result"]
+
+    assert answers[listener]["resultType"] == answers[stream]["resultType"] == "complete"
+    assert answers[listener]["_meta"].items() >= {"io.modelcontextprotocol/subscriptionId": listener}.items()
+    assert answers[stream]["structuredContent"]["state"] == "idle"
+
+
 # --- approvals -----------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.reading import until_state
-from kit.clients.requests import request
+from kit.clients.requests import request, tool
 from kit.clients.shared_home import ASKS, Start, events_until, is_, owner_of
 from kit.clients.shell_turns import sh
 from kit.servers.long_grace_program import LONG_GRACE
@@ -31,7 +31,7 @@ from parley.app.discovery import ResidentLock, is_running
 from parley.client import Approval, Conversation
 from parley.common.resident_socket import NoResident, ask, connect
 from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel
-from parley.testing.home import Home
+from parley.testing.home import MODEL, Home
 from parley.version import __version__
 from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandEnd, TaskComplete
 
@@ -81,6 +81,47 @@ async def test_a_turn_goes_on_when_its_client_is_killed_and_another_client_watch
         await editor.exit_code()
         parley_model.release()
         events = await events_until(stream, is_(TaskComplete))
+
+    assert events[-1] == TaskComplete(last_agent_message="The first half, the second half.")
+
+
+@pytest.mark.promises("resident.continues", "resident.started")
+async def test_a_turn_goes_on_when_the_process_group_of_the_editor_that_started_the_resident_is_killed(
+    parley_model: ScriptedModel, start: Start, home: Path
+) -> None:
+    files = Home(parley_model, home=home)
+    files.open()
+    parley_model.says("The first half, ", HOLD, "the second half.")
+    given = {"prompt": "", "model": MODEL, "cwd": str(files.work)}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    try:
+        editor = await asyncio.create_subprocess_exec(
+            *("/bin/sh", "-c", '"$0" -P -m parley mcp --resident; exit', sys.executable),
+            env=files.environ,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert editor.stdin is not None
+        assert editor.stdout is not None
+        editor.stdin.write(json.dumps(request(1, "initialize", hello)).encode() + b"\n")
+        editor.stdin.write(json.dumps(tool(2, "conversationCreate", given)).encode() + b"\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            _, created = [json.loads(await editor.stdout.readline()) for _ in range(2)]
+        conversation_id = created["result"]["structuredContent"]["conversation_id"]
+        content = [{"type": "text", "text": "go"}]
+        sending = tool(3, "conversationSendMessage", {"conversation_id": conversation_id, "content": content})
+        editor.stdin.write(json.dumps(sending).encode() + b"\n")
+        await parley_model.wait_until_held()
+        os.killpg(editor.pid, signal.SIGKILL)
+        await editor.wait()
+        watcher = await start()
+        async with watcher.client.conversation(conversation_id).stream() as stream:
+            parley_model.release()
+            events = await events_until(stream, is_(TaskComplete))
+    finally:
+        asked(home, "stop")
+        files.close()
 
     assert events[-1] == TaskComplete(last_agent_message="The first half, the second half.")
 

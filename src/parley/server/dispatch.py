@@ -82,7 +82,7 @@ class Call:
     def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
         """Send the result as the answer. A request has at most one answer."""
         if self.context.meta is not None:
-            result = completed(self.method, result, result_type)
+            result = completed(self.method, self.id, result, result_type)
         self._settle(response(self.id, result))
 
     def fail(self, refused: RequestRefused) -> None:

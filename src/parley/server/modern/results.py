@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from parley.version import __version__
-from parley.wire.jsonrpc import encode
+from parley.wire.jsonrpc import RequestId, encode
 from parley.wire.mcp import SERVER_NAME, SERVER_TITLE, ListToolsResult
 from parley.wire.modern import CacheScope, DiscoverResult
 from parley.wire.prompts import ListPromptsParams
 from parley.wire.resources import ListResourcesParams, ListResourceTemplatesParams, ReadResourceParams
+from parley.wire.subscriptions import SUBSCRIPTION_ID, ListenParams
 
 __all__ = ["ResultType", "completed"]
 
@@ -33,14 +34,17 @@ _CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
 depend on the principal.
 """
 
-_META: Final = b'"_meta":{"io.modelcontextprotocol/serverInfo":%b}' % encode(
+_SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
     {"name": SERVER_NAME, "title": SERVER_TITLE, "version": __version__}
 )
 
 
-def completed(method: str, result: bytes, result_type: ResultType = "complete") -> bytes:
+def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
     """Add the members that version 2026-07-28 requires to an encoded result. The result must not have a `_meta`."""
-    head = b'{"resultType":"%b",%b' % (result_type.encode(), _META)
+    meta = _SERVER_INFO
+    if method == ListenParams.METHOD:
+        meta += b',"%b":%b' % (SUBSCRIPTION_ID.encode(), encode(request_id))
+    head = b'{"resultType":"%b","_meta":{%b}' % (result_type.encode(), meta)
     if result_type == "complete" and (caching := _CACHING.get(method)) is not None:
         head += b',"ttlMs":%d,"cacheScope":"%b"' % (caching[0] * 1000, caching[1].encode())
     return head + b"}" if result == b"{}" else b"%b,%b" % (head, result[1:])

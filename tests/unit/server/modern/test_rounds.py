@@ -9,6 +9,7 @@ import pytest
 from kit.clients.modern_client import ASKABLE, modern_meta
 from kit.servers.local_server import LocalClient, LocalServer
 from parley.server.context import Principal, Role
+from parley.server.modern.rounds import STATE_SECONDS, RequestStates, RoundState
 
 
 def guest(server: LocalServer, role: Role) -> LocalClient:
@@ -35,6 +36,31 @@ async def test_the_stream_of_a_driver_counts_as_one_that_cannot_be_asked(home: s
         await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "denied: nobody could be asked")]
+
+
+@pytest.mark.promises("modern.state")
+def test_a_state_expires_after_a_day() -> None:
+    times = [0.0]
+    states = RequestStates(b"k" * 32, now=lambda: times[-1])
+    state = RoundState(
+        principal="local",
+        request=b"",
+        expires=states.now() + STATE_SECONDS,
+        conversation="c",
+        seq=1,
+        event_id="e",
+        approval="a",
+        rounds=1,
+        before=0,
+    )
+    sealed = states.seal(state)
+    opened = []
+    for now in (STATE_SECONDS - 1, STATE_SECONDS):
+        times.append(now)
+        opened.append(states.open(sealed))
+
+    assert opened == [state, None]
+    assert STATE_SECONDS == 24 * 60 * 60
 
 
 @pytest.mark.promises("roles.approvals")
