@@ -200,7 +200,7 @@ async def test_only_plain_json_is_read(server: HttpServer) -> None:
 @pytest.mark.promises("http.token")
 async def test_nothing_is_answered_without_a_token(server: HttpServer) -> None:
     bodies: set[tuple[bool, bytes]] = set()
-    targets = ("/mcp", "/", "/metrics", f"/mcp?token={server.token}", f"/mcp?access_token={server.token}")
+    targets = ("/mcp", "/other", "/metrics", f"/mcp?token={server.token}", f"/mcp?access_token={server.token}")
     for method, target in product(("GET", "POST", "DELETE", "PUT", "HEAD"), targets):
         answer = await raw_exchange(server.url, head(server, "Authorization: -", method=method, target=target))
         first, _, body = answer.partition(b"\r\n\r\n")
