@@ -142,8 +142,8 @@ def test_data_over_the_limit_is_refused(stream: bytes, end: bytes) -> None:
 
 
 CPU_SECONDS = 4
-"""The maximum CPU time in seconds to read 4 MB, on a slow machine. If each read copied the lines before it, it would
-take more than ten times as long.
+"""The maximum CPU time in seconds to read 4 MB, on a slow machine. If each read copied the lines before it, reading
+would take more than ten times as long.
 """
 
 
