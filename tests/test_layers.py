@@ -20,7 +20,7 @@ FOR_ALL_LAYERS = frozenset({"common", "errors", "version"})
 
 CORE = frozenset({"config", "wire", "conversation", "ports"})
 
-ADAPTERS = frozenset({"stores", "models", "tools", "sandbox", "transports", "peers"})
+ADAPTERS = frozenset({"stores", "models", "tools", "sandbox", "transports", "peers", "workspaces"})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "version": frozenset(),
@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "models": CORE,
     "tools": CORE | {"rpc"},
     "sandbox": CORE,
+    "workspaces": CORE,
     "transports": frozenset({"wire"}),
     "server": CORE | {"agent", "runtime"},
     "client": frozenset({"wire", "transports", "rpc"}),

@@ -6,6 +6,7 @@
     ├── ConfigError        the settings cannot be used
     ├── BadFile            a file holds no conversation that can be imported
     ├── StoreError         a conversation cannot be read or written
+    ├── WorkspaceUnavailable  the worktree of a conversation cannot be prepared
     ├── ModelError         the model gave no answer, or an invalid one
     ├── ToolError          a tool cannot execute the model's call
     └── ClientError        a call of Parley's client failed (`client/errors.py`)
@@ -20,10 +21,16 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 __all__ = [
+    "BRANCH_DIVERGED",
+    "COMMIT_FAILED",
+    "COMMIT_MISSING",
+    "FETCH_FAILED",
     "INTERNAL_ERROR",
     "LIMIT_REACHED",
+    "PUSH_FAILED",
     "RESOURCE_LIMIT",
     "TOOL_SERVER_FAILED",
+    "WORK_SET_ASIDE",
     "ApprovalIsSettled",
     "BadArguments",
     "BadFile",
@@ -59,6 +66,7 @@ __all__ = [
     "Unreadable",
     "UnsupportedContent",
     "VisibleError",
+    "WorkspaceUnavailable",
     "WriteLockHeld",
 ]
 
@@ -71,6 +79,19 @@ LIMIT_REACHED: Final = "limit_reached"
 """The error code for a turn that stopped at a limit from the settings."""
 TOOL_SERVER_FAILED: Final = "tool_server_failed"
 """The error code in an event which reports that a tool server could not be started."""
+
+BRANCH_DIVERGED: Final = "branch_diverged"
+"""The error code if the branch in the repository has commits that contradict those of the conversation."""
+COMMIT_FAILED: Final = "commit_failed"
+"""The error code if the files of a worktree could not be committed."""
+COMMIT_MISSING: Final = "commit_missing"
+"""The error code if the newest commit of a conversation was never pushed, and this computer does not have it."""
+FETCH_FAILED: Final = "fetch_failed"
+"""The error code if the repository could not be read, and the turn begins at the commit on the disk."""
+PUSH_FAILED: Final = "push_failed"
+"""The error code if the commits of a conversation could not be pushed."""
+WORK_SET_ASIDE: Final = "work_set_aside"
+"""The error code if a worktree contained work that is not part of the conversation any more."""
 
 
 class ParleyError(Exception):
@@ -116,6 +137,16 @@ class SettingNotAllowed(InvalidRequest):
     def __init__(self, setting: str, reason: str) -> None:
         super().__init__(f"{setting} {reason}")
         self.setting = setting
+
+
+class WorkspaceUnavailable(VisibleError):
+    """Raised when the worktree of a conversation cannot be prepared, so that its turn cannot run."""
+
+    code = "workspace_unavailable"
+
+    def __init__(self, repository: str, detail: str) -> None:
+        super().__init__(f"the repository {repository} cannot be used: {detail}")
+        self.repository, self.detail = repository, detail
 
 
 class UnsupportedContent(InvalidRequest):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 from kit.clients.approving import ASKS_FIRST, ApprovingClient, approving_client
 from kit.clients.requests import ALL_TOOL_NAMES
 from kit.clients.shell_turns import sh, shell
+from kit.servers.git_nodes import Origin, git_settings
 from kit.servers.tool_servers import program
 from kit.system.commands import PATIENCE_SECONDS
 from parley.testing import HOLD, Call, Reasoning, ScriptedModel
@@ -149,6 +151,10 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
     assert (await recorder.use("conversationSearch", text="AND"))["messages"]
     await recorder.use("settingsList")
     assert "before" in await recorder.use("conversationRead", **its, before=10**6, limit=1)
+    model.says("Done")
+    worked = await recorder.use("codex", prompt="go", repository="app", config={"approval_policy": "never"})
+    assert worked["workspace"]["repository"] == "app"
+    assert (await recorder.use("conversationStatus", conversation_id=worked["sessionId"]))["workspace"]["pushed"]
     for one in (await recorder.use("conversationRead", **its))["events"]:
         checks.event(one["msg"])
     for frame in client.raw.frames:
@@ -156,10 +162,12 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
 
 
 @pytest.mark.promises("schema.traffic")
-async def test_everything_that_servers_send_fits_the_schemas(parley_model: ScriptedModel) -> None:
+async def test_everything_that_servers_send_fits_the_schemas(parley_model: ScriptedModel, tmp_path: Path) -> None:
     checks = Checks(await document())
     server = program("x")
+    workspace = git_settings(str(Origin(tmp_path).path), tmp_path / "git")
     table = f'[mcp_servers.x]\ncommand = "{server.command}"\nargs = {json.dumps(list(server.args))}\n'
+    table += f"[workspace]\n{workspace}\n"
     apis: tuple[Api, ...] = ("chat", "responses")
     for api in apis:
         async with approving_client(

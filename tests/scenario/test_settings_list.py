@@ -88,6 +88,7 @@ async def test_an_admin_sees_all_choices_and_no_secret(server: HttpServer, tmp_p
         "approval_policies": POLICIES,
         "sandbox": "workspace-write",
         "sandbox_modes": MODES,
+        "repositories": [],
     }
     for secret in ("hunter2", "example.com", "ELSEWHERE_KEY", "secret-name"):
         assert secret not in str(found)

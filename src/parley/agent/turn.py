@@ -7,7 +7,7 @@ interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Final, assert_never
@@ -67,7 +67,10 @@ from parley.wire.events import (
 from parley.wire.jsonrpc import is_json
 from parley.wire.text import replace_surrogates
 
-__all__ = ["end_at_limit", "run_turn"]
+__all__ = ["BeforeEnd", "end_at_limit", "run_turn"]
+
+BeforeEnd = Callable[[], Awaitable[tuple[LogPayload, ...]]]
+"""A function that is called before the end of a turn, and returns entries to append before the end."""
 
 
 async def run_turn(
@@ -78,23 +81,25 @@ async def run_turn(
     clock: Clock,
     meter: TokenMeter,
     ask_to_continue: AskToContinue,
+    before_end: BeforeEnd | None = None,
 ) -> TurnEnded:
     """Run the turn for the waiting input and for the messages that arrive during the turn. Return how the turn
     ended.
 
     An unfinished turn continues with the calls that have no output yet. When the turn reaches a limit,
-    `ask_to_continue` is called.
+    `ask_to_continue` is called. `before_end` is called before the turn ends. If messages arrive during this call,
+    and the turn has not failed, the turn continues.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     last_message: str | None = None
     overflows = cut_offs = 0
     reached = await _run_calls(transcript.history.open_calls, transcript, tools, gate)
     if reached is not None:
-        return await end_at_limit(reached, transcript)
+        return await end_at_limit(reached, transcript, before_end)
     while True:
         await asyncio.sleep(0)  # a model that never waits must not block the event loop
         if (reached := await gate.before_request()) is not None:
-            return await end_at_limit(reached, transcript)
+            return await end_at_limit(reached, transcript, before_end)
         response = _Response()
         request: ModelRequest | None = None
         asked = ModelAsked(inputs=0)
@@ -128,7 +133,7 @@ async def run_turn(
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
-            entries = asked, *response.ended, *shown, *refused, *spent
+            entries = asked, *response.ended, *shown, *refused, *spent, *await _last(before_end)
             return await _end(
                 transcript, "failed", replace_surrogates(str(error)), entries=entries, code=error.code
             )
@@ -138,16 +143,30 @@ async def run_turn(
         cost = _cost(response, request, settings)
         entries = asked, *response.ended, *response.notice(), *response.records(), *cost
         if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no new input
-            return await _end(transcript, "done", entries=entries, last_message=last_message)
+            if before_end is None:
+                return await _end(transcript, "done", entries=entries, last_message=last_message)
+            await transcript.append(*entries)
+            last = await before_end()
+            if not transcript.history.waiting:
+                return await _end(transcript, "done", entries=last, last_message=last_message)
+            await transcript.append(*last)
+            continue
         await transcript.append(*entries)
         reached = await _run_calls(response.whole_calls, transcript, tools, gate)
         if reached is not None:
-            return await end_at_limit(reached, transcript)
+            return await end_at_limit(reached, transcript, before_end)
 
 
-async def end_at_limit(reached: LimitReached, transcript: Transcript) -> TurnEnded:
-    """End a turn that reached a limit, without running its remaining calls."""
-    return await _end(transcript, "failed", limit_message(reached.limit), code=LIMIT_REACHED)
+async def end_at_limit(
+    reached: LimitReached, transcript: Transcript, before_end: BeforeEnd | None = None
+) -> TurnEnded:
+    """End a turn that reached a limit, without running its remaining calls. `before_end` is called first."""
+    last = await _last(before_end)
+    return await _end(transcript, "failed", limit_message(reached.limit), entries=last, code=LIMIT_REACHED)
+
+
+async def _last(before_end: BeforeEnd | None) -> tuple[LogPayload, ...]:
+    return () if before_end is None else await before_end()
 
 
 async def _end(

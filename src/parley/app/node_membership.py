@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from parley.common.paths import is_below_any
 from parley.errors import BadSetting
 from parley.peers import NodePeers
-from parley.ports.nodes import Node, NodeLoad, Nodes
+from parley.ports.nodes import Node, NodeLoad, Nodes, WorkingDirectory
 from parley.runtime.placement import choose_node
 from parley.transports.unix import Connection
 from parley.version import __version__
@@ -86,7 +86,14 @@ class NodeMembership:
         name = self.settings().id or os.uname().nodename
         workspace = self._loader.workspace_settings()
         roots = await asyncio.to_thread(_expanded, workspace.roots)
-        node = Node(id=name, url=url, version=__version__, mode=workspace.mode, roots=roots)
+        node = Node(
+            id=name,
+            url=url,
+            version=__version__,
+            mode=workspace.mode,
+            roots=roots,
+            repositories=tuple(workspace.repositories) if workspace.mode == "git" else (),
+        )
         self._running = running
         await self._store.join(node, lambda: NodeLoad(running=running(), is_draining=self.is_draining))
         self._node = node
@@ -97,16 +104,22 @@ class NodeMembership:
         self.is_draining = True
         self._store.announce_load()
 
-    async def node_for(self, directory: str, *, assigned: str | None, refused: Collection[str]) -> Node | None:
+    @property
+    def node_id(self) -> str | None:
+        """The id of this node; None if this process is no node."""
+        return None if self._node is None else self._node.id
+
+    async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
         if (own := self._node) is None:
             return None
-        exists, nodes = await asyncio.gather(asyncio.to_thread(os.path.isdir, directory), self._store.announced())
+        exists, nodes = await asyncio.gather(
+            asyncio.to_thread(os.path.isdir, directory.path), self._store.announced()
+        )
         chosen = choose_node(
             (self._live(node, own) for node in nodes),
             directory,
             mode=own.mode,
             here=own.id,
-            assigned=assigned,
             exists_here=exists,
             refused=refused,
         )
@@ -120,7 +133,7 @@ class NodeMembership:
 
     def node_of(self, directory: str) -> str | None:
         own = self._node
-        if own is None or own.mode != "local":
+        if own is None or own.mode == "shared":
             return None
         has_it = is_below_any(os.path.normpath(directory), own.roots) if own.roots else os.path.isdir(directory)
         return own.id if has_it else None

@@ -31,6 +31,7 @@ from parley.peers import UnixPeers
 from parley.ports.availability import ReportsAvailability
 from parley.ports.nodes import Nodes
 from parley.ports.store import Store
+from parley.ports.workspaces import Workspaces
 from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.peering import PeerTransport, serve_peer
@@ -127,6 +128,7 @@ class Server:
         self.conversations = ConversationRegistry(
             peers=None if is_ephemeral else local if self.nodes is None else self.nodes.peers,
             placement=self.nodes,
+            workspaces=self._workspaces(environ),
             store=self.store,
             choose=loader.choose,
             store_settings=loader.store_settings,
@@ -149,6 +151,17 @@ class Server:
         self.core = ServerCore(self._context)
         if isinstance(self.store, ReportsAvailability):
             self.store.on_availability(self.core.on_availability)
+
+    def _workspaces(self, environ: Mapping[str, str]) -> Workspaces:
+        from parley.workspaces import GitWorktrees
+
+        nodes = self.nodes
+        return GitWorktrees(
+            self._commands,
+            self.loader.workspace_settings,
+            environ,
+            node=lambda: None if nodes is None else nodes.node_id,
+        )
 
     def _find_key(self) -> bytes:
         """Return the signing key of the nodes, or of the home if this process cannot be a node."""

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from parley.cli.runner import add_config_option
 from parley.cli.settings import refuse_database, settings_loader
 from parley.common.files import read_file
+from parley.common.git_addresses import GIT_SEARCH_PATH
 from parley.common.os_errors import os_detail
 from parley.config.errors import ProviderNotFound
 from parley.config.load import STORE_VARIABLE, Loader
@@ -209,6 +210,10 @@ def _look_at_workspace(loader: Loader) -> None:
         return
     below = f", below {', '.join(workspace.roots)}" if workspace.roots else ""
     _line("workspace", f"{workspace.mode}{below}")
+    if workspace.mode == "git":
+        _line("workspace", f"repositories: {', '.join(workspace.repositories) or 'none'}; {workspace.directory}")
+        if shutil.which("git", path=GIT_SEARCH_PATH) is None:
+            _line("workspace", f"git is not installed in {GIT_SEARCH_PATH}: turns in repositories fail")
     for root in workspace.roots:
         if not os.path.isdir(os.path.expanduser(root)):
             _line("workspace", f"{root} does not exist: the turns of its directories fail")

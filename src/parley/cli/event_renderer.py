@@ -106,6 +106,10 @@ class EventRenderer:
             case events.RequestRetry(attempt=attempt, max_attempts=most, delay_ms=delay, reason=reason):
                 when = f"retrying {attempt}/{most} in {delay / 1000:g} s"
                 self._page.received(f"{events.event_type(event)}: {reason}; {when}")
+            case events.WorkspaceUpdated(branch=branch, commit=commit, pushed=pushed, message=problem):
+                state = f"{commit[:12]} on {branch}" + ("" if pushed else ", not pushed")
+                detail = f"; {problem}" if isinstance(problem, str) else ""
+                self._page.received(f"{events.event_type(event)}: {state}{detail}")
             case events.UnknownEvent(type=name):
                 self._page.received(name)
             case _:

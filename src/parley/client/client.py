@@ -234,17 +234,19 @@ class Client:
     async def create(
         self,
         *,
-        cwd: str | PathLike[str],
+        cwd: str | PathLike[str] | None = None,
+        repository: str | None = None,
         model: str | None = None,
         prompt: str = "",
         timeout_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Create a conversation. Nothing is sent to the model. Servers at protocol version 2025-06-18 require
-        `model`.
+        """Create a conversation in a directory, or in a repository of the server. Nothing is sent to the model.
+        Servers at protocol version 2025-06-18 require `model` and `cwd`.
         """
-        named = {} if model is None else {"model": model}
-        arguments = {"prompt": prompt, **named, "cwd": str(cwd), **options}
+        places = {"model": model, "cwd": None if cwd is None else str(cwd), "repository": repository}
+        named = {name: value for name, value in places.items() if value is not None}
+        arguments = {"prompt": prompt, **named, **options}
         created = await self._connection.call_typed(
             "conversationCreate", arguments, ConversationCreated, timeout_seconds
         )

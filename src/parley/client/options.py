@@ -44,6 +44,7 @@ class CodexOptions(CreateOptions, total=False):
 
     model: str
     cwd: str
+    repository: str
     developer_instructions: str
     compact_prompt: str
     include_plan_tool: bool

@@ -33,6 +33,7 @@ __all__ = [
     "origin",
     "path_or_home_path",
     "push_host",
+    "repository_address",
     "secret_sequence",
     "sequence_of",
     "text",
@@ -323,9 +324,20 @@ def _is_port(port: str) -> bool:
     return port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
 
 
+def repository_address(value: Any, at: KeyPath) -> str:
+    from parley.common.git_addresses import parse_git_address  # few homes have repositories
+
+    url = _secret(value, at)
+    try:
+        parse_git_address(url)
+    except ValueError as error:  # the address is not shown, because it may contain a password
+        raise Wrong(at, str(error)) from None
+    return url
+
+
 def is_secret(check: Check) -> bool:
     """Return whether values with this check are secrets, which must be neither stored nor shown."""
-    return check in (named_secrets, secret_sequence, _secret, database_address)
+    return check in (named_secrets, secret_sequence, _secret, database_address, repository_address)
 
 
 def described(value: Any) -> str:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from parley.common.guarded_files import read_named
 from parley.common.home import named_home
 from parley.common.os_errors import os_detail
+from parley.common.spelling import shortened
 from parley.config.checks import DATABASE_ADDRESS, Wrong, described, is_address, is_database_address
 from parley.config.errors import ProfileNotFound, ProviderNotFound
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS
@@ -47,6 +48,7 @@ from parley.config.types import (
     NodeSettings,
     NodeToken,
     Provider,
+    Repository,
     ResolvedSettings,
     Sandbox,
     Secret,
@@ -81,6 +83,10 @@ STORE_VARIABLE: Final = "PARLEY_STORE_URL"
 NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
 """The environment variable with the token that all nodes share."""
 _SHORTEST_NODE_TOKEN: Final = 32
+
+_REPOSITORY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+"""The names of repositories, which are also names of directories."""
+_AUTHOR: Final = re.compile(r"[^<>\x00-\x1f\x7f]*[^<>\s\x00-\x1f\x7f] <[^<>\s\x00-\x1f\x7f]*>")
 
 _WEBHOOK_PREFIX: Final = "whsec_"
 """The prefix of a webhook secret that is encoded in base64."""
@@ -206,8 +212,27 @@ class Loader:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
         self._load_if_changed()
-        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
-        return WorkspaceSettings(**values.get("workspace", {}))
+        table: dict[str, Any] = self._tables("workspace")
+        repositories = {name: Repository(**one) for name, one in table.get("repositories", {}).items()}
+        settings = WorkspaceSettings(**{**table, "repositories": repositories})
+        sources = (self._file, self._overrides)
+        for name, repository in repositories.items():
+            if not _REPOSITORY_NAME.fullmatch(name) or name.endswith((".git", ".lock", ".")):
+                detail = (
+                    "the name is not one to 64 letters, digits and `.`, `_`, `-`, or ends with `.git` or `.lock`"
+                )
+                raise setting_error(sources, ("workspace", "repositories", name), detail)
+            if repository.url is None:
+                raise setting_error(sources, ("workspace", "repositories", name, "url"), "missing")
+            if repository.branch is not None and not _is_branch(repository.branch):
+                raise setting_error(
+                    sources, ("workspace", "repositories", name, "branch"), "not the name of a branch"
+                )
+        if settings.mode == "git" and settings.directory is None:
+            raise setting_error(sources, ("workspace", "directory"), "missing, and the mode `git` needs it")
+        if not _AUTHOR.fullmatch(settings.author):
+            raise setting_error(sources, ("workspace", "author"), "expected the form `NAME <ADDRESS>`")
+        return settings
 
     def node_token(self) -> NodeToken | None:
         """Return the token that all nodes share; None if the environment contains no token.
@@ -316,6 +341,7 @@ class Loader:
             for source in sources[:2]:
                 merge(source.values, into=values)
             values["store"] = _without_url(values["store"])
+            values["workspace"] = _without_repositories(values["workspace"])
             settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
             # Instructions from a file are not cached, because the file may change.
@@ -350,6 +376,8 @@ class Loader:
             said |= values["profiles"][profile]
             values |= values["profiles"][profile]
         values |= _check_named_arguments(wanted)
+        if wanted.cwd is not None and "repository" in values:
+            raise bad_setting("cannot be combined with `repository`", ("cwd",))
         if wanted.not_stored:
             values["not_stored"] = (*values.get("not_stored", ()), *wanted.not_stored)
         if "experimental_instructions_file" in said:
@@ -398,9 +426,10 @@ class Loader:
                 if (server := self._tool_server(name, table, home, sources)).enabled
             ),
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
-            key_variables=_key_variables(values) | self._database_variables(),
+            key_variables=_key_variables(values) | self._database_variables() | self._repository_variables(),
             include_plan_tool=values.get("include_plan_tool", False),
             tls_files=self._tls_files(values),
+            repository=self._repository(values.get("repository")),
         )
         if settings.base_instructions is None and "experimental_instructions_file" in values:
             named = values["experimental_instructions_file"]
@@ -416,9 +445,36 @@ class Loader:
         is_named = self._environ.get(STORE_VARIABLE) or "url" in self._file.values.get("store", {})
         return frozenset({"PGPASSWORD"} if is_named else ())
 
+    def _repository_tables(self) -> dict[str, dict[str, Any]]:
+        """Return the tables of the repositories, by name. Only config.toml can define repositories."""
+        tables: dict[str, dict[str, Any]] = self._file.values.get("workspace", {}).get("repositories", {})
+        return tables
+
+    def _repository_variables(self) -> frozenset[str]:
+        """Return the names of the variables that contain passwords of repositories."""
+        return frozenset(table["token_env"] for table in self._repository_tables().values() if "token_env" in table)
+
+    def _repository(self, name: str | None) -> str | None:
+        """Check the name of the repository of a conversation, and return the name.
+
+        Raises:
+            BadSetting: config.toml does not define the repository, or the server has no worktrees.
+        """
+        if name is None:
+            return None
+        workspace = self.workspace_settings()
+        if workspace.mode != "git":
+            raise bad_setting("needs a server with workspace.mode `git`", ("repository",))
+        if name not in workspace.repositories:
+            known = ", ".join(f"`{one}`" for one in workspace.repositories) or "none"
+            detail = f"no repository `{shortened(name)}` in config.toml; the repositories are: {known}"
+            raise bad_setting(detail, ("repository",))
+        return name
+
     def _tls_files(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         user = self._environ.get("HOME") or _home_of_account() or ""
-        named = (path for name in ("tls_cert", "tls_key") if (path := values["serve"].get(name)) is not None)
+        named = [path for name in ("tls_cert", "tls_key") if (path := values["serve"].get(name)) is not None]
+        named += [table["ssh_key"] for table in self._repository_tables().values() if "ssh_key" in table]
         return tuple(os.path.join("/", user, path.removeprefix("~/")) for path in named)
 
     def _tool_server(self, name: str, table: Mapping[str, Any], home: str, sources: Sequence[Source]) -> ToolServer:
@@ -494,14 +550,16 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _without_private(source: Source) -> Source:
-    """Return the source unchanged after checking that it defines neither a webhook nor the database with the
-    conversations.
+    """Return the source unchanged after checking that it defines no webhook, no repositories and no database with
+    the conversations.
 
     Raises:
         BadSetting: the source defines one of them, which only config.toml may do.
     """
     if "webhook" in source.values:
         raise setting_error([source], ("webhook",), "can only be set in config.toml")
+    if "repositories" in source.values.get("workspace", {}):
+        raise setting_error([source], ("workspace", "repositories"), "can only be set in config.toml")
     if "url" in source.values.get("store", {}):
         raise setting_error([source], ("store", "url"), f"can only be set in config.toml or in {STORE_VARIABLE}")
     return source
@@ -509,6 +567,17 @@ def _without_private(source: Source) -> Source:
 
 def _without_url(store: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in store.items() if name != "url"}
+
+
+def _without_repositories(workspace: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in workspace.items() if name != "repositories"}
+
+
+def _is_branch(name: str) -> bool:
+    """Return whether a text is a valid name of a branch, by rules that are stricter than those of Git."""
+    parts = name.split("/")
+    is_plain = re.fullmatch(r"[A-Za-z0-9._/@+-]{1,200}", name, re.ASCII) is not None and ".." not in name
+    return is_plain and all(part and part[0] not in ".-@" and not part.endswith((".", ".lock")) for part in parts)
 
 
 def _webhook_key(secret: str) -> bytes:

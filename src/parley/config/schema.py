@@ -72,6 +72,7 @@ NAMED_ARGUMENTS: Final = Table(
     {
         "model": text,
         "cwd": path,
+        "repository": text,
         "approval_policy": SETTINGS.fields["approval_policy"],
         "sandbox": SETTINGS.fields["sandbox_mode"],
         "developer_instructions": text,

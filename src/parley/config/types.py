@@ -21,6 +21,7 @@ from parley.config.checks import (
     origin,
     path_or_home_path,
     push_host,
+    repository_address,
     secret_sequence,
     sequence_of,
     webhook_address,
@@ -45,6 +46,7 @@ __all__ = [
     "Profile",
     "Provider",
     "ReplyLimits",
+    "Repository",
     "ResolvedSettings",
     "Sandbox",
     "SandboxMode",
@@ -78,7 +80,7 @@ WhenClientLeaves = Literal["continue", "interrupt"]
 WithHttp = Literal["auto", "on", "off"]
 WebhookState = Literal["waiting", "failed", "finished"]
 McpFeatures = Literal["auto", "plain", "full"]
-WorkspaceMode = Literal["local", "shared"]
+WorkspaceMode = Literal["local", "shared", "git"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
 WireApi = Literal["chat", "responses", "scripted"]
@@ -280,13 +282,40 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     """The URL at which the other nodes reach this node; None means the address on which the server listens."""
 
 
+class Repository(Struct, frozen=True, kw_only=True):
+    """The table `[workspace.repositories.NAME]`: a Git repository in which conversations can work."""
+
+    url: Annotated[str, repository_address] | None = None
+    """The path or the URL of the repository. It may contain a password."""
+    branch: str | None = None
+    """The branch from which the branches of conversations begin; None means the repository's default branch."""
+    token_env: str | None = None
+    """The environment variable that contains the password for an https URL."""
+    ssh_key: PathOrHomePath | None = None
+    """The file with the private key for an ssh URL."""
+    ssh_known_hosts: PathOrHomePath | None = None
+    """The file with the public keys of the hosts that an ssh URL may name."""
+
+    def __repr__(self) -> str:
+        return "<a repository>"
+
+
 class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     """The table `[workspace]`: which nodes can run turns in the working directory of a conversation."""
 
     mode: WorkspaceMode = "local"
-    """Where the working directories are: on the disk of one node, or on a file system that all nodes mount."""
+    """Where the working directories are: on the disk of one node, on a file system that all nodes mount, or in
+    worktrees of Git repositories.
+    """
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
     """The directories below which this node can run turns. Empty means every directory that exists."""
+    directory: PathOrHomePath | None = None
+    """The directory with the clones and the worktrees of the repositories. The mode `git` needs it."""
+    repositories: dict[str, Repository] = {}
+    author: str = "Parley <parley@localhost>"
+    """The author of the commits, in the form `NAME <ADDRESS>`."""
+    keep_days: Annotated[int, integer(0, 36_500)] = 14
+    """The time for which an unused worktree is kept, in days; 0 means no limit."""
 
 
 class WebhookTable(Struct, frozen=True, kw_only=True):
@@ -474,6 +503,10 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     model: str | None = None
     profile: str | None = None
     cwd: str | None = None
+    repository: str | None = None
+    """The name of the repository in which the conversation works. Only the call that creates the conversation can
+    give it.
+    """
     approval_policy: str | None = None
     sandbox: str | None = None
     base_instructions: str | None = None
@@ -504,6 +537,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     home: str
     cwd: str
     """The absolute path of the working directory. It need not exist."""
+    repository: str | None = None
+    """The name of the repository of which the working directory is a worktree; None if it is not a worktree."""
     provider: Provider
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
@@ -517,7 +552,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """
     include_plan_tool: bool
     tls_files: tuple[str, ...] = ()
-    """The absolute paths of the certificate and the private key that are named in the settings."""
+    """The absolute paths of the certificate and of the private keys that are named in the settings."""
 
     @property
     def withheld_paths(self) -> tuple[str, ...]:

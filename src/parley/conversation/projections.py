@@ -26,6 +26,7 @@ from parley.wire.events import (
     TaskComplete,
     TokenCount,
     UserMessage,
+    WorkspaceUpdated,
     event_type,
 )
 from parley.wire.ids import START, MessageId, Seq
@@ -39,7 +40,7 @@ Decoders = dict[str, msgspec.json.Decoder[Any]]
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """The version of the checkpoint format. A checkpoint with another version is ignored, and the log is then applied
 from its first entry.
 """
@@ -58,6 +59,7 @@ class _Saved(Struct, frozen=True, array_like=True):
     joined_by: tuple[PrincipalRef | None, ...]
     granted: dict[str, Grant]
     queue: SavedQueue
+    workspace: WorkspaceUpdated | None
 
 
 @cache
@@ -66,7 +68,15 @@ def _decoders() -> tuple[Decoders, Decoders]:
 
     They are created at the first call, because creating them is slow and a server can start without them.
     """
-    events = (UserMessage, TaskComplete, TokenCount, ExecApprovalRequest, ApplyPatchApprovalRequest, LimitReached)
+    events = (
+        UserMessage,
+        TaskComplete,
+        TokenCount,
+        ExecApprovalRequest,
+        ApplyPatchApprovalRequest,
+        LimitReached,
+        WorkspaceUpdated,
+    )
     return (
         {event_type(cls): msgspec.json.Decoder(cls) for cls in events},
         {
@@ -80,7 +90,17 @@ def _decoders() -> tuple[Decoders, Decoders]:
 class Projections:
     """All projections of one log."""
 
-    __slots__ = ("_root", "approvals", "history", "position", "queue", "settings_history", "state", "usage")
+    __slots__ = (
+        "_root",
+        "approvals",
+        "history",
+        "position",
+        "queue",
+        "settings_history",
+        "state",
+        "usage",
+        "workspace",
+    )
 
     def __init__(self, root: MessageId | None = None) -> None:
         """Create the projections of an empty log.
@@ -91,6 +111,8 @@ class Projections:
         self.state, self.approvals, self.usage = State(), ApprovalState(), UsageTotals()
         self.history, self.settings_history = History(root), SettingsHistory(root)
         self.queue = Queue()
+        self.workspace: WorkspaceUpdated | None = None
+        """The newest commit; None if the conversation has not worked in a repository yet."""
         self.position = START
         """The position of the last applied entry."""
 
@@ -110,7 +132,7 @@ class Projections:
             self.approvals.copy(),
         )
         copied.settings_history, copied.usage = self.settings_history.copy(), self.usage.copy()
-        copied.queue = self.queue.copy()
+        copied.queue, copied.workspace = self.queue.copy(), self.workspace
         return copied
 
     @property
@@ -152,6 +174,7 @@ class Projections:
             self.approvals.joined_by,
             self.approvals.granted,
             self.queue.saved(),
+            self.workspace,
         )
         return zlib.compress(msgspec.msgpack.encode(saved))
 
@@ -176,7 +199,7 @@ class Projections:
             projections.history = History.restored(saved.history, saved.position, root)
             projections.settings_history = SettingsHistory.restored(saved.settings_history, root)
             projections.usage = UsageTotals.restored(saved.usage)
-            projections.queue = Queue.restored(saved.queue)
+            projections.queue, projections.workspace = Queue.restored(saved.queue), saved.workspace
         except (zlib.error, IndexError, OverflowError) as error:
             raise ValueError(f"not a checkpoint: {error}") from error
         event_id = projections.state.event_id
@@ -206,6 +229,8 @@ class Projections:
         self.settings_history.apply(payload)
         self.usage.apply(payload, at=at)
         self.queue.apply(payload, self.position)
+        if isinstance(payload, WorkspaceUpdated):
+            self.workspace = payload
 
     def replay(self, entries: Iterable[Entry]) -> None:
         """Apply stored entries. If no projection depends on the type of an entry, only its position and its time

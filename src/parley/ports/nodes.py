@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from parley.config.types import WorkspaceMode
 
-__all__ = ["Node", "NodeLoad", "Nodes", "Placement"]
+__all__ = ["Node", "NodeLoad", "Nodes", "Placement", "WorkingDirectory"]
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -24,12 +24,25 @@ class Node(Struct, frozen=True, kw_only=True):
     """`local` if the node has working directories of its own, `shared` if all nodes share a file system."""
     roots: tuple[str, ...] = ()
     """The directories below which the node can run turns. Empty means every directory that exists on the node."""
+    repositories: tuple[str, ...] = ()
+    """The names of the repositories of which the node can create worktrees."""
     running: int = 0
     """The number of turns that the node is running."""
     is_draining: bool = False
     """True if the node begins no more turns, because it is stopping."""
     is_alive: bool = True
     """False if the node has ended or has lost its connection to the database."""
+
+
+class WorkingDirectory(Struct, frozen=True, kw_only=True):
+    """The place in which a conversation works."""
+
+    path: str
+    """The absolute path of the directory."""
+    repository: str | None = None
+    """The name of the repository of which the directory is a worktree; None if it is not a worktree."""
+    node: str | None = None
+    """The id of the node on whose disk the directory is; None if it is unknown."""
 
 
 class NodeLoad(Struct, frozen=True, kw_only=True):
@@ -47,12 +60,10 @@ class Placement(Protocol):
         """True if this node begins no more turns."""
         ...
 
-    async def node_for(self, directory: str, *, assigned: str | None, refused: Collection[str]) -> Node | None:
+    async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
         """Return the node that runs a turn in a directory; None if it is this node.
 
-        `assigned` is the id of the node to which the conversation belongs, because the directory was chosen on the
-        disk of this node; None if no node is known. `refused` are the ids of
-        nodes that have refused the turn.
+        `refused` are the ids of nodes that have refused the turn.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.

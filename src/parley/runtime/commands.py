@@ -22,6 +22,7 @@ from parley.conversation.records import ApprovalSettlement, Renamed
 from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive
+from parley.ports.nodes import WorkingDirectory
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.deadline import Deadline
 from parley.runtime.durable_log import DurableLog
@@ -128,11 +129,9 @@ class Command:
         """True if the caller of the command has received an error. The command may still be executed."""
         return self.done.done() and not self.done.cancelled() and self.done.exception() is not None
 
-    def directory(self, local: Local) -> tuple[str, str | None]:
-        """Return the working directory of the turn that the command begins or resumes, and the id of the node on
-        whose disk the directory is. The id is None if it is unknown.
-        """
-        return _directory_in(local.log.projections.settings_history.now)
+    def directory(self, local: Local) -> WorkingDirectory:
+        """Return the working directory of the turn that the command begins or resumes."""
+        return _directory_in(local.log.projections.settings_history.now, local)
 
     def placed_request(self, local: Local) -> PlacedRequest | None:
         """Return the request to send to the node that has the working directory; None if this node only has to
@@ -286,14 +285,16 @@ class SubmitMessage(Command):
         self._check_parent(local)
         return self.message
 
-    def directory(self, local: Local) -> tuple[str, str | None]:
+    def directory(self, local: Local) -> WorkingDirectory:
         if self.message.wanted is not None and str(self.message.wanted.get("cwd") or "").startswith("/"):
-            return str(self.message.wanted["cwd"]), None
+            return WorkingDirectory(path=str(self.message.wanted["cwd"]))
         history = local.log.projections.settings_history
         try:
-            return _directory_in(history.after(self.message.parent_id, local.log.id))
+            return _directory_in(history.after(self.message.parent_id, local.log.id), local)
         except (ParentUnknown, EarlierEntriesNeeded):
-            return _directory_in(history.now)  # the node that executes the command knows the parent, or refuses it
+            return _directory_in(
+                history.now, local
+            )  # the node that executes the command knows or refuses the parent
 
     def placed_request(self, local: Local) -> Submit | Enqueue:
         return self.request(local, ())
@@ -472,6 +473,20 @@ class MoveTurn(Command):
     """Lets another node continue a turn that waits for an approval."""
 
 
-def _directory_in(change: SettingsChange) -> tuple[str, str | None]:
-    node = change.asked.get(NODE)
-    return str(change.asked.get("cwd") or ""), node if isinstance(node, str) else None
+def _directory_in(change: SettingsChange, local: Local) -> WorkingDirectory:
+    if (repository := _repository_in(change)) is not None:
+        last = local.log.projections.workspace
+        node = last.node if last is not None and isinstance(last.node, str) else None
+        return WorkingDirectory(path="", repository=repository, node=node)
+    home = change.asked.get(NODE)
+    return WorkingDirectory(path=str(change.asked.get("cwd") or ""), node=home if isinstance(home, str) else None)
+
+
+def _repository_in(change: SettingsChange) -> str | None:
+    """Return the repository of a conversation, which only its first settings name."""
+    step: SettingsChange | None = change
+    while step is not None:
+        if isinstance(named := step.asked.get("repository"), str):
+            return named
+        step = step.before
+    return None

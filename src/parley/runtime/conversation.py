@@ -61,7 +61,7 @@ from parley.runtime.settings import ResolveSettings, refuse_looser
 from parley.runtime.tool_servers import ToolServers
 from parley.runtime.turn_placer import TurnPlacer
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
-from parley.wire.events import ErrorEvent
+from parley.wire.events import ErrorEvent, WorkspaceUpdated
 from parley.wire.ids import ConversationId, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.peers import (
@@ -145,6 +145,11 @@ class Conversation:
     def phase(self) -> Phase:
         """The phase at the last durable entry."""
         return self._log.phase
+
+    @property
+    def workspace(self) -> WorkspaceUpdated | None:
+        """The newest commit; None if the conversation has not worked in a repository."""
+        return self._log.projections.workspace
 
     @property
     def settings(self) -> Settings:

@@ -13,6 +13,7 @@ from parley.ports.model import OpenModel
 from parley.ports.nodes import Placement
 from parley.ports.store import Store
 from parley.ports.tools import Tools
+from parley.ports.workspaces import Workspaces
 from parley.runtime.activity import Activity
 from parley.runtime.peer_registry import PeerRegistry
 from parley.wire.ids import ConversationId
@@ -31,6 +32,8 @@ class RuntimeDeps(Struct, frozen=True):
     peers: PeerRegistry
     placement: Placement | None
     """Decides which node runs a turn; None if this process is no node."""
+    workspaces: Workspaces | None
+    """The worktrees of conversations in repositories; None if the process has none."""
     started_at: float
     """The time when this server started, in seconds since the epoch."""
     may_be_followed: Callable[[], bool]

@@ -30,16 +30,20 @@ class MessageIdTaken(InvalidRequest):
 
 
 class NoNodeForDirectory(InvalidRequest):
-    """Raised when no node can run a turn in the working directory of a conversation. Nothing was changed."""
+    """Raised when no node can run a turn in the working directory or the repository of a conversation. Nothing was
+    changed.
+    """
 
     code = "no_node_for_directory"
 
-    def __init__(self, directory: str, announced: Sequence[str] = ()) -> None:
-        """Create the error. `announced` describes the nodes that have announced the directory."""
+    def __init__(self, place: str, announced: Sequence[str] = ()) -> None:
+        """Create the error. `place` is the directory or the repository, with this word in front. `announced`
+        describes the nodes that have announced it.
+        """
         known = ", ".join(announced)
         why = f"announced by: {known}" if known else "no node has announced it"
-        super().__init__(f"No node can run a turn in the directory {directory} ({why})")
-        self.directory, self.announced = directory, tuple(announced)
+        super().__init__(f"No node can run a turn in the {place} ({why})")
+        self.place, self.announced = place, tuple(announced)
 
 
 class NotQueued(InvalidRequest):

@@ -11,7 +11,7 @@ from typing import Final
 
 from parley.common.paths import is_below_any
 from parley.config.types import WorkspaceMode
-from parley.ports.nodes import Node
+from parley.ports.nodes import Node, WorkingDirectory
 from parley.runtime.errors import NoNodeForDirectory
 
 __all__ = ["SLACK", "choose_node"]
@@ -25,46 +25,49 @@ The loads of other nodes are some seconds old. Without this slack, all nodes wou
 
 def choose_node(
     nodes: Iterable[Node],
-    directory: str,
+    directory: WorkingDirectory,
     *,
     mode: WorkspaceMode,
     here: str,
-    assigned: str | None,
     exists_here: bool,
     refused: Collection[str] = (),
 ) -> Node:
     """Return the node that runs the next turn in a directory.
 
-    `here` is the id of this node, and `mode` is its mode. `assigned` is the id of the node to which the
-    conversation belongs; None if it is unknown. `exists_here` is True if the directory exists on this node.
-    `refused` are the ids of nodes that have refused the turn or cannot be reached.
+    `here` is the id of this node, and `mode` is its mode. `exists_here` is True if the directory exists on this
+    node. `refused` are the ids of nodes that have refused the turn or cannot be reached.
 
     Raises:
         NoNodeForDirectory: no node can run the turn.
     """
-    path = posixpath.normpath(directory)
+    assigned = directory.node
     offering = [
-        node for node in nodes if node.mode == mode and _offers(node, path, here, assigned, exists_here=exists_here)
+        node for node in nodes if node.mode == mode and _offers(node, directory, here, exists_here=exists_here)
     ]
     able = [node for node in offering if node.is_alive and not node.is_draining and node.id not in refused]
-    if mode == "local" and any(node.id == assigned for node in able):
+    if mode != "shared" and any(node.id == assigned for node in able):
         able = [node for node in able if node.id == assigned]
     if not able:
         described = [_described(node, refused) for node in offering]
         if assigned is not None and not any(node.id == assigned for node in offering):
             described.append(f"{assigned} (not running)")
-        raise NoNodeForDirectory(directory, described)
+        if directory.repository is not None:
+            raise NoNodeForDirectory(f"repository {directory.repository}", described)
+        raise NoNodeForDirectory(f"directory {directory.path}", described)
     best = min(able, key=lambda node: (node.running, node.id))
     own = next((node for node in able if node.id == here), None)
     return own if own is not None and own.running <= best.running + SLACK else best
 
 
-def _offers(node: Node, path: str, here: str, assigned: str | None, *, exists_here: bool) -> bool:
+def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: bool) -> bool:
     """Return whether a node has announced that it can run turns in a directory."""
+    if directory.repository is not None:
+        return directory.repository in node.repositories
     if node.roots:
-        return is_below_any(path, node.roots)
+        return is_below_any(posixpath.normpath(directory.path), node.roots)
     if node.mode == "shared":
         return True
+    assigned = directory.node
     return node.id == assigned if assigned is not None else node.id == here and exists_here
 
 

@@ -31,6 +31,7 @@ from parley.ports.nodes import Placement
 from parley.ports.peers import Peers
 from parley.ports.store import ConversationPage, Head, Query, SearchPage, SearchQuery, Store
 from parley.ports.tools import Tools
+from parley.ports.workspaces import Workspaces
 from parley.runtime.activity import Activity, OnActivity
 from parley.runtime.bulk_create import bulk_create
 from parley.runtime.conversation import Conversation
@@ -72,6 +73,7 @@ class ConversationRegistry:
         commands: CommandRunner,
         peers: Peers | None = None,
         placement: Placement | None = None,
+        workspaces: Workspaces | None = None,
         store_settings: Callable[[], StoreSettings] = StoreSettings,
         release_memory: Callable[[], None] = lambda: None,
         has_other_clients: Callable[[], bool] = lambda: False,
@@ -80,8 +82,9 @@ class ConversationRegistry:
     ) -> None:
         """Create an empty registry.
 
-        `placement` decides which node runs a turn; None if this process is no node. `commands` runs the commands
-        of the tools. `release_memory` is called after conversations have been evicted.
+        `placement` decides which node runs a turn; None if this process is no node. `workspaces` holds the
+        worktrees of conversations; None if the process has none. `commands` runs the commands of the tools.
+        `release_memory` is called after conversations have been evicted.
         `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
         conversation of this process begins to wait for a person, or when its turn has ended. `continues_queues` is
         True if loading a conversation begins a turn with its next queued message.
@@ -97,6 +100,7 @@ class ConversationRegistry:
             commands=commands,
             peers=registry,
             placement=placement,
+            workspaces=workspaces,
             may_be_followed=lambda: has_other_clients() or registry.has_peers(),
             started_at=clock.now(),
             continues_queues=continues_queues,
@@ -138,7 +142,7 @@ class ConversationRegistry:
             raise ShuttingDown
         conversation = self._open(ConversationId(str(uuid4())))
         conversation.grants.resolver.resolve_for(resolve)
-        await conversation.create(wanted, chosen)
+        await conversation.create(wanted, conversation.grants.resolver.placed(chosen))
         self._keep(conversation)
         self._deps.activity.notify(conversation.id, True)
         return conversation
@@ -196,11 +200,11 @@ class ConversationRegistry:
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
         if (grants := self._grants.get(conversation_id)) is None:
-            placement = self._deps.placement
-            resolver = (
-                SettingsResolver(self._choose)
-                if placement is None
-                else SettingsResolver(self._choose, placement.node_of)
+            placement, workspaces = self._deps.placement, self._deps.workspaces
+            resolver = SettingsResolver(
+                self._choose,
+                _no_node if placement is None else placement.node_of,
+                worktree=None if workspaces is None else partial(workspaces.directory_of, conversation_id),
             )
             grants = SessionGrants(Roots(self._granted, chosen=resolver.real_cwds), resolver)
         conversation = Conversation(conversation_id, self._deps, grants)
@@ -525,3 +529,7 @@ async def _unless_looser(
         folded.history.drop_texts()
         yield page
     conversation.refuse_looser(folded.settings_history.now)
+
+
+def _no_node(directory: str) -> None:
+    """Return the node of a directory in a process that is no node."""

@@ -17,7 +17,7 @@ from parley.config.strictness import looser_setting
 from parley.config.types import ResolvedSettings, SettingsOverrides
 from parley.conversation.records import SettingsChosen
 from parley.conversation.settings_history import SettingsChange
-from parley.errors import SettingNotAllowed
+from parley.errors import BadSetting, SettingNotAllowed
 from parley.wire.ids import MessageId
 
 __all__ = ["NODE", "ResolveSettings", "SettingsResolver", "refuse_looser"]
@@ -35,9 +35,17 @@ _REAL_CWD: Final = "real_cwd"
 class SettingsResolver:
     """Resolves settings when they are first needed, and caches them."""
 
-    def __init__(self, resolve: ResolveSettings, node_of: Callable[[str], str | None] = lambda _: None) -> None:
-        """Create the resolver. `node_of` returns the id of this node if a directory is on its disk."""
-        self._node_of = node_of
+    def __init__(
+        self,
+        resolve: ResolveSettings,
+        node_of: Callable[[str], str | None] = lambda _: None,
+        *,
+        worktree: Callable[[], str] | None = None,
+    ) -> None:
+        """Create the resolver. `node_of` returns the id of this node if a directory is on its disk. `worktree`
+        returns the path of the worktree of the conversation; None if this process has no worktrees.
+        """
+        self._node_of, self._worktree = node_of, worktree
         self._resolve = self.of_process = resolve
         """The function that currently resolves settings. `of_process` is the default function, which uses the
         config.toml, the command line and the environment of this process.
@@ -65,18 +73,36 @@ class SettingsResolver:
         Raises:
             ConfigError: the settings cannot be used.
         """
-        return self._resolve(wanted, before)
+        return self.placed(self._resolve(wanted, before))
+
+    def placed(self, chosen: ResolvedSettings) -> ResolvedSettings:
+        """Return settings whose working directory is the worktree of the conversation, if the conversation works in
+        a repository. The path of the worktree depends on the node.
+
+        Raises:
+            ConfigError: this process has no worktrees.
+        """
+        if chosen.settings.repository is None:
+            return chosen
+        if self._worktree is None:
+            raise BadSetting("this process has no worktrees", key="repository")
+        if chosen.settings.cwd == (path := self._worktree()):
+            return chosen
+        return ResolvedSettings(chosen.values, replace(chosen.settings, cwd=path))
 
     def remember(self, change: SettingsChange, wanted: SettingsOverrides | None, chosen: ResolvedSettings) -> None:
         """Cache the resolved settings of a change, and the overrides of the client including secrets."""
         self._known[change.by] = chosen
         if wanted is not None:
-            self._wanted[change.by] = replace(wanted, cwd=chosen.settings.cwd)
+            cwd = chosen.settings.cwd if chosen.settings.repository is None else None
+            self._wanted[change.by] = replace(wanted, cwd=cwd)
 
     def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
         """Return the record of a change, without its secrets."""
         settings, asked = chosen.settings, stored_arguments(wanted)
         self.has_secrets |= stored_overrides(asked) != wanted
+        if settings.repository is not None:
+            return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
         asked["cwd"] = settings.cwd
         if (real := self.real_cwds.get(settings.cwd) or _real_path(settings.cwd)) is not None:
             asked[_REAL_CWD] = self.real_cwds[settings.cwd] = real
@@ -100,7 +126,7 @@ class SettingsResolver:
             wanted = self._wanted.get(one.by) or stored_overrides(one.asked)
             if isinstance(cwd := one.asked.get("cwd"), str) and isinstance(real := one.asked.get(_REAL_CWD), str):
                 self.real_cwds.setdefault(cwd, real)
-            chosen = self._known[one.by] = self._resolve(wanted, chosen)
+            chosen = self._known[one.by] = self.placed(self._resolve(wanted, chosen))
         assert chosen is not None  # a chain has at least one change
         return chosen
 

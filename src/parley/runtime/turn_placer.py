@@ -34,11 +34,11 @@ class TurnPlacer:
             OwnerUnresponsive: a node that received the command did not answer, and no other node can run the turn.
             StoreFailed: the database cannot be reached.
         """
-        directory, assigned = command.directory(self._local)
-        if not directory:
+        directory = command.directory(self._local)
+        if not directory.path and directory.repository is None:
             return None
         try:
-            return await self._placement.node_for(directory, assigned=assigned, refused=command.refused_by)
+            return await self._placement.node_for(directory, refused=command.refused_by)
         except NoNodeForDirectory:
             if command.unanswered is not None:
                 raise command.unanswered from None  # that node may still execute the command

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.agent.compaction import TokenMeter
 from parley.agent.notify import run_notify_program
-from parley.agent.turn import end_at_limit, run_turn
+from parley.agent.turn import BeforeEnd, end_at_limit, run_turn
 from parley.common.os_errors import limit_reached
 from parley.config.types import Approvals, Settings
 from parley.conversation.approvals import PendingApproval
@@ -24,7 +24,15 @@ from parley.conversation.log_queries import last_text
 from parley.conversation.records import TurnEnded
 from parley.conversation.state import Phase
 from parley.conversation.turn_ends import CUT_OFF, KILLED, KILLED_OR_CUT_OFF, Interruption, turn_end
-from parley.errors import INTERNAL_ERROR, RESOURCE_LIMIT, ConfigError, HomeLost, LeaseLost, StoreError
+from parley.errors import (
+    INTERNAL_ERROR,
+    RESOURCE_LIMIT,
+    ConfigError,
+    HomeLost,
+    LeaseLost,
+    StoreError,
+    WorkspaceUnavailable,
+)
 from parley.ports.model import Model
 from parley.ports.tools import ToolContext
 from parley.runtime.approvals import Answered, OpenApprovals, answered
@@ -35,6 +43,7 @@ from parley.runtime.errors import MayNotAnswer
 from parley.runtime.permissions import PermissionGate, Resumed
 from parley.runtime.settings import SettingsResolver
 from parley.runtime.tool_servers import ToolServers
+from parley.runtime.turn_workspace import TurnWorkspace
 from parley.wire.events import LimitReached, TurnEndReason, UserMessage
 from parley.wire.ids import EventId, Seq
 from parley.wire.items import text_of
@@ -251,6 +260,23 @@ class TurnRunner:
 
     async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
         await self._log.hold_texts()
+        if settings.repository is None:
+            return await self._run_turn(settings, resumed, None)
+        if (workspaces := self._deps.workspaces) is None:
+            raise WorkspaceUnavailable(settings.repository, "this process has no worktrees")
+        workspace = TurnWorkspace(self._log, workspaces, settings)
+        await workspace.prepare()
+        try:
+            return await self._run_turn(settings, resumed, workspace.save)
+        except StoreError:
+            raise  # nothing can be stored, or another process owns the conversation
+        except BaseException:
+            await workspace.save_cut_short()
+            raise
+
+    async def _run_turn(
+        self, settings: Settings, resumed: Resumed | None, before_end: BeforeEnd | None
+    ) -> TurnEnded:
         await self._tool_servers.ready(settings, self._log.append)
         context = ToolContext(
             settings=settings, transcript=self._log, authorize=self._gate.for_turn(settings, resumed)
@@ -258,7 +284,9 @@ class TurnRunner:
         async with self._deps.tools.open(context) as turn_tools:
             meter = self._meters.setdefault((settings.provider.id, settings.model), TokenMeter())
             model, ask_to_continue = self.model_for(settings), self._gate.ask_to_continue(settings)
-            return await run_turn(self._log, model, turn_tools, settings, self._deps.clock, meter, ask_to_continue)
+            return await run_turn(
+                self._log, model, turn_tools, settings, self._deps.clock, meter, ask_to_continue, before_end
+            )
 
     async def _resume_work(
         self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
@@ -386,7 +414,7 @@ class TurnRunner:
                 await self._notify(turn, turn.work.result())
             elif isinstance(failure, LeaseLost):
                 log.warning("%s: %s", self._log.id, failure)  # the new owner stores the end
-            elif not isinstance(failure, StoreError | ConfigError | MemoryError):
+            elif not isinstance(failure, StoreError | ConfigError | WorkspaceUnavailable | MemoryError):
                 log.error("turn of %s failed", self._log.id, exc_info=failure)
         while True:  # until the end is stored; on shutdown, the next owner recovers the turn
             try:
@@ -428,7 +456,7 @@ class TurnRunner:
             return self._end_for(turn.cut_short or "stopped", principal=turn.interrupted_by)
         if (limit := limit_reached(failure)) is not None:
             return self._end_for("failed", replace_surrogates(limit), RESOURCE_LIMIT)
-        if isinstance(failure, StoreError | ConfigError):
+        if isinstance(failure, StoreError | ConfigError | WorkspaceUnavailable):
             return self._end_for("failed", replace_surrogates(str(failure)), failure.code)
         message = f"internal error: {type(failure).__name__}: {failure}"
         return self._end_for("failed", replace_surrogates(message), INTERNAL_ERROR)

@@ -160,6 +160,8 @@ def allowed_values(
 def _with_allowed_directory(
     principal: Principal, wanted: SettingsOverrides, loader: Loader, current: Settings | None
 ) -> SettingsOverrides:
+    if wanted.repository is not None or (current is not None and current.repository is not None):
+        return wanted  # the server chooses the directory
     roots = loader.serve_settings().roots
     if wanted.cwd is None and not (current is None and roots):
         return wanted

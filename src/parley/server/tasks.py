@@ -154,7 +154,9 @@ class TurnTask(Struct, frozen=True):
         ended = _ended_decoder.decode(entry.encoded)
         if ended.why == "done":
             ended = replace(ended, message=last_text(await self.conversation.read_before(entry.seq, limit=1)))
-        return turn_result(self.conversation.id, ended.message or "", ended, notes, features)
+        return turn_result(
+            self.conversation.id, ended.message or "", ended, notes, features, self.conversation.workspace
+        )
 
     def with_task(self, result: CallToolResult) -> CallToolResult:
         """Return a result that names the task in its `_meta`."""

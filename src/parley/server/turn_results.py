@@ -7,20 +7,39 @@ from msgspec import UNSET, UnsetType
 from parley.conversation.records import TurnEnded
 from parley.server.hosts import Features
 from parley.server.result_notes import ResultNotes
+from parley.wire.events import WorkspaceUpdated
 from parley.wire.ids import ConversationId
 from parley.wire.mcp import CallToolResult, TextContent
-from parley.wire.tools import CodexResult
+from parley.wire.tools import CodexResult, WorkspaceState
 
-__all__ = ["turn_result"]
+__all__ = ["turn_result", "workspace_state"]
+
+
+def workspace_state(workspace: WorkspaceUpdated | None) -> WorkspaceState | UnsetType:
+    """Return the newest commit as a part of a result; UNSET if there is none."""
+    if workspace is None:
+        return UNSET
+    return WorkspaceState(
+        repository=workspace.repository,
+        branch=workspace.branch,
+        commit=workspace.commit,
+        pushed=workspace.pushed,
+    )
 
 
 def turn_result(
-    conversation_id: ConversationId, text: str, ended: TurnEnded | None, notes: ResultNotes, features: Features
+    conversation_id: ConversationId,
+    text: str,
+    ended: TurnEnded | None,
+    notes: ResultNotes,
+    features: Features,
+    workspace: WorkspaceUpdated | None,
 ) -> CallToolResult:
     """Return the result of a call.
 
     `text` is the last message of the turn. If the turn is waiting for an approval, `ended` is None and `text`
-    describes the approval.
+    describes the approval. `workspace` is the newest commit; None if the conversation does not work in a
+    repository.
     """
     is_error = ended is not None and ended.why != "done"
     structured: CodexResult | UnsetType = UNSET
@@ -37,6 +56,7 @@ def turn_result(
             message=text,
             reason=UNSET if ended is None else ended.why,
             code=UNSET if ended is None else ended.code,
+            workspace=workspace_state(workspace),
         )
     return CallToolResult(
         error=text if is_error else UNSET,

@@ -337,5 +337,8 @@ class TurnWaiter:
             self._progress.before_result(partial(self._answer, text, ended))
 
     def _answer(self, text: str, ended: TurnEnded | None) -> None:
-        self._call.answer(turn_result(self._conversation.id, text, ended, self._notes, self._features))
+        conversation = self._conversation
+        self._call.answer(
+            turn_result(conversation.id, text, ended, self._notes, self._features, conversation.workspace)
+        )
         self._call.call.finished()

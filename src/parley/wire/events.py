@@ -72,6 +72,7 @@ __all__ = [
     "UnknownEvent",
     "UpdatedFile",
     "UserMessage",
+    "WorkspaceUpdated",
     "decode_event",
     "event_type",
     "plain_event",
@@ -416,6 +417,32 @@ class QueueChanged(EventBase, frozen=True, kw_only=True, tag="queue_changed"):
     """The name of the principal that changed the queue; missing if no principal did."""
 
 
+# --- the repository ------------------------------------------------------------------
+
+
+class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_updated"):
+    """Reports the newest commit of a conversation that works in a Git repository.
+
+    The event is sent when the worktree was created or moved to another commit, and at the end of each turn that
+    changed files or whose commit could not be pushed.
+    """
+
+    repository: str
+    """The name of the repository in the settings of the server."""
+    branch: str
+    """The branch of the conversation."""
+    commit: str
+    """The id of the newest commit."""
+    pushed: bool
+    """True if the repository contains the commit."""
+    node: str | UnsetType = UNSET
+    """The id of the node that has the worktree; missing if the server is no node."""
+    code: str | UnsetType = UNSET
+    """The error code; missing if nothing failed."""
+    message: str | UnsetType = UNSET
+    """A description of the failure; missing if nothing failed."""
+
+
 # --- events of Codex that are never sent over MCP ------------------------------------
 
 
@@ -458,6 +485,7 @@ EventMsg = (
     | LimitReached
     | QueueChanged
     | RequestRetry
+    | WorkspaceUpdated
     | GetHistoryEntryResponse
     | ShutdownComplete
 )
@@ -474,7 +502,8 @@ NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryRespons
 """Types of events that are part of the union but that the server never sends."""
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(
-    event_type(cls) for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry)
+    event_type(cls)
+    for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry, WorkspaceUpdated)
 )
 """Types of events that are sent only to clients that know Parley's additions."""
 

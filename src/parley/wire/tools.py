@@ -53,6 +53,7 @@ __all__ = [
     "OpenText",
     "Owner",
     "PhaseName",
+    "PlainCodexArguments",
     "PlainCodexReplyArguments",
     "PlainConversationCreateArguments",
     "PlainConversationReadArguments",
@@ -70,6 +71,7 @@ __all__ = [
     "SettingsListResult",
     "StreamStarted",
     "Tokens",
+    "WorkspaceState",
 ]
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
@@ -82,7 +84,9 @@ AttentionState = Literal["waiting", "failed", "finished"]
 # --- codex and codex-reply -----------------------------------------------------------
 
 
-class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
+class PlainCodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
+    """The arguments of `codex` for clients at protocol version 2025-06-18 and older."""
+
     prompt: Annotated[str, Meta(description="The task for the agent.")]
     approval_policy: Annotated[
         ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
@@ -113,6 +117,13 @@ class CodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
     sandbox: Annotated[SandboxMode | None, Meta(description="Which files commands may write.")] = None
 
 
+class CodexArguments(PlainCodexArguments, frozen=True, kw_only=True, rename="kebab"):
+    repository: Annotated[
+        str | None,
+        Meta(description="Name of a repository of the server to work in, in a worktree, instead of a directory."),
+    ] = None
+
+
 class CodexReplyArguments(Struct, frozen=True, kw_only=True, rename="camel"):
     thread_id: Annotated[str, Meta(description="The conversation to continue.")]
     prompt: Annotated[str, Meta(description="The next message of the user.")]
@@ -123,6 +134,16 @@ class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, r
 
     thread_id: Annotated[str, Meta(description="The conversation to continue.")] = field(name="sessionId")
     prompt: Annotated[str, Meta(description="The next message of the user.")]
+
+
+class WorkspaceState(Struct, frozen=True, kw_only=True):
+    """The newest commit of a conversation that works in a repository."""
+
+    repository: str
+    branch: str
+    commit: str
+    pushed: bool
+    """True if the repository contains the commit."""
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -142,17 +163,16 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """The reason why the turn ended; missing while the turn is waiting for an approval."""
     code: str | UnsetType = UNSET
     """The error code; set only if the turn failed."""
+    workspace: WorkspaceState | UnsetType = UNSET
+    """The newest commit; missing if the conversation does not work in a repository."""
 
 
 # --- create, send, stream, interrupt ---------------------------------------------------------------
 
 
-class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
-    prompt: Annotated[str | None, Meta(description="Not used: nothing is sent to the model.")] = None
-    model: Annotated[str | None, Meta(description="Name of the model to use (default: that of the settings).")] = (
-        None
-    )
-    cwd: Annotated[str, Meta(description="Working directory; a relative one is resolved against the server's own.")]
+class _CreateSettings(Struct, frozen=True, kw_only=True):
+    """The arguments of `conversationCreate` that are the same at every protocol version."""
+
     approval_policy: Annotated[
         ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
     ] = None
@@ -167,11 +187,30 @@ class ConversationCreateArguments(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class PlainConversationCreateArguments(ConversationCreateArguments, frozen=True, kw_only=True):
+class PlainConversationCreateArguments(_CreateSettings, frozen=True, kw_only=True):
     """The arguments of `conversationCreate` for clients at protocol version 2025-06-18 and older."""
 
     prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
     model: Annotated[str, Meta(description="Name of the model to use.")]
+    cwd: Annotated[str, Meta(description="Working directory; a relative one is resolved against the server's own.")]
+
+
+class ConversationCreateArguments(_CreateSettings, frozen=True, kw_only=True):
+    prompt: Annotated[str | None, Meta(description="Not used: nothing is sent to the model.")] = None
+    model: Annotated[str | None, Meta(description="Name of the model to use (default: that of the settings).")] = (
+        None
+    )
+    cwd: Annotated[
+        str | None,
+        Meta(
+            description="Working directory; a relative one is resolved against the server's own. Required without "
+            "`repository`."
+        ),
+    ] = None
+    repository: Annotated[
+        str | None,
+        Meta(description="Name of a repository of the server to work in, in a worktree, instead of a directory."),
+    ] = None
 
 
 class ConversationCreated(Struct, frozen=True, kw_only=True):
@@ -586,6 +625,8 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
     approvals: tuple[ListedApproval, ...] = field(name="questions")
     tokens: Tokens | None
     owner: Owner | None
+    workspace: WorkspaceState | UnsetType = UNSET
+    """The newest commit, for clients at version 2025-11-25 and newer; missing without a repository."""
 
 
 # --- settings ------------------------------------------------------------------------------
@@ -632,3 +673,5 @@ class SettingsListResult(Struct, frozen=True, kw_only=True):
     sandbox: SandboxMode
     sandbox_modes: tuple[SandboxMode, ...]
     """The sandbox modes that the client may choose; the strictest mode is first."""
+    repositories: tuple[str, ...]
+    """The names of the repositories in which a new conversation can work."""

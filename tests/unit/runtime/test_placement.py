@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.ports.nodes import Node
+from parley.ports.nodes import Node, WorkingDirectory
 from parley.runtime.errors import NoNodeForDirectory
 from parley.runtime.placement import SLACK, choose_node
 
@@ -17,9 +17,18 @@ def node(name: str, *roots: str, **options: Any) -> Node:
     return Node(id=name, url=f"http://{name}", version="1", roots=roots, **options)
 
 
+REPOSITORY: dict[str, Any] = {"mode": "git", "repository": "app"}
+
+
+def git(name: str, *repositories: str, **options: Any) -> Node:
+    return node(name, mode="git", repositories=repositories, **options)
+
+
 def chosen(nodes: list[Node], **options: Any) -> str:
-    defaults: dict[str, Any] = {"mode": "local", "here": "a", "assigned": None, "exists_here": False}
-    return choose_node(nodes, "/work/p", **{**defaults, **options}).id
+    defaults: dict[str, Any] = {"mode": "local", "here": "a", "exists_here": False}
+    assigned, repository = options.pop("assigned", None), options.pop("repository", None)
+    directory = WorkingDirectory(path="" if repository else "/work/p", repository=repository, node=assigned)
+    return choose_node(nodes, directory, **{**defaults, **options}).id
 
 
 @pytest.mark.parametrize(
@@ -58,6 +67,17 @@ def chosen(nodes: list[Node], **options: Any) -> str:
             id="shared: below the roots",
         ),
         pytest.param([node("a", "/work"), node("b", mode="shared")], {}, "a", id="nodes of the same mode only"),
+        pytest.param([git("a"), git("b", "app")], REPOSITORY, "b", id="git: the node with the repository"),
+        pytest.param(
+            [git("a", "app"), git("b", "app", running=9)], {**REPOSITORY, "assigned": "b"}, "b", id="git: home"
+        ),
+        pytest.param(
+            [git("a", "app", running=9), git("b", "app", is_alive=False), git("c", "app")],
+            {**REPOSITORY, "assigned": "b"},
+            "c",
+            id="git: the home has ended",
+        ),
+        pytest.param([git("a"), git("b")], {"mode": "git", "exists_here": True}, "a", id="git: a directory"),
     ],
 )
 def test_the_directory_decides_first_then_the_load(
@@ -89,7 +109,9 @@ def test_the_error_names_the_directory_and_the_nodes_that_announced_it(
 
 def test_a_directory_cannot_leave_a_root_with_dots() -> None:
     with pytest.raises(NoNodeForDirectory):
-        choose_node([node("a", "/work")], "/work/../etc", mode="local", here="a", assigned=None, exists_here=True)
+        choose_node(
+            [node("a", "/work")], WorkingDirectory(path="/work/../etc"), mode="local", here="a", exists_here=True
+        )
 
 
 NODES = st.lists(
@@ -125,9 +147,8 @@ def test_a_chosen_node_can_run_the_turn_and_is_not_much_busier_than_another(
 
     able = [one for one in nodes if can_run(one)]
     try:
-        found = choose_node(
-            nodes, "/work/p", mode=mode, here="a", assigned=assigned, exists_here=exists_here, refused=refused
-        )
+        directory = WorkingDirectory(path="/work/p", node=assigned)
+        found = choose_node(nodes, directory, mode=mode, here="a", exists_here=exists_here, refused=refused)
     except NoNodeForDirectory:
         assert not able
         return

@@ -55,6 +55,7 @@ from parley.wire.events import (
     UnknownEvent,
     UpdatedFile,
     UserMessage,
+    WorkspaceUpdated,
     decode_event,
     event_type,
 )
@@ -309,6 +310,17 @@ SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
         },
     ),
     (
+        WorkspaceUpdated(repository="app", branch="parley/1", commit="c0ffee", pushed=False, code="push_failed"),
+        {
+            "type": "workspace_updated",
+            "repository": "app",
+            "branch": "parley/1",
+            "commit": "c0ffee",
+            "pushed": False,
+            "code": "push_failed",
+        },
+    ),
+    (
         LimitReached(limit="turn_tokens", used=12, allowed=10),
         {"type": "limit_reached", "limit": "turn_tokens", "used": 12, "allowed": 10},
     ),
@@ -346,8 +358,15 @@ def test_every_event_type_is_shown_here() -> None:
     assert {event_type(event) for event, _ in SHAPES} == set(EVENT_TYPES)
 
 
-def test_older_clients_are_spared_exactly_our_three_additions() -> None:
-    additions = {"user_message", "approval_settled", "limit_reached", "queue_changed", "request_retry"}
+def test_older_clients_get_no_event_that_is_an_addition() -> None:
+    additions = {
+        "user_message",
+        "approval_settled",
+        "limit_reached",
+        "queue_changed",
+        "request_retry",
+        "workspace_updated",
+    }
     assert additions == FOR_FULL_VERSION_ONLY
 
 

@@ -20,6 +20,7 @@ from parley.wire.tools import (
     ConversationCreateArguments,
     ConversationsListArguments,
     ConversationStreamArguments,
+    PlainCodexArguments,
     PlainCodexReplyArguments,
     PlainConversationCreateArguments,
     PlainSendMessageArguments,
@@ -63,7 +64,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
     (
-        CodexArguments,  # recorded from the original server, with the additions of its latest releases
+        PlainCodexArguments,  # recorded from the original server, with the additions of its latest releases
         {
             "type": "object",
             "properties": {
@@ -83,6 +84,26 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         },
     ),
     (
+        CodexArguments,
+        an_object(
+            ["prompt"],
+            **{
+                "approval-policy": POLICY,
+                "base-instructions": STRING,
+                "compact-prompt": STRING,
+                "config": ANY_OBJECT,
+                "cwd": STRING,
+                "developer-instructions": STRING,
+                "include-plan-tool": BOOLEAN,
+                "model": STRING,
+                "profile": STRING,
+                "prompt": STRING,
+                "repository": STRING,
+                "sandbox": SANDBOX,
+            },
+        ),
+    ),
+    (
         CodexReplyArguments,
         an_object(["threadId", "prompt"], threadId=STRING, prompt=STRING),
     ),
@@ -94,7 +115,10 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
         PlainConversationCreateArguments,
         an_object(["prompt", "model", "cwd"], prompt=STRING, model=STRING, cwd=STRING, **CHOICES),
     ),
-    (ConversationCreateArguments, an_object(["cwd"], prompt=STRING, model=STRING, cwd=STRING, **CHOICES)),
+    (
+        ConversationCreateArguments,
+        an_object([], prompt=STRING, model=STRING, cwd=STRING, repository=STRING, **CHOICES),
+    ),
     (
         PlainSendMessageArguments,
         an_object(

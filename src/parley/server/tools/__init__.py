@@ -58,6 +58,7 @@ from parley.wire.tools import (
     ConversationStatusResult,
     ConversationStreamArguments,
     MessageAccepted,
+    PlainCodexArguments,
     PlainCodexReplyArguments,
     PlainConversationCreateArguments,
     PlainConversationReadArguments,
@@ -100,6 +101,7 @@ TOOLS: Final = ToolTable(
             "conversation and conversationRead shows the result."
         ),
         args=CodexArguments,
+        plain_args=PlainCodexArguments,
         result=CodexResult,
         run=codex,
         may_ask=True,

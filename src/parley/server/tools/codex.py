@@ -13,12 +13,12 @@ from parley.server.turn_waiter import TurnWaiter, resumed
 from parley.wire.events import SessionConfigured
 from parley.wire.ids import ConversationId, EventId
 from parley.wire.items import TextItem, compact
-from parley.wire.tools import CodexArguments
+from parley.wire.tools import PlainCodexArguments
 
 __all__ = ["codex"]
 
 
-async def codex(call: ToolCall, args: CodexArguments) -> None:
+async def codex(call: ToolCall, args: PlainCodexArguments) -> None:
     if await resumed(call):
         return
     words = compact((TextItem(text=args.prompt),))

@@ -64,7 +64,13 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
         approval_policies=cast(tuple[ApprovalPolicy, ...], policies) if may_choose else (),
         sandbox=default.sandbox_mode,
         sandbox_modes=cast(tuple[SandboxMode, ...], modes) if may_choose else (),
+        repositories=_repositories(loader) if may_choose and current is None else (),
     )
+
+
+def _repositories(loader: Loader) -> tuple[str, ...]:
+    workspace = loader.workspace_settings()
+    return tuple(workspace.repositories) if workspace.mode == "git" else ()
 
 
 def _models(default: Settings, profiles: dict[str, dict[str, Any]]) -> tuple[str, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from parley.conversation.state import Phase
 from parley.server.approval_text import listed
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
+from parley.server.turn_results import workspace_state
 from parley.wire.mcp import CallToolResult, typed_result
 from parley.wire.tools import ConversationArguments, ConversationStatusResult, Owner
 
@@ -29,5 +32,6 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
         approvals=() if approval is None else (listed(approval, conversation.id),),
         tokens=state.tokens,
         owner=None if owner is None else Owner(pid=owner.pid, since=iso(state.since)),
+        workspace=workspace_state(conversation.workspace) if call.features.additions else UNSET,
     )
     return typed_result(result)

@@ -51,13 +51,15 @@ async def announce(db: Connection, node: Node, number: int, former: int | None) 
             await db.execute("DELETE FROM holders WHERE number = $1", holder)
         await db.execute("DELETE FROM nodes n WHERE NOT EXISTS (SELECT FROM holders h WHERE h.number = n.holder)")
         await db.execute(
-            "INSERT INTO nodes (id, url, version, holder, mode, roots) VALUES ($1, $2, $3, $4, $5, $6)",
+            "INSERT INTO nodes (id, url, version, holder, mode, roots, repositories)"
+            " VALUES ($1, $2, $3, $4, $5, $6, $7)",
             node.id.encode(),
             node.url.encode(),
             node.version,
             number,
             node.mode,
             [root.encode(errors="surrogateescape") for root in node.roots],
+            list(node.repositories),
         )
 
 
@@ -84,7 +86,7 @@ async def all_nodes(db: Connection) -> list[Node]:
 
 async def _nodes(db: Connection, condition: str, *arguments: int | None) -> list[Node]:
     rows = await db.fetch(
-        "SELECT n.id, n.url, n.version, n.mode, n.roots, n.running, n.is_draining,"
+        "SELECT n.id, n.url, n.version, n.mode, n.roots, n.running, n.is_draining, n.repositories,"
         f" h.number IS NOT NULL AND {ALIVE}"
         f" FROM nodes n LEFT JOIN holders h ON h.number = n.holder WHERE {condition} ORDER BY n.id",
         *arguments,
@@ -98,7 +100,8 @@ async def _nodes(db: Connection, condition: str, *arguments: int | None) -> list
             roots=tuple(root.decode(errors="surrogateescape") for root in row[4]),
             running=row[5],
             is_draining=row[6],
-            is_alive=row[7],
+            repositories=tuple(row[7]),
+            is_alive=row[8],
         )
         for row in rows
     ]

@@ -310,6 +310,12 @@ async def m006_compatible_formats(db: Connection) -> None:
     await db.execute("ALTER TABLE format ADD COLUMN compatible integer NOT NULL DEFAULT 6")
 
 
+@_migration
+async def m007_repositories(db: Connection) -> None:
+    """Add the repositories of each node."""
+    await db.execute("ALTER TABLE nodes ADD COLUMN repositories text[] NOT NULL DEFAULT '{}'")
+
+
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
     extension.

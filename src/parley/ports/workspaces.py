@@ -1,0 +1,56 @@
+"""The interface to the worktrees of the conversations that work in Git repositories."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from parley.config.types import Settings
+from parley.wire.events import WorkspaceUpdated
+from parley.wire.ids import ConversationId
+
+__all__ = ["Workspaces"]
+
+
+class Workspaces(Protocol):
+    """The worktrees on the disk of this process. Each conversation has at most one."""
+
+    def directory_of(self, conversation_id: ConversationId) -> str:
+        """Return the absolute path of the worktree of a conversation. It need not exist.
+
+        Raises:
+            ConfigError: the settings name no directory for worktrees.
+        """
+        ...
+
+    async def prepare(
+        self, conversation_id: ConversationId, settings: Settings, last: WorkspaceUpdated | None
+    ) -> WorkspaceUpdated | None:
+        """Create the worktree of a conversation, or bring it to the newest commit of the conversation.
+
+        `last` is the last event of the conversation's log, which may come from another node or, in a fork, from
+        another conversation. Return the event for the log; None if `last` is still true.
+
+        Files that are not in a commit stay as they are, unless the conversation has continued on another node. They
+        are then stored under `refs/parley/kept/`.
+
+        Raises:
+            WorkspaceUnavailable: the worktree cannot be prepared.
+        """
+        ...
+
+    async def save(
+        self,
+        conversation_id: ConversationId,
+        settings: Settings,
+        last: WorkspaceUpdated,
+        message: str,
+        *,
+        is_urgent: bool,
+    ) -> WorkspaceUpdated | None:
+        """Commit the files of a worktree and push the branch. The commit message is made from the text `message`.
+        With `is_urgent`, the push takes at most a few seconds.
+
+        Return the event for the log; None if nothing has changed. The call never raises an error: the event
+        describes the failure, and the files and commits stay on the disk.
+        """
+        ...

@@ -1,0 +1,5 @@
+"""The Git worktrees in which conversations work."""
+
+from parley.workspaces.worktrees import GitWorktrees
+
+__all__ = ["GitWorktrees"]

@@ -1,0 +1,66 @@
+"""Decides at which commit, and on which branch, the next turn of a conversation begins."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import Struct
+
+from parley.errors import BRANCH_DIVERGED, COMMIT_MISSING
+from parley.wire.events import WorkspaceUpdated
+from parley.wire.ids import ConversationId
+from parley.workspaces.names import branch_of, is_branch_of, next_branch
+
+__all__ = ["Start", "choose_start"]
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """The commit and the branch with which a turn begins."""
+
+    commit: str
+    branch: str
+    code: str | None = None
+    """The error code; None if nothing is lost or contradictory."""
+    message: str | None = None
+
+
+async def choose_start(
+    conversation_id: ConversationId,
+    last: WorkspaceUpdated | None,
+    *,
+    tips: Mapping[str, str],
+    base: str,
+    head: str | None,
+    has_last: bool,
+    is_ancestor: Callable[[str, str], Awaitable[bool]],
+) -> Start:
+    """Return the start of the next turn.
+
+    `last` is the last event in the log of the conversation. `tips` are the branches in the repository with their
+    commits, and `base` is the commit of the base branch. `head` is the commit of the worktree on this disk; None if
+    there is none. `has_last` is True if the commit of `last` is on this disk or in the repository.
+
+    The log decides, not the disk: the worktree of a node may be older than the work of another node.
+    """
+    is_own = last is not None and is_branch_of(last.branch, conversation_id)
+    branch = last.branch if is_own and last is not None else branch_of(conversation_id)
+    tip = tips.get(branch)
+    code = message = None
+    if last is None:
+        commit = tip or base
+    elif not has_last:
+        commit = tips.get(last.branch) or base
+        where = f"only the node {last.node} has it" if isinstance(last.node, str) else "it was never pushed"
+        code, message = COMMIT_MISSING, f"the commit {last.commit} is missing, because {where}"
+    elif not is_own or tip is None or await is_ancestor(tip, last.commit):
+        commit = last.commit
+    elif await is_ancestor(last.commit, tip):
+        commit = tip
+    else:
+        commit = last.commit
+        code, message = BRANCH_DIVERGED, f"the branch {branch} in the repository has other commits"
+    if head is not None and head != commit and await is_ancestor(commit, head):
+        commit = head  # a commit of this conversation that the log does not contain yet
+    while (tip := tips.get(branch)) is not None and not await is_ancestor(tip, commit):
+        branch = next_branch(branch)
+    return Start(commit=commit, branch=branch, code=code, message=message)

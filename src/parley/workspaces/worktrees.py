@@ -1,0 +1,526 @@
+"""The clones of the repositories, and a worktree of its own for each conversation.
+
+The directory of the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
+of the model can write to their own worktree only. All Git commands name the clone explicitly, so the `.git` in a
+worktree, which a command may have replaced, has no effect on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from parley.common.os_errors import os_detail
+from parley.common.paths import is_below_any
+from parley.config.installation import protect_directory
+from parley.config.types import Repository, Settings, WorkspaceSettings
+from parley.errors import (
+    BRANCH_DIVERGED,
+    COMMIT_FAILED,
+    FETCH_FAILED,
+    PUSH_FAILED,
+    WORK_SET_ASIDE,
+    BadSetting,
+    WorkspaceUnavailable,
+)
+from parley.ports.commands import CommandRunner
+from parley.wire.events import WorkspaceUpdated
+from parley.wire.ids import ConversationId
+from parley.workspaces.git import LOCAL_SECONDS, NETWORK_SECONDS, Git, GitFailed, Remote, expanded
+from parley.workspaces.names import branch_of, commit_message, is_from_parley, next_branch
+from parley.workspaces.start import Start, choose_start
+
+__all__ = ["GitWorktrees"]
+
+log = logging.getLogger(__name__)
+
+URGENT_SECONDS: Final = 10.0
+"""The timeout for each Git command at the end of a turn that a shutdown has ended."""
+PUSH_SECONDS: Final = 120.0
+"""The timeout for the push at the end of a turn, in seconds. The next turn pushes again."""
+LOCK_POLL_SECONDS: Final = 0.05
+MOST_BRANCHES: Final = 5
+"""The maximum number of branches to which one push is attempted."""
+COLLECT_SECONDS: Final = 3600.0
+"""The minimum time between two searches for worktrees to remove."""
+
+_USED: Final = "parley-used"
+"""A file in the administrative directory of a worktree, whose time is that of the last use."""
+
+
+class GitWorktrees:
+    """The worktrees of the conversations of this process (`ports/workspaces.py`)."""
+
+    def __init__(
+        self,
+        commands: CommandRunner,
+        settings: Callable[[], WorkspaceSettings],
+        environ: Mapping[str, str],
+        *,
+        node: Callable[[], str | None],
+    ) -> None:
+        """Create the object. `settings` reads the settings, and `node` returns the id of this node; None if the
+        process is no node.
+        """
+        self._commands, self._settings, self._environ, self._node = commands, settings, environ, node
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._collected = -COLLECT_SECONDS
+
+    def directory_of(self, conversation_id: ConversationId) -> str:
+        directory = expanded(self._settings().directory, self._environ)
+        if directory is None:
+            raise BadSetting("missing, and a conversation in a repository needs it", key="workspace.directory")
+        return os.path.join(directory, "worktrees", conversation_id)
+
+    async def prepare(
+        self, conversation_id: ConversationId, settings: Settings, last: WorkspaceUpdated | None
+    ) -> WorkspaceUpdated | None:
+        name = settings.repository or ""
+        try:
+            tree = await self._worktree(conversation_id, settings)
+            async with self._locked(tree.clone):
+                return await tree.prepare(last)
+        except GitFailed as error:
+            raise WorkspaceUnavailable(name, str(error)) from None
+        except OSError as error:
+            raise WorkspaceUnavailable(name, os_detail(error)) from None
+
+    async def save(
+        self,
+        conversation_id: ConversationId,
+        settings: Settings,
+        last: WorkspaceUpdated,
+        message: str,
+        *,
+        is_urgent: bool,
+    ) -> WorkspaceUpdated | None:
+        try:
+            tree = await self._worktree(conversation_id, settings)
+            return await tree.save(last, message, is_urgent=is_urgent)
+        except (GitFailed, WorkspaceUnavailable, BadSetting) as error:
+            return replace(last, code=COMMIT_FAILED, message=str(error))
+        except OSError as error:
+            return replace(last, code=COMMIT_FAILED, message=os_detail(error))
+        except Exception as error:
+            log.error("the worktree of %s was not saved", conversation_id, exc_info=error)
+            return replace(last, code=COMMIT_FAILED, message=f"internal error: {type(error).__name__}")
+
+    async def _worktree(self, conversation_id: ConversationId, settings: Settings) -> _Worktree:
+        name, workspace = settings.repository or "", self._settings()
+        if (repository := workspace.repositories.get(name)) is None:
+            raise WorkspaceUnavailable(name, "config.toml does not define it")
+        path = self.directory_of(conversation_id)
+        directory = os.path.dirname(os.path.dirname(path))
+        await asyncio.to_thread(_make_directories, directory, settings.withheld_paths)
+        remote = Remote.of(name, repository, self._environ)
+        git = Git(self._commands, settings, remote, directory)
+        tree = _Worktree(conversation_id, git, name, repository, workspace, path, self._node())
+        if time.monotonic() - self._collected > COLLECT_SECONDS:
+            self._collected = time.monotonic()
+            await self._collect(tree, workspace.keep_days)
+        return tree
+
+    @asynccontextmanager
+    async def _locked(self, clone: str) -> AsyncIterator[None]:
+        """Hold the lock of a clone, which other processes with the same directory respect too."""
+        async with self._locks.setdefault(clone, asyncio.Lock()):
+            descriptor = os.open(f"{clone}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                while True:
+                    with suppress(BlockingIOError):
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    await asyncio.sleep(LOCK_POLL_SECONDS)
+                yield
+            finally:
+                os.close(descriptor)
+
+    async def _collect(self, tree: _Worktree, keep_days: int) -> None:
+        """Remove the unused worktrees of a repository whose commits are in the repository."""
+        if keep_days and await asyncio.to_thread(os.path.isdir, tree.clone):
+            async with self._locked(tree.clone):
+                await tree.collect(time.time() - keep_days * 24 * 3600.0)
+
+
+class _Worktree:
+    """The worktree of one conversation, and the clone to which it belongs."""
+
+    def __init__(
+        self,
+        conversation_id: ConversationId,
+        git: Git,
+        name: str,
+        repository: Repository,
+        workspace: WorkspaceSettings,
+        path: str,
+        node: str | None,
+    ) -> None:
+        self._id, self._git, self._name, self._repository = conversation_id, git, name, repository
+        self._workspace, self._path, self._node = workspace, path, node
+        directory = os.path.dirname(os.path.dirname(path))
+        self._repositories, self._worktrees = (
+            os.path.join(directory, sub) for sub in ("repositories", "worktrees")
+        )
+        self.clone = os.path.join(self._repositories, f"{name}.git")
+        self._admin = os.path.join(self.clone, "worktrees", conversation_id)
+        self._base_name: str | None = None
+
+    # --- before a turn -----------------------------------------------------------------
+
+    async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
+        """Bring the worktree to the newest commit of the conversation (`Workspaces.prepare`)."""
+        if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
+            last = None
+        head = await self._head() if await asyncio.to_thread(self._exists) else None
+        problem = await self._fetch(last, head)
+        tips, base = await self._tips(), None
+        if head is None or last is None:
+            base = await self._base()
+        start = await choose_start(
+            self._id,
+            last,
+            tips=tips,
+            base=base or head or "",
+            head=head,
+            has_last=last is not None and await self._has(last.commit),
+            is_ancestor=self._is_ancestor,
+        )
+        code, message = (start.code, start.message) if start.code is not None or problem is None else problem
+        if head is None:
+            await self._create(start)
+        elif (kept := await self._move(head, start)) is not None:
+            code, message = WORK_SET_ASIDE, f"work that was not pushed is stored in the clone as {kept}"
+        self._note_use()
+        event = await self._event(start.commit, start.branch, code=code, message=message)
+        return None if code is None and event == _plain(last) else event
+
+    def _exists(self) -> bool:
+        return os.path.isdir(self._path) and os.path.isfile(os.path.join(self._admin, "HEAD"))
+
+    async def _fetch(self, last: WorkspaceUpdated | None, head: str | None) -> tuple[str, str] | None:
+        """Fetch the base branch and the branches of the conversation. If that fails and this disk has the newest
+        commit, return the error code and the message.
+        """
+        if not await asyncio.to_thread(os.path.isdir, self.clone):
+            await self._initialize()
+        branches = {f"{branch_of(self._id)}*"} | ({f"{last.branch}*"} if last is not None else set())
+        if head is None or last is None:
+            branches.add(await self._base_branch())
+        try:
+            await self._network(
+                "fetch",
+                "--quiet",
+                "--prune",
+                "--no-tags",
+                "--no-write-fetch-head",
+                "origin",
+                *(f"+refs/heads/{branch}:refs/remotes/origin/{branch}" for branch in sorted(branches)),
+            )
+        except GitFailed as error:
+            if last is None or head is None or not await self._has(last.commit):
+                raise
+            return FETCH_FAILED, str(error)
+        return None
+
+    async def _initialize(self) -> None:
+        """Create an empty clone, completely or not at all."""
+        partial = f"{self.clone}.new"
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        await self._git.run(
+            *("init", "--quiet", "--bare", "--template=", "--initial-branch=main", partial),
+            writable=[self._repositories],
+        )
+        await asyncio.to_thread(os.rename, partial, self.clone)
+
+    async def _base_branch(self) -> str:
+        self._base_name = self._base_name or self._repository.branch or await self._default_branch()
+        return self._base_name
+
+    async def _default_branch(self) -> str:
+        found = await self._network("ls-remote", "--symref", "origin", "HEAD")
+        for line in found.splitlines():
+            if line.startswith("ref: refs/heads/") and line.endswith("\tHEAD"):
+                return line.removeprefix("ref: refs/heads/").removesuffix("\tHEAD")
+        raise GitFailed(
+            "the repository has no default branch: set `branch` in the settings, or push a first commit"
+        )
+
+    async def _base(self) -> str:
+        branch = await self._base_branch()
+        return await self._clone_git("rev-parse", "--verify", f"refs/remotes/origin/{branch}^{{commit}}")
+
+    async def _tips(self) -> dict[str, str]:
+        pattern = "refs/remotes/origin/"
+        listed = await self._clone_git("for-each-ref", "--format=%(objectname) %(refname)", pattern)
+        rows = (line.split(" ", 1) for line in listed.splitlines())
+        return {name.removeprefix(pattern): commit for commit, name in rows}
+
+    async def _create(self, start: Start) -> None:
+        await asyncio.to_thread(self._clear)
+        await self._git.run(
+            *("worktree", "add", "--quiet", "--force", "--no-track", "-B", start.branch, self._path, start.commit),
+            git_dir=self.clone,
+            writable=[self.clone, self._worktrees],
+        )
+
+    def _clear(self) -> None:
+        """Move a directory in the place of the worktree aside, and remove the administrative directory."""
+        if os.path.lexists(self._path):  # an unfinished or foreign worktree
+            os.rename(self._path, f"{self._path}.kept-{int(time.time())}")
+        shutil.rmtree(self._admin, ignore_errors=True)
+
+    async def _move(self, head: str, start: Start) -> str | None:
+        """Move the worktree to the start of the turn. Return the name under which other work was stored; None if
+        there was none.
+        """
+        await asyncio.to_thread(self._restore_pointer)
+        kept = None
+        if head != start.commit:
+            tip = await self._commit(head, "Work that was set aside", update=False) or head
+            if not await self._is_ancestor(tip, start.commit):
+                kept = f"refs/parley/kept/{self._id}/{tip[:12]}"
+                await self._tree_git("update-ref", kept, tip)
+            await self._tree_git("update-ref", f"refs/heads/{start.branch}", start.commit)
+        await self._tree_git("symbolic-ref", "HEAD", f"refs/heads/{start.branch}")
+        if head != start.commit:
+            # All files except ignored ones are in the index, so this removes those that the commit does not have.
+            await self._tree_git("reset", "--quiet", "--hard", start.commit, changes_files=True)
+        elif start.branch not in await self._local_branches():
+            await self._tree_git("update-ref", f"refs/heads/{start.branch}", start.commit)
+        return kept
+
+    async def _local_branches(self) -> set[str]:
+        return set((await self._clone_git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/")).split())
+
+    def _restore_pointer(self) -> None:
+        """Write the `.git` of the worktree again if a command has replaced it. Git commands of the model use it."""
+        expected = f"gitdir: {self._admin}\n".encode()
+        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):
+                found = os.open(".git", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                try:
+                    if stat.S_ISREG(os.fstat(found).st_mode) and os.read(found, len(expected) + 1) == expected:
+                        return
+                finally:
+                    os.close(found)
+            with suppress(FileNotFoundError):
+                os.unlink(".git", dir_fd=folder)  # a directory is refused
+            made = os.open(".git", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            try:
+                os.write(made, expected)
+            finally:
+                os.close(made)
+        finally:
+            os.close(folder)
+
+    # --- after a turn ------------------------------------------------------------------
+
+    async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
+        """Commit the files and push the branch (`Workspaces.save`)."""
+        seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
+        head = await self._head()
+        code = message = None
+        try:
+            head = await self._commit(head, commit_message(text, self._id), seconds=seconds) or head
+        except GitFailed as error:
+            code, message = COMMIT_FAILED, str(error)
+        self._note_use()
+        if code is None and head == last.commit and last.pushed:
+            return None
+        branch = last.branch
+        try:
+            branch = await self._push(head, branch, URGENT_SECONDS if is_urgent else PUSH_SECONDS)
+        except GitFailed as error:
+            code, message = code or PUSH_FAILED, message or str(error)
+        if branch != last.branch and code is None:
+            code, message = BRANCH_DIVERGED, f"the branch {last.branch} in the repository has other commits"
+        return await self._event(head, branch, code=code, message=message)
+
+    async def _commit(
+        self, head: str, message: str, *, update: bool = True, seconds: float = LOCAL_SECONDS
+    ) -> str | None:
+        """Commit all files that Git does not ignore, and return the commit; None if nothing has changed.
+
+        Without `update`, the branch of the worktree stays where it is.
+        """
+        await self._tree_git("add", "--all", seconds=seconds)
+        tree = await self._tree_git("write-tree", seconds=seconds)
+        if tree == await self._tree_git("rev-parse", "--verify", f"{head}^{{tree}}", seconds=seconds):
+            return None
+        name, _, address = self._workspace.author.rpartition(" <")
+        who = ("-c", f"user.name={name}", "-c", f"user.email={address.removesuffix('>')}")
+        commit = await self._tree_git(*who, "commit-tree", "-p", head, "-m", message, tree, seconds=seconds)
+        if update:
+            await self._tree_git("update-ref", "HEAD", commit, head, seconds=seconds)
+        return commit
+
+    async def _push(self, commit: str, branch: str, seconds: float) -> str:
+        """Push a commit to a branch, without force. If the branch has diverged, push to the next free branch.
+
+        Return the branch to which the commit was pushed.
+
+        Raises:
+            GitFailed: the commit was not pushed.
+        """
+        wanted = branch
+        for _ in range(MOST_BRANCHES):
+            try:
+                await self._network(
+                    *("push", "--quiet", "--porcelain", "--no-verify", "origin", f"{commit}:refs/heads/{branch}"),
+                    seconds=seconds,
+                    stdout_on_error=True,
+                )
+            except GitFailed as error:
+                if not any(f"({why})" in str(error) for why in ("fetch first", "non-fast-forward")):
+                    raise
+                branch = next_branch(branch)
+            else:
+                if branch != wanted:
+                    await self._tree_git("update-ref", f"refs/heads/{branch}", commit)
+                    await self._tree_git("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+                return branch
+        raise GitFailed(f"git push: {MOST_BRANCHES} branches of the conversation have diverged")
+
+    # --- unused worktrees --------------------------------------------------------------
+
+    async def collect(self, before: float) -> None:
+        """Remove the worktrees of the clone that were last used before a time. A worktree with work that is not in
+        the repository stays.
+        """
+        folder = os.path.join(self.clone, "worktrees")
+        for name in await asyncio.to_thread(_names_in, folder):
+            one = _Worktree(
+                ConversationId(name),
+                self._git,
+                self._name,
+                self._repository,
+                self._workspace,
+                os.path.join(self._worktrees, name),
+                self._node,
+            )
+            if name == self._id or one.used_at() >= before:
+                continue
+            try:
+                if await one.is_pushed():
+                    await asyncio.to_thread(one.remove)
+                    log.info("the unused worktree of %s was removed", name)
+            except (GitFailed, OSError) as error:
+                log.warning("the unused worktree of %s was not removed: %s", name, error)
+
+    def used_at(self) -> float:
+        try:
+            return os.stat(os.path.join(self._admin, _USED)).st_mtime
+        except OSError:
+            return time.time()  # it is being created
+
+    async def is_pushed(self) -> bool:
+        """Return whether the repository contains everything in the worktree that Git does not ignore."""
+        if not await asyncio.to_thread(os.path.isdir, self._path):
+            return True
+        if await self._tree_git("status", "--porcelain", "--ignore-submodules=all"):
+            return False
+        return not await self._tree_git("rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin")
+
+    def remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+        shutil.rmtree(self._admin)
+
+    def _note_use(self) -> None:
+        with suppress(OSError):
+            descriptor = os.open(os.path.join(self._admin, _USED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.utime(descriptor)
+            finally:
+                os.close(descriptor)
+
+    # --- git ---------------------------------------------------------------------------
+
+    async def _head(self) -> str:
+        return await self._tree_git("rev-parse", "--verify", "HEAD^{commit}")
+
+    async def _has(self, commit: str) -> bool:
+        try:
+            await self._clone_git("cat-file", "-e", f"{commit}^{{commit}}")
+        except GitFailed:
+            return False
+        return True
+
+    async def _is_ancestor(self, one: str, other: str) -> bool:
+        if one == other:
+            return True
+        return not await self._clone_git("rev-list", "--max-count=1", one, "--not", other)
+
+    async def _event(self, commit: str, branch: str, *, code: str | None, message: str | None) -> WorkspaceUpdated:
+        containing = ("for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes/origin/")
+        return WorkspaceUpdated(
+            repository=self._name,
+            branch=branch,
+            commit=commit,
+            pushed=bool(await self._clone_git(*containing)),
+            node=self._node or UNSET,
+            code=code or UNSET,
+            message=message or UNSET,
+        )
+
+    async def _network(
+        self, *arguments: str, seconds: float = NETWORK_SECONDS, stdout_on_error: bool = False
+    ) -> str:
+        return await self._git.run(
+            *arguments,
+            git_dir=self.clone,
+            writable=[self.clone],
+            network=True,
+            seconds=seconds,
+            stdout_on_error=stdout_on_error,
+        )
+
+    async def _clone_git(self, *arguments: str) -> str:
+        return await self._git.run(*arguments, git_dir=self.clone)
+
+    async def _tree_git(self, *arguments: str, changes_files: bool = False, seconds: float = LOCAL_SECONDS) -> str:
+        """Run a Git command in the worktree. The command may write to the clone only, unless `changes_files` is
+        True.
+        """
+        writable = [self.clone, self._worktrees] if changes_files else [self.clone]
+        return await self._git.run(
+            *arguments, git_dir=self._admin, work_tree=self._path, writable=writable, seconds=seconds
+        )
+
+
+def _plain(last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
+    return None if last is None else replace(last, code=UNSET, message=UNSET)
+
+
+def _make_directories(directory: str, hidden: tuple[str, ...]) -> None:
+    """Create the directories for clones and worktrees, and protect the clones from commands.
+
+    Raises:
+        GitFailed: commands could not read the worktrees.
+        OSError: a directory cannot be created.
+    """
+    real = os.path.realpath(directory)
+    if is_below_any(real, hidden) or is_below_any(directory, hidden):
+        raise GitFailed("workspace.directory is in a directory that commands cannot read, such as Parley's home")
+    for name in ("", "repositories", "worktrees"):
+        os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
+    for path in (directory, real):
+        protect_directory(os.path.join(path, "repositories"))
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

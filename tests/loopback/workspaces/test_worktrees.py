@@ -1,0 +1,437 @@
+"""Worktrees of a real repository (`parley.workspaces.worktrees`, `parley.workspaces.git`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from kit.servers.git_http import serve_git
+from kit.servers.git_nodes import Origin, git_settings
+from parley.agent.sandbox_policy import Roots, policy_for
+from parley.config.load import Loader
+from parley.config.types import Settings, SettingsOverrides
+from parley.errors import WorkspaceUnavailable
+from parley.ports.commands import Command
+from parley.sandbox import Sandboxed
+from parley.wire.events import WorkspaceUpdated
+from parley.wire.ids import ConversationId
+from parley.workspaces.names import branch_of
+from parley.workspaces.worktrees import GitWorktrees
+
+
+class Node:
+    """The worktrees of one node: its settings, its directory, and one conversation."""
+
+    def __init__(
+        self,
+        sandboxed: Sandboxed,
+        path: Path,
+        url: str,
+        *,
+        name: str = "a",
+        more: str = "",
+        workspace: str = "",
+        environ: Mapping[str, str] | None = None,
+        conversation: ConversationId | None = None,
+    ) -> None:
+        self.home, self.directory = path / f"home-{name}", path / f"git-{name}"
+        self.home.mkdir(exist_ok=True)
+        settings = f"[workspace]\n{workspace}\n{git_settings(url, self.directory, more)}"
+        (self.home / "config.toml").write_text(settings)
+        given = {"HOME": str(path), "PATH": os.environ["PATH"], **(environ or {})}
+        self.loader = Loader(environ=given, server_dir=str(path), home=str(self.home))
+        self.worktrees = GitWorktrees(sandboxed, self.loader.workspace_settings, given, node=lambda: name)
+        self.id = conversation or ConversationId(str(uuid4()))
+        self.sandboxed = sandboxed
+
+    @property
+    def tree(self) -> Path:
+        return self.directory / "worktrees" / self.id
+
+    @property
+    def clone(self) -> Path:
+        return self.directory / "repositories" / "app.git"
+
+    @property
+    def settings(self) -> Settings:
+        wanted = SettingsOverrides(repository="app", sandbox="workspace-write")
+        return replace(self.loader.choose(wanted).settings, cwd=str(self.tree))
+
+    async def prepare(self, last: WorkspaceUpdated | None = None) -> WorkspaceUpdated | None:
+        return await self.worktrees.prepare(self.id, self.settings, last)
+
+    async def prepared(self, last: WorkspaceUpdated | None = None) -> WorkspaceUpdated:
+        event = await self.prepare(last)
+        assert event is not None
+        return event
+
+    async def save(self, last: WorkspaceUpdated, message: str = "Work", **options: Any) -> WorkspaceUpdated | None:
+        return await self.worktrees.save(self.id, self.settings, last, message, **{"is_urgent": False, **options})
+
+    async def saved(self, last: WorkspaceUpdated, message: str = "Work") -> WorkspaceUpdated:
+        event = await self.save(last, message)
+        assert event is not None
+        return event
+
+    async def run(self, script: str) -> str:
+        """Run a script as the model would, and return its output."""
+        printed = bytearray()
+        settings = self.settings
+        command = Command(
+            argv=("sh", "-c", script),
+            cwd=str(self.tree),
+            env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+            timeout_seconds=60,
+            policy=policy_for(settings, Roots()),
+        )
+        await self.sandboxed.run(command, output=lambda _, data: printed.extend(data))
+        return printed.decode()
+
+
+@pytest.fixture
+def node(sandboxed: Sandboxed, tmp_path: Path, origin: Origin) -> Node:
+    return Node(sandboxed, tmp_path, str(origin.path))
+
+
+async def test_a_turn_is_committed_and_pushed_to_a_branch_of_its_own(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    await node.run("echo new > file; rm README; mkdir -p sub; echo x > sub/x")
+    ended = await node.saved(begun, "Change the files\nwith care")
+
+    branch = branch_of(node.id)
+    assert begun == WorkspaceUpdated(
+        repository="app", branch=branch, commit=origin.branches()["main"], pushed=True, node="a"
+    )
+    assert ended == replace(begun, commit=origin.branches()[branch])
+    assert origin.git("ls-tree", "-r", "--name-only", branch).split() == ["file", "sub/x"]
+    written = origin.git("log", "-1", "--format=%an %ae|%B", branch)
+    assert written == f"Parley parley@localhost|Change the files\n\nParley-Conversation: {node.id}"
+
+
+async def test_a_turn_without_changes_makes_no_commit_and_no_event(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+
+    assert await node.save(begun) is None
+    assert await node.prepare(begun) is None
+    assert set(origin.branches()) == {"main"}
+
+
+async def test_the_model_can_read_the_history_and_not_write_to_the_clone(node: Node) -> None:
+    await node.prepared()
+
+    assert "By a person" in await node.run("git log --oneline")
+    assert (
+        "Read-only" in await node.run(f"touch {node.clone}/hooks-x 2>&1") or not (node.clone / "hooks-x").exists()
+    )
+    await node.run("git config core.fsmonitor /bin/false; git commit --allow-empty -m x; git checkout -b other")
+    await node.run(
+        f"echo x > {node.clone}/config; mkdir -p {node.clone}/hooks; echo x > {node.clone}/hooks/pre-push"
+    )
+    assert "fsmonitor" not in (node.clone / "config").read_text()
+    assert not (node.clone / "hooks").exists()
+
+
+async def test_another_node_continues_from_the_pushed_branch(
+    node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    first = await node.prepared()
+    await node.run("echo one > file")
+    first = await node.saved(first)
+    other = Node(sandboxed, tmp_path, str(origin.path), name="b", conversation=node.id)
+
+    moved = await other.prepared(first)
+    text = await other.run("cat file; echo two >> file")
+    second = await other.saved(moved)
+    back = await node.prepared(second)
+
+    assert (moved, text) == (replace(first, node="b"), "one\n")
+    assert back == replace(second, node="a")
+    assert (node.tree / "file").read_text() == "one\ntwo\n"
+
+
+async def test_work_that_another_node_does_not_know_is_set_aside(
+    node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    begun = await node.prepared()
+    await node.run("echo lost > lost; echo ignored > .gitignore; echo ignored > ignored")  # the node is then killed
+    other = Node(sandboxed, tmp_path, str(origin.path), name="b", conversation=node.id)
+    moved = await other.prepared(begun)
+    await other.run("echo other > file")
+    ended = await other.saved(moved)
+
+    back = await node.prepared(ended)
+
+    assert (back.code, back.commit, back.branch) == ("work_set_aside", ended.commit, ended.branch)
+    kept = str(back.message).rpartition(" ")[2]
+    assert origin.git("show", f"{kept}:lost", cwd=node.clone) == "lost"
+    assert sorted(path.name for path in node.tree.iterdir()) == [".git", "README", "file", "ignored"]
+
+
+async def test_files_of_a_killed_turn_stay_if_the_conversation_continues_on_the_node(node: Node) -> None:
+    begun = await node.prepared()
+    await node.run("echo half > file")
+
+    assert await node.prepare(begun) is None
+    assert (node.tree / "file").read_text() == "half\n"
+
+
+async def test_a_commit_of_a_person_on_the_branch_is_taken_over(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file")
+    first = await node.saved(begun)
+    commit = origin.commit(first.branch, {"review": "fixed\n"})
+
+    second = await node.prepared(first)
+
+    assert (second.commit, second.code) == (commit, UNSET)
+    assert (node.tree / "review").read_text() == "fixed\n"
+
+
+async def test_a_branch_that_has_diverged_is_not_overwritten(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file")
+    first = await node.saved(begun)
+    commit = origin.commit(first.branch, {"review": "fixed\n"})
+    await node.run("echo two > file")
+    second = await node.saved(first)
+    third = await node.saved(second) if await node.run("echo three > file") == "" else second
+
+    assert (second.branch, second.code, second.pushed) == (f"{first.branch}-2", "branch_diverged", True)
+    assert (third.branch, third.code) == (f"{first.branch}-2", UNSET)
+    assert origin.branches()[first.branch] == commit
+    assert origin.text(third.branch, "file") == "three"
+
+
+async def test_work_that_cannot_be_pushed_stays_on_the_disk_and_is_pushed_later(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    moved = origin.path.with_name("moved.git")
+    origin.path.rename(moved)
+    await node.run("echo one > file")
+    failed = await node.saved(begun)
+    offline = await node.prepared(failed)
+    moved.rename(origin.path)
+    ended = await node.saved(offline)
+
+    assert (failed.code, failed.pushed, offline.code) == ("push_failed", False, "fetch_failed")
+    assert origin.git("show", f"{failed.commit}:file", cwd=node.clone) == "one"
+    assert ended == WorkspaceUpdated(
+        repository="app", branch=failed.branch, commit=failed.commit, pushed=True, node="a"
+    )
+    assert origin.branches()[ended.branch] == failed.commit
+
+
+async def test_a_repository_that_cannot_be_cloned_fails_without_its_address(
+    sandboxed: Sandboxed, tmp_path: Path
+) -> None:
+    node = Node(sandboxed, tmp_path, str(tmp_path / "secret-place.git"))
+
+    with pytest.raises(WorkspaceUnavailable) as raised:
+        await node.prepare()
+
+    assert raised.value.code == "workspace_unavailable"
+    assert "secret-place" not in str(raised.value)
+
+
+async def test_a_repository_without_commits_says_so(sandboxed: Sandboxed, tmp_path: Path, origin: Origin) -> None:
+    origin.git("init", "--quiet", "--bare", str(tmp_path / "empty.git"))
+
+    with pytest.raises(WorkspaceUnavailable, match="no default branch"):
+        await Node(sandboxed, tmp_path, str(tmp_path / "empty.git")).prepare()
+
+
+async def test_a_fork_begins_at_the_commit_of_its_parent(
+    node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file")
+    parent = await node.saved(begun)
+    await node.run("echo two > file")
+    await node.saved(parent)
+
+    fork = Node(sandboxed, tmp_path, str(origin.path))
+    forked = await fork.prepared(parent)
+
+    assert forked == replace(parent, branch=branch_of(fork.id))
+    assert (fork.tree / "file").read_text() == "one\n"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        WorkspaceUpdated(repository="app", branch="--upload-pack=touch /tmp/x", commit="a" * 40, pushed=True),
+        WorkspaceUpdated(repository="app", branch="parley/" + "a" * 12, commit="--output=/tmp/x", pushed=True),
+        WorkspaceUpdated(repository="other", branch="parley/" + "a" * 12, commit="a" * 40, pushed=True),
+    ],
+)
+async def test_an_imported_log_names_no_options_and_no_other_repository(
+    node: Node, origin: Origin, last: WorkspaceUpdated
+) -> None:
+    event = await node.prepared(last)
+
+    assert (event.branch, event.commit) == (branch_of(node.id), origin.branches()["main"])
+
+
+# --- hostile repositories ----------------------------------------------------------------
+
+
+HOSTILE = """
+mark=$1
+mkdir -p nested sub
+git init -q nested
+(cd nested && git -c user.name=x -c user.email=x commit -q --allow-empty -m x)
+printf '[core]\\n\\tfsmonitor = touch %s\\n\\tsshCommand = touch %s\\n' $mark $mark >> nested/.git/config
+printf '* filter=evil diff=evil merge=evil\\n' > .gitattributes
+printf '[submodule "s"]\\n\\tpath = sub\\n\\turl = ext::touch %s\\n' $mark > .gitmodules
+printf '[core]\\n\\thooksPath = hooks\\n' > .gitconfig
+mkdir -p hooks
+for hook in pre-commit post-commit pre-push post-checkout reference-transaction post-index-change; do
+    printf '#!/bin/sh\\ntouch %s\\n' $mark > hooks/$hook; chmod +x hooks/$hook
+done
+ln -s /etc/passwd link
+mkfifo pipe
+"""
+
+
+@pytest.mark.promises("nodes.git-hostile")
+async def test_a_hostile_worktree_runs_no_program(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    mark = node.clone / "mark"  # Git commands of Parley may write here, and commands of the model may not
+    await node.run(HOSTILE.replace("$1", str(mark)))
+    first = await node.saved(begun)
+    await node.run("echo more >> nested/file; echo more > file")
+    second = await node.saved(first)
+
+    assert await node.prepare(second) is None
+    assert not mark.exists()
+    assert (first.pushed, second.pushed, second.code) == (True, True, UNSET)
+    assert origin.git("ls-tree", second.branch, "link").startswith("120000")
+
+
+@pytest.mark.promises("nodes.git-hostile")
+@pytest.mark.parametrize("planted", ["link", "file", "missing"])
+async def test_a_replaced_git_file_has_no_effect_and_is_repaired(
+    node: Node, tmp_path: Path, origin: Origin, planted: str
+) -> None:
+    mark = tmp_path / "mark"
+    begun = await node.prepared()
+    other = tmp_path / "other"
+    origin.git("init", "--quiet", str(other), cwd=tmp_path)
+    (other / ".git" / "config").write_text(f"[core]\n\tfsmonitor = touch {mark}\n\tsshCommand = touch {mark}\n")
+    pointer = node.tree / ".git"
+    before = pointer.read_text()
+    pointer.unlink()
+    if planted == "link":
+        pointer.symlink_to(other / ".git")
+    elif planted == "file":
+        pointer.write_text(f"gitdir: {other}/.git\n")
+    (node.tree / "file").write_text("x\n")
+
+    ended = await node.saved(begun)
+    await node.prepare(ended)
+
+    assert not mark.exists()
+    assert origin.text(ended.branch, "file") == "x"
+    assert (stat.S_ISREG(os.lstat(pointer).st_mode), pointer.read_text()) == (True, before)
+
+
+# --- credentials -------------------------------------------------------------------------
+
+
+async def test_the_password_of_a_url_reaches_the_repository_and_nothing_else(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    async with serve_git(origin.path, user="ada", password="s3cr3t-password") as server:
+        url = f"http://ada:s3cr3t-password@127.0.0.1:{server.port}/origin.git"
+        node = Node(sandboxed, tmp_path, url)
+        begun = await node.prepared()
+        await node.run("echo one > file")
+        ended = await node.saved(begun)
+        server.password = "changed"
+        await node.run("echo two > file")
+        failed = await node.saved(ended)
+
+    assert ended.pushed
+    assert failed.code == "push_failed"
+    assert "s3cr3t" not in str(failed)
+    files = [path for path in node.directory.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"s3cr3t" in path.read_bytes()]
+
+
+async def test_the_password_may_come_from_a_variable_that_commands_do_not_get(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    async with serve_git(origin.path, user="x-access-token", password="s3cr3t-token") as server:
+        url = f"http://127.0.0.1:{server.port}/origin.git"
+        more, environ = 'token_env = "APP_TOKEN"', {"APP_TOKEN": "s3cr3t-token"}
+        node = Node(sandboxed, tmp_path, url, more=more, environ=environ)
+        begun = await node.prepared()
+        without = Node(sandboxed, tmp_path, url, name="b", more=more)
+        with pytest.raises(WorkspaceUnavailable, match="APP_TOKEN is not set"):
+            await without.prepare()
+
+    assert begun.pushed
+    assert "APP_TOKEN" in node.settings.key_variables
+
+
+async def test_a_redirect_to_another_server_is_not_followed(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    async with serve_git(origin.path, user="ada", password="s3cr3t") as target:
+        async with serve_git(origin.path, redirect=f"http://127.0.0.1:{target.port}") as server:
+            node = Node(sandboxed, tmp_path, f"http://ada:s3cr3t@127.0.0.1:{server.port}/origin.git")
+            with pytest.raises(WorkspaceUnavailable):
+                await node.prepare()
+
+        assert target.requests == []
+
+
+# --- the directory -----------------------------------------------------------------------
+
+
+async def test_a_directory_that_commands_cannot_read_is_refused(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    node = Node(sandboxed, tmp_path, str(origin.path))
+    text = (node.home / "config.toml").read_text()
+    (node.home / "config.toml").write_text(text.replace(str(node.directory), str(node.home / "git")))
+
+    with pytest.raises(WorkspaceUnavailable, match="commands cannot read"):
+        await node.prepare()
+
+
+async def test_an_unused_worktree_is_removed_if_its_work_was_pushed(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    pushed, dirty = Node(sandboxed, tmp_path, str(origin.path)), Node(sandboxed, tmp_path, str(origin.path))
+    begun = await pushed.prepared()
+    await pushed.run("echo one > file")
+    ended = await pushed.saved(begun)
+    await dirty.prepared()
+    await dirty.run("echo one > file")
+    for each in (pushed, dirty):
+        os.utime(each.clone / "worktrees" / each.id / "parley-used", (0, 0))
+
+    await Node(sandboxed, tmp_path, str(origin.path)).prepared()
+
+    assert (pushed.tree.exists(), dirty.tree.exists()) == (False, True)
+    assert await pushed.prepare(ended) is None
+    assert (pushed.tree / "file").read_text() == "one\n"
+
+
+async def test_a_removed_worktree_is_made_again(node: Node) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file")
+    ended = await node.saved(begun)
+    shutil.rmtree(node.tree)
+
+    assert await node.prepare(ended) is None
+    assert (node.tree / "file").read_text() == "one\n"

@@ -1,0 +1,315 @@
+"""Conversations that work in worktrees of Git repositories (`parley.workspaces`,
+`parley.runtime.turn_workspace`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from kit.clients.shared_home import events_until, is_
+from kit.clients.shell_turns import sh
+from kit.servers.git_http import serve_git
+from kit.servers.git_nodes import GitCluster, Origin, git_settings
+from kit.servers.http_server import HttpServer
+from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.system.commands import PATIENCE_SECONDS
+from kit.system.waiting import until
+from parley.client import ToolFailed, TurnFailed
+from parley.testing import HOLD, ParleyProcess, ScriptedModel
+from parley.testing.home import MODEL
+from parley.wire.events import ErrorEvent, TaskComplete, WorkspaceUpdated
+from parley.wire.tools import CodexResult, WorkspaceState
+
+WRITES: dict[str, Any] = {"model": MODEL, "sandbox": "workspace-write"}
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    return Origin(tmp_path)
+
+
+def server_with(model: ScriptedModel, path: Path, url: str, *, more: str = "", **options: Any) -> ParleyProcess:
+    """Return a server with a home in `path`, without nodes, whose store is SQLite."""
+    config = f"[workspace]\n{git_settings(url, path / 'git', more)}"
+    return ParleyProcess(model, home=path / "home", config=config, **options)
+
+
+def short(conversation_id: str) -> str:
+    return f"parley/{conversation_id.replace('-', '')[:12]}"
+
+
+# --- several nodes -----------------------------------------------------------------------
+
+
+@NEEDS_POSTGRES
+@pytest.mark.child_process
+@pytest.mark.promises("nodes.git")
+async def test_a_conversation_continues_on_another_node_from_the_pushed_branch(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    parley_model.says(sh("c1", "echo one > file"))
+    parley_model.says("First")
+    parley_model.says(sh("c2", "echo lost > lost"))
+    parley_model.says("Held", HOLD)
+    parley_model.says(sh("c3", "cat file; echo two >> file"))
+    parley_model.says("Second")
+    cluster = GitCluster(parley_model, tmp_path, databases.url())
+    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+        a, b = await cluster.start("a"), await cluster.start("b")
+        async with a.client() as client:
+            here = await client.create(repository="app", **WRITES)
+            async with here.stream() as stream:
+                await here.send("Write the file\nwith care")
+                events = await events_until(stream, is_(TaskComplete))
+                pushed = cluster.origin.branches()[short(here.id)]  # before the node is killed
+                await here.send("Write another file")
+                await parley_model.wait_until_held()
+                a.process.send_signal(signal.SIGKILL)
+                await a.process.wait()
+        async with b.client() as client:
+            there = client.conversation(here.id)
+            async with there.stream() as stream:
+                await events_until(stream, is_(ErrorEvent))  # the end of the killed turn
+                await there.send("More")
+                more = await events_until(stream, is_(TaskComplete))
+            status = await there.status()
+
+    begun, ended = [event for event in events if isinstance(event, WorkspaceUpdated)]
+    moved, last = [event for event in more if isinstance(event, WorkspaceUpdated)]
+    origin, branch = cluster.origin, short(here.id)
+    assert (begun.commit, begun.branch, begun.node) == (origin.branches()["main"], branch, "a")
+    assert isinstance(events[-2], WorkspaceUpdated)
+    assert (ended.commit, ended.pushed) == (pushed, True)
+    assert (moved.commit, moved.node, moved.code) == (pushed, "b", UNSET)
+    assert last.commit == origin.branches()[branch]
+    assert origin.text(branch, "file") == "one\ntwo"
+    assert origin.subjects(branch) == ["More", "Write the file", "By a person"]
+    assert status.workspace == WorkspaceState(repository="app", branch=branch, commit=last.commit, pushed=True)
+    assert (cluster.directory("a") / "worktrees" / here.id / "lost").read_text() == "lost\n"
+
+
+# --- one server --------------------------------------------------------------------------
+
+
+@pytest.mark.promises("create.repository", "status.workspace", "nodes.git")
+async def test_a_codex_call_names_the_branch_with_its_work(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    parley_model.says(sh("c1", "echo one > file; pwd"))
+    parley_model.says("Done")
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        settings = await server.client.settings()
+        result = await server.client.codex("Do it", repository="app", **WRITES)
+        answer = msgspec.convert(result.structured_content, CodexResult)
+        conversation = server.client.conversation(answer.session_id)
+        status = await conversation.status()
+        fork = await conversation.fork()
+        parley_model.says(sh("c2", "cat file; echo two > file"))
+        parley_model.says("Forked")
+        await (await fork.send("Again")).result()
+
+    branch = short(answer.session_id)
+    assert settings.repositories == ("app",)
+    expected = WorkspaceState(repository="app", branch=branch, commit=origin.branches()[branch], pushed=True)
+    assert (answer.workspace, status.workspace) == (expected, expected)
+    assert status.cwd == str(tmp_path / "git" / "worktrees" / answer.session_id)
+    assert (origin.text(branch, "file"), origin.text(short(fork.id), "file")) == ("one", "two")
+    assert origin.subjects(short(fork.id)) == ["Again", "Do it", "By a person"]
+
+
+@pytest.mark.promises("create.repository")
+@pytest.mark.parametrize(
+    ("arguments", "detail"),
+    [
+        ({"repository": "other"}, "no repository `other` in config.toml; the repositories are: `app`"),
+        ({"repository": "/etc"}, "no repository `/etc`"),
+        ({"repository": "ext::touch /tmp/x"}, "no repository"),
+        ({"repository": "app", "cwd": "/tmp"}, "cannot be combined"),
+        ({"Repository": "app", "cwd": "/tmp"}, "Repository"),
+        ({"cwd": "/tmp", "config": {"workspace.repositories.x.url": "/tmp/x"}}, "only be set in config.toml"),
+        ({}, "missing field `cwd`"),
+    ],
+)
+async def test_a_repository_is_named_and_never_given_by_an_address(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin, arguments: dict[str, Any], detail: str
+) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        refused = await server.client.call_tool("conversationCreate", arguments)
+        listed = await server.client.list()
+
+    assert refused.is_error
+    assert detail in str(refused.content)
+    assert listed.conversations == ()
+    assert not (tmp_path / "git").exists()
+
+
+@pytest.mark.promises("create.repository")
+async def test_a_message_cannot_move_the_conversation_out_of_its_worktree(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        here = await server.client.create(repository="app", **WRITES)
+        with pytest.raises(ToolFailed, match="cannot be combined with `repository`"):
+            await here.send("go", cwd="/etc")
+
+
+@pytest.mark.promises("create.repository", "settings.list")
+async def test_a_driver_may_choose_a_repository_and_an_older_client_sees_none(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    config = f"[workspace]\n{git_settings(str(origin.path), tmp_path / 'git')}"
+    parley_model.says("Done")
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        HttpServer(parley_model, tmp_path / "home", config=config) as server,
+    ):
+        client = await server.client(token=await server.create_token("d", "driver"))
+        settings = await client.call("settingsList")
+        made = await client.call("conversationCreate", repository="app")
+        observer = await server.client(token=await server.create_token("o", "observer"))
+        hidden = await observer.call("settingsList")
+    async with server_with(parley_model, tmp_path, str(origin.path), protocol_version="2025-06-18") as older:
+        tools = {tool.name: tool for tool in await older.client.list_tools()}
+
+    assert (settings["repositories"], hidden["repositories"]) == (["app"], [])
+    assert made["conversation_id"]
+    assert b'"repository"' not in msgspec.json.encode(tools["conversationCreate"])
+    assert b'"repository"' not in msgspec.json.encode(tools["codex"])
+
+
+@pytest.mark.promises("nodes.git-failures")
+async def test_a_turn_whose_repository_cannot_be_cloned_fails_and_can_be_continued(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    moved = origin.path.with_name("moved.git")
+    origin.path.rename(moved)
+    parley_model.says("Done")
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        here = await server.client.create(repository="app", **WRITES)
+        async with here.stream() as stream:
+            sent = await here.send("go")
+            with pytest.raises(TurnFailed) as failed:
+                await sent.result()
+            await events_until(stream, is_(ErrorEvent))
+            moved.rename(origin.path)
+            await here.continue_turn()
+            events = await events_until(stream, is_(TaskComplete))
+            events += await events_until(stream, is_(TaskComplete)) if len(events) < 2 else []
+
+    assert failed.value.code == "workspace_unavailable"
+    assert str(origin.path) not in str(failed.value)
+    assert [event.pushed for event in events if isinstance(event, WorkspaceUpdated)] == [True]
+
+
+@pytest.mark.promises("nodes.git-failures")
+async def test_a_turn_whose_branch_cannot_be_pushed_completes_and_says_so(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    (origin.path / "hooks").mkdir(exist_ok=True)
+    hook = origin.path / "hooks" / "pre-receive"
+    hook.write_text("#!/bin/sh\necho closed today >&2\nexit 1\n")
+    hook.chmod(0o755)
+    parley_model.says(sh("c1", "echo one > file"))
+    parley_model.says("Done")
+    parley_model.says("Pushed")
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        here = await server.client.create(repository="app", **WRITES)
+        async with here.stream() as stream:
+            result = await (await here.send("go")).result()
+            first = await events_until(stream, is_(TaskComplete))
+            hook.unlink()
+            await (await here.send("again")).result()
+            second = await events_until(stream, is_(TaskComplete))
+
+    failed = [event for event in first if isinstance(event, WorkspaceUpdated)][-1]
+    later = [event for event in second if isinstance(event, WorkspaceUpdated)][-1]
+    assert result.text == "Done"
+    assert (failed.code, failed.pushed) == ("push_failed", False)
+    assert "closed today" in str(failed.message)
+    assert (later.commit, later.pushed, later.code) == (failed.commit, True, UNSET)
+    assert origin.branches()[short(here.id)] == failed.commit
+
+
+@pytest.mark.promises("nodes.git")
+async def test_the_work_of_an_interrupted_turn_is_pushed(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    parley_model.says(sh("c1", "echo half > file"))
+    parley_model.says("Held", HOLD)
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        here = await server.client.create(repository="app", **WRITES)
+        async with here.stream() as stream:
+            await here.send("go")
+            await parley_model.wait_until_held()
+            await here.interrupt()
+            events = await events_until(stream, is_(ErrorEvent))
+
+    assert isinstance(events[-2], WorkspaceUpdated)
+    assert origin.text(short(here.id), "file") == "half"
+
+
+@pytest.mark.promises("nodes.git")
+async def test_a_message_that_arrives_during_the_push_joins_the_turn(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    (origin.path / "hooks").mkdir(exist_ok=True)
+    gate, begun = origin.path / "gate", origin.path / "begun"
+    hook = origin.path / "hooks" / "pre-receive"
+    hook.write_text(f"#!/bin/sh\ntouch {begun}\nuntil [ -e {gate} ]; do sleep 0.02; done\n")
+    hook.chmod(0o755)
+    parley_model.says(sh("c1", "echo one > file"))
+    parley_model.says("First")
+    parley_model.says("Second")
+    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+        here = await server.client.create(repository="app", **WRITES)
+        sent = await here.send("go")
+        await until(begun.exists)
+        joined = await here.send("more")
+        gate.touch()
+        results = await sent.result(), await joined.result()
+
+    assert [result.text for result in results] == ["First\nSecond", "Second"]
+    assert origin.subjects(short(here.id))[0] == "go"
+
+
+# --- secrets -----------------------------------------------------------------------------
+
+
+@pytest.mark.promises("nodes.git-failures")
+async def test_a_password_reaches_neither_events_nor_logs_nor_exports_nor_commands(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin
+) -> None:
+    secret = "s3cr3t-password"
+    parley_model.says(sh("c1", "env; git config --list; cat ../../repositories/app.git/*; echo one > file"))
+    parley_model.says("First")
+    parley_model.says(sh("c2", "echo two > file"))
+    parley_model.says("Second")
+    async with asyncio.timeout(PATIENCE_SECONDS), serve_git(origin.path, user="ada", password=secret) as git:
+        url = f"http://ada:{secret}@127.0.0.1:{git.port}/origin.git"
+        more = 'token_env = "APP_TOKEN"'
+        server = server_with(parley_model, tmp_path, url, more=more, env={"APP_TOKEN": secret})
+        async with server:
+            here = await server.client.create(repository="app", **WRITES)
+            await (await here.send("go")).result()
+            git.password = "changed"
+            await (await here.send("again")).result()
+            events = await here.read()
+            stderr = server.stderr_text()
+    written = b"".join(
+        path.read_bytes()
+        for path in (*(tmp_path / "git").rglob("*"), *(tmp_path / "home").rglob("*"))
+        if path.is_file() and path.name != "config.toml"
+    )
+
+    updates = [one.msg for one in events.events if isinstance(one.msg, WorkspaceUpdated)]
+    assert [one.code for one in updates] == [UNSET, UNSET, "fetch_failed", "push_failed"]
+    assert secret not in f"{events} {stderr}"
+    assert secret.encode() not in written
+    assert not any(secret in str(request.body) for request in parley_model.requests)
