@@ -308,11 +308,6 @@ class Session:
         """Remove the callback of `owner`, because `owner` has already removed its registrations."""
         self._connection.on_leave.pop(owner, None)
 
-    @property
-    def registrations(self) -> int:
-        """The number of owners that have registrations for this client."""
-        return len(self._connection.on_leave)
-
     def leave(self) -> None:
         """Remove everything that is registered for the client. Its turns continue."""
         connection = self._connection

@@ -144,7 +144,7 @@ async def test_nothing_follows_the_end_of_a_subscription_or_of_the_client(home: 
 
         assert (updates(client), updates(gone)) == ([], [])
         assert not conversation.is_watched
-        assert gone.connection.session.registrations == 0
+        assert gone.connection.session._connection.on_leave == {}
         client.leave()
         assert not server.conversations._deps.activity.is_watched
 
