@@ -106,7 +106,9 @@ class HistoryPositions(Struct, frozen=True, array_like=True):
     """The position of each item, stored as the difference from the position of the previous item."""
     kinds: bytes
     cuts: tuple[int, ...]
-    """The cuts (`_Turn.cuts`), each stored as the difference from the previous cut."""
+    """The indices of items before which every call has its output, each stored as the difference from the previous
+    index.
+    """
 
 
 class _Turn:
@@ -295,7 +297,8 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return the items for the next request, including unsent input, and the cuts among these items."""
+        """Return the items for the next request, including unsent input, and the indices in them before which
+        every call has its output."""
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
 

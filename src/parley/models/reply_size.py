@@ -60,7 +60,7 @@ class ReplySize:
         """Check the number of pieces of calls in one event before they are joined.
 
         Raises:
-            ReplyTooLarge: there are more pieces than calls are allowed.
+            ReplyTooLarge: the number of pieces exceeds the allowed number of calls.
         """
         if number > self.limits.max_calls:
             raise ReplyTooLarge("calls", self.limits.max_calls, setting="max_calls")
