@@ -34,6 +34,7 @@ from parley.config.checks import MOST_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
+from parley.config.working_directory import working_directory
 from parley.errors import BadHome, ConfigError, ParleyError, StoreError
 from parley.server.serve import ClientConnection
 from parley.server.session import Session
@@ -478,7 +479,7 @@ async def run_resident(
         ConfigError: the overrides or the home directory cannot be used.
     """
     raise_own_limit()
-    server = Server(environ=os.environ, server_dir=os.getcwd(), overrides=overrides, is_resident=True)
+    server = Server(environ=os.environ, server_dir=working_directory(), overrides=overrides, is_resident=True)
     home = server.loader.home
     server.loader.store_url()
     server.loader.serve_settings()

@@ -24,7 +24,8 @@ from parley.app.webhook import WebhookSender
 from parley.common.threads import checked_pool, start_thread
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
-from parley.errors import BadSetting, ConfigError
+from parley.config.working_directory import working_directory
+from parley.errors import ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import UnixPeers
@@ -229,7 +230,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     raise_own_limit()
     server = Server(
         environ=os.environ,
-        server_dir=_server_dir(),
+        server_dir=working_directory(),
         overrides=overrides,
         is_ephemeral=is_ephemeral,
         prepare_process=prepare_process,
@@ -252,13 +253,6 @@ def prepare_process() -> None:
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
     with suppress(MemoryError, RuntimeError):  # the server also works without this thread
         start_thread(return_large_blocks, name="return-large-blocks")
-
-
-def _server_dir() -> str:
-    try:
-        return os.getcwd()
-    except OSError as error:
-        raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
 
 
 def report_unknown_keys(loader: Loader) -> None:

@@ -192,7 +192,7 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
         first = await EventRenderer(page).render_turn(stream, turn=1)
 
     page.step("Send a message with another client, and kill it in the middle of a sentence")
-    seen = await _kill_in_mid_sentence(page, conversation, env)
+    seen = await _kill_in_mid_sentence(page, conversation, cwd, env)
     await _until_written(conversation, seen + MISSED)
 
     page.step("Return to the same turn, which goes on without that client")
@@ -213,14 +213,18 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
     return True
 
 
-async def _kill_in_mid_sentence(page: Page, conversation: Conversation, env: Mapping[str, str]) -> int:
+async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str, env: Mapping[str, str]) -> int:
     """Start a client process that sends a message, and kill the process while it shows the answer. Return the
     number of characters that the process has shown.
+
+    Raises:
+        CommandFailed: the process ended before it had shown the middle of the answer.
     """
     text, beginning = "And what if I leave?", conversation.id[:SHORT]
     page.sent(f'parley send {beginning} "{text}" --follow --json')
     process = await asyncio.create_subprocess_exec(
         *(*PARLEY, "send", conversation.id, text, "--follow", "--json"),
+        cwd=cwd,
         env=env,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
@@ -234,6 +238,8 @@ async def _kill_in_mid_sentence(page: Page, conversation: Conversation, env: Map
                 seen += len(renderer.render(decode_event(bytes(found["msg"])), live=True))
             if seen >= MIDDLE_OF_A_SENTENCE:
                 break
+        else:
+            raise CommandFailed(f"`parley send` ended too early, with exit code {await process.wait()}")
     finally:
         if process.returncode is None:
             process.kill()

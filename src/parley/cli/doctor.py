@@ -22,6 +22,7 @@ from parley.common.os_errors import os_detail
 from parley.config.errors import ProviderNotFound
 from parley.config.load import STORE_VARIABLE, Loader
 from parley.config.types import Settings, SettingsOverrides, WorkspaceSettings
+from parley.config.working_directory import working_directory
 from parley.errors import BadSetting, CommandNotStarted, ConfigError
 from parley.version import __version__
 from parley.wire.text import visible
@@ -145,7 +146,7 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     are None if they are invalid.
     """
     try:
-        loader = Loader(environ=os.environ, server_dir=os.getcwd(), overrides=overrides)
+        loader = Loader(environ=os.environ, server_dir=working_directory(), overrides=overrides)
         home = loader.home
     except ConfigError as error:
         _line("settings", f"cannot be used: {error}")

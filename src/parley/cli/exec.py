@@ -14,6 +14,7 @@ from parley.cli.event_output import show_turn
 from parley.cli.printing import print_json, print_note
 from parley.cli.runner import UsageError, add_config_option
 from parley.client import ClientError, Conversation
+from parley.config.working_directory import absolute_path
 
 __all__ = ["DESCRIPTION", "configure", "interrupt_on_sigint", "message_text", "run"]
 
@@ -66,7 +67,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 def _directory(named: str | None) -> str:
-    path = os.path.abspath(named or ".")
+    path = absolute_path(named or ".")
     if not os.path.isdir(path):
         raise UsageError(f"{path} is not a directory")
     return path

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from parley.app.signals import SIGNALS
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.settings import settings_loader
+from parley.config.working_directory import absolute_path
 
 if TYPE_CHECKING:
     import argparse
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
                 args.config,
                 exits_when_idle=args.exit_when_idle,
                 http=_http_choice(args),
-                socket_path=None if args.socket is None else os.path.abspath(args.socket),
+                socket_path=None if args.socket is None else absolute_path(args.socket),
                 ready=ready,
             )
         )
@@ -147,8 +148,8 @@ def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
     return HttpChoice(
         host=args.host,
         port=args.port,
-        tls_cert=None if args.tls_cert is None else os.path.abspath(args.tls_cert),
-        tls_key=None if args.tls_key is None else os.path.abspath(args.tls_key),
+        tls_cert=None if args.tls_cert is None else absolute_path(args.tls_cert),
+        tls_key=None if args.tls_key is None else absolute_path(args.tls_key),
         token=token or None,
         creates_token=args.json,
     )

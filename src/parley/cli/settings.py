@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from parley.cli.runner import CommandFailed
 from parley.config.load import Loader
-from parley.errors import BadSetting
+from parley.config.working_directory import working_directory
 
 __all__ = ["refuse_database", "settings_loader"]
 
@@ -18,11 +18,7 @@ def settings_loader(overrides: Sequence[str] = ()) -> Loader:
     Raises:
         BadSetting: the working directory was removed, or an override is invalid.
     """
-    try:
-        cwd = os.getcwd()
-    except OSError as error:
-        raise BadSetting(f"the working directory cannot be used: {error.strerror}") from None
-    return Loader(environ=os.environ, server_dir=cwd, overrides=overrides)
+    return Loader(environ=os.environ, server_dir=working_directory(), overrides=overrides)
 
 
 def refuse_database(loader: Loader, instead: str) -> None:
