@@ -298,7 +298,8 @@ class History:
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
         """Return the items for the next request, including unsent input, and the indices in them before which
-        every call has its output."""
+        every call has its output.
+        """
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
 
