@@ -14,11 +14,18 @@ from urllib.parse import quote
 import pytest
 
 from kit.builders.entries import FIRST, everything_in, said, summary
+from kit.clients.shared_home import log_of
+from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, PostgresServer, with_connection
 from kit.system.certificates import make_certificate
+from kit.system.commands import PATIENCE_SECONDS
 from parley.app.stores import inspect_postgres
+from parley.client import Conversation
+from parley.client.errors import ToolFailed
 from parley.errors import StoreFailed
 from parley.stores.postgres.store import PostgresStore
+from parley.testing import ScriptedModel
+from parley.testing.home import MODEL
 
 pytestmark = [NEEDS_POSTGRES, pytest.mark.waits]
 
@@ -94,14 +101,7 @@ async def test_a_full_disk_fails_appends_and_appends_succeed_when_there_is_space
     store = PostgresStore(server.url)
     await store.create(FIRST, [], summary())
 
-    async def move(db: Any) -> None:
-        await db.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
-        for (partition,) in await db.fetch(
-            "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'parley.entries'::regclass"
-        ):
-            await db.execute(f"ALTER TABLE {partition} SET TABLESPACE small")
-
-    await with_connection(server.url, move)
+    await with_connection(server.url, lambda db: move_entries(db, small_disk))
     lease = await store.acquire(FIRST, address="")
     await store.append(lease, [said(1, "one")], summary())
     filler = small_disk / "filler"
@@ -117,6 +117,54 @@ async def test_a_full_disk_fails_appends_and_appends_succeed_when_there_is_space
     assert await everything_in(store) == [said(1, "one"), said(2, "two")]
     assert (await store.head(FIRST)).last == 2
     await store.close()
+
+
+@pytest.mark.long
+@pytest.mark.child_process
+@pytest.mark.promises("outages.full-disk")
+async def test_clients_of_a_node_get_an_error_while_the_disk_of_the_primary_is_full(
+    server: PostgresServer, small_disk: Path, parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    server.start()
+    large = os.urandom(50_000).hex()
+    parley_model.says("One")
+    parley_model.says("Two")
+    async with (
+        asyncio.timeout(PATIENCE_SECONDS),
+        NodeProcess(parley_model, tmp_path, "a", server.url) as node,
+        node.client() as client,
+    ):
+        conversation = await client.create(cwd=tmp_path, model=MODEL)
+        await (await conversation.send("first")).result()
+        await with_connection(server.url, lambda db: move_entries(db, small_disk))
+        filler = small_disk / "filler"
+        await asyncio.to_thread(fill, filler)
+        with pytest.raises(ToolFailed) as refused:
+            await send_repeatedly(conversation, large)
+        before = await log_of(conversation)
+        await asyncio.to_thread(filler.unlink)
+        result = await (await conversation.send("second")).result()
+        log = await log_of(conversation)
+
+    assert refused.value.code == "store_failed"
+    assert "No space left on device" in str(refused.value)
+    assert result.text == "Two"
+    assert log[: len(before)] == before
+    assert "Traceback" not in node.stderr_text()
+
+
+async def send_repeatedly(conversation: Conversation, text: str) -> None:
+    for _ in range(20):
+        await conversation.send(text)
+
+
+async def move_entries(db: Any, directory: Path) -> None:
+    """Move the entries to a tablespace in a directory."""
+    await db.execute(f"CREATE TABLESPACE small LOCATION '{directory}'")
+    for (partition,) in await db.fetch(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'parley.entries'::regclass"
+    ):
+        await db.execute(f"ALTER TABLE {partition} SET TABLESPACE small")
 
 
 def fill(path: Path) -> None:

@@ -28,6 +28,8 @@ class DatabasePort:
         self._marker = b""
         self._marked: asyncio.StreamWriter | None = None
         """The connection whose bytes are counted."""
+        self.delay_seconds = 0.0
+        """The time for which bytes are held back before they are passed on, in seconds."""
         self.refuses = False
         """True if new connections are closed at once."""
         self.cuts = 0
@@ -111,6 +113,8 @@ class DatabasePort:
                 if not self._flows.is_set():
                     self._held.set()
                     await self._flows.wait()
+                if self.delay_seconds:
+                    await asyncio.sleep(self.delay_seconds)
                 client = other if direction == "request" else writer
                 if self._cut_at is not None and self._marked is None and direction == "request":
                     self._marked = client if self._marker in data else None
