@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,12 @@ from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.system.waiting import until
+from parley.conversation import log as conversation_log
+from parley.conversation.log import Delta
+from parley.runtime import durable_log
 from parley.testing import HOLD, ScriptedModel
+from parley.wire.events import AgentMessage
+from parley.wire.jsonrpc import encode as wire_encode
 
 ELICITS: dict[str, Any] = {"elicitation": {}}
 ASKS = {"approval_policy": "untrusted", "sandbox": "workspace-write"}
@@ -240,6 +246,41 @@ async def test_the_events_of_streams_come_on_the_get_stream_with_positions(
     assert [one["params"]["_meta"]["offset"] for one in deltas] == [0, 5]
     has_position = ["seq" in one.message["params"]["_meta"] for one in stream.events]
     assert [event.id is not None for event in stream.events] == has_position
+
+
+async def test_each_event_is_encoded_once_for_all_clients(
+    server: HttpServer, parley_model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas: list[object] = []
+    events: list[object] = []
+    usual = conversation_log.encode_delta
+
+    def encode_delta(delta: Delta) -> bytes:
+        deltas.append(delta)
+        return usual(delta)
+
+    def encode(payload: object) -> bytes:
+        events.append(payload)
+        return wire_encode(payload)
+
+    monkeypatch.setattr(durable_log, "encode_delta", encode_delta)
+    monkeypatch.setattr(conversation_log, "encode", encode)
+    parley_model.says("Hello", " there")
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await server.client() for _ in range(5)]
+        conversation = await clients[0].create()
+        streams = []
+        for client in clients:
+            await client.call("conversationStream", conversation_id=conversation)
+            streams.append(await stack.enter_async_context(client.stream()))
+            await streams[-1].wait_for_message("notifications/initial_state")
+        await clients[0].say(conversation, "hi")
+        for stream in streams:
+            await stream.wait_for_message("task_complete")
+    received = [one.message for stream in streams for one in stream.events]
+
+    assert sum(one["method"] == "agent_message_delta" for one in received) == 5 * len(deltas) > 0
+    assert sum(isinstance(one, AgentMessage) for one in events) == 1
 
 
 @pytest.mark.promises("http.stream")

@@ -13,7 +13,9 @@ import aiohttp
 import pytest
 
 from kit.clients.http_client import HttpClient
+from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong
+from kit.clients.shell_turns import sh
 from kit.servers.resident_process import ResidentProcess, content_of, outcome_of, parley, start_parley
 from kit.system.certificates import make_certificate
 from kit.system.commands import PATIENCE_SECONDS
@@ -50,21 +52,29 @@ async def test_the_token_is_printed_once_and_nowhere_else(resident: ResidentProc
         assert description["token"].encode() not in text
 
 
-@pytest.mark.promises("http.discovery")
+@pytest.mark.promises("http.discovery", "resident.settings")
 async def test_a_token_from_the_environment_is_accepted_and_removed(
     parley_model: ScriptedModel, home: Path
 ) -> None:
     token = "a-token-of-more-than-thirty-two-characters"
     config = '[shell_environment_policy]\ninherit = "all"\nignore_default_excludes = true\n'
     async with (
-        ResidentProcess(parley_model, home, config=config, env={"PARLEY_SERVE_TOKEN": token}) as resident,
+        ResidentProcess(
+            parley_model, home, config=config, env={"PARLEY_SERVE_TOKEN": token, "MARK": "of the resident"}
+        ) as resident,
         HttpClient(resident.description["url"], token=token) as client,
     ):
         await client.initialize()
         conversation = await client.create()
+        parley_model.says(sh("c1", "env"))
         parley_model.says("Done.")
         await client.say(conversation, "go")
+        await until_state(client, conversation, "idle")
+        events = (await client.call("conversationRead", conversation_id=conversation))["events"]
+        (output,) = [one["msg"]["stdout"] for one in events if one["msg"]["type"] == "exec_command_end"]
 
+        assert "MARK=of the resident\n" in output  # a turn of an HTTP client has the environment of the server
+        assert token not in output
         assert resident.description["token"] != token
         assert token not in resident.stderr_text()
 
