@@ -166,7 +166,7 @@ async def test_a_newer_server_migrates_the_database_while_an_older_one_is_runnin
         await newer.tokens()
         migrated = appended
         await older.join(NODE)
-        while appended < migrated + 20:  # noqa: ASYNC110
+        while appended < migrated + 20:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
         goes_on = False
         await appending
