@@ -106,7 +106,7 @@ class NodeMembership:
 
     @property
     def node_id(self) -> str | None:
-        """The id of this node; None if this process is no node."""
+        """The id of this node; None if this process is not a node."""
         return None if self._node is None else self._node.id
 
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:

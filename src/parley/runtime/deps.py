@@ -31,7 +31,7 @@ class RuntimeDeps(Struct, frozen=True):
     """The runner of the commands that tools execute."""
     peers: PeerRegistry
     placement: Placement | None
-    """Decides which node runs a turn; None if this process is no node."""
+    """Decides which node runs a turn; None if this process is not a node."""
     workspaces: Workspaces | None
     """The worktrees of conversations in repositories; None if the process has none."""
     started_at: float

@@ -82,7 +82,7 @@ class Mailbox:
         """Create an empty mailbox.
 
         `is_store_silent` returns whether the store has stopped answering; None if the store is on this computer.
-        `placer` finds the node that runs a turn; None if this process is no node. `continues_queue` is True if
+        `placer` finds the node that runs a turn; None if this process is not a node. `continues_queue` is True if
         loading the conversation begins a turn with the next queued message.
         """
         self._ownership, self._local, self._clock = ownership, local, clock

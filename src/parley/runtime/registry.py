@@ -82,7 +82,7 @@ class ConversationRegistry:
     ) -> None:
         """Create an empty registry.
 
-        `placement` decides which node runs a turn; None if this process is no node. `workspaces` holds the
+        `placement` decides which node runs a turn; None if this process is not a node. `workspaces` holds the
         worktrees of conversations; None if the process has none. `commands` runs the commands of the tools.
         `release_memory` is called after conversations have been evicted.
         `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
@@ -532,4 +532,4 @@ async def _unless_looser(
 
 
 def _no_node(directory: str) -> None:
-    """Return the node of a directory in a process that is no node."""
+    """Return the node of a directory in a process that is not a node."""

@@ -436,7 +436,7 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     pushed: bool
     """True if the repository contains the commit."""
     node: str | UnsetType = UNSET
-    """The id of the node that has the worktree; missing if the server is no node."""
+    """The id of the node that has the worktree; missing if the server is not a node."""
     code: str | UnsetType = UNSET
     """The error code; missing if nothing failed."""
     message: str | UnsetType = UNSET

@@ -71,7 +71,7 @@ class GitWorktrees:
         node: Callable[[], str | None],
     ) -> None:
         """Create the object. `settings` reads the settings, and `node` returns the id of this node; None if the
-        process is no node.
+        process is not a node.
         """
         self._commands, self._settings, self._environ, self._node = commands, settings, environ, node
         self._locks: dict[str, asyncio.Lock] = {}

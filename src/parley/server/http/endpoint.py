@@ -103,8 +103,8 @@ class HttpEndpoint:
     ) -> None:
         """Create the endpoint.
 
-        `nodes` answers the requests of other nodes; None if this server is no node. `page` answers the requests for
-        the web page; None if there is no page.
+        `nodes` answers the requests of other nodes; None if this server is not a node. `page` answers the requests
+        for the web page; None if there is no page.
 
         `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
         number of bytes. It returns the reason why there is not enough memory for them, or None.

@@ -32,7 +32,7 @@ class Health:
         self._readiness = readiness
 
     def answer(self, request: HttpRequest) -> HttpAnswer | None:
-        """Return the answer to a health check; None if the request is no health check."""
+        """Return the answer to a health check; None if the request is not a health check."""
         if request.target not in (LIVE_PATH, READY_PATH):
             return None
         if request.method not in ("GET", "HEAD"):
