@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from kit.clients.http_client import HttpClient
+from kit.clients.page_client import PageClient
 from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong
 from kit.clients.shell_turns import sh
@@ -101,12 +102,43 @@ async def test_a_server_listens_on_http_before_there_is_a_token(parley_model: Sc
         assert process.stdout is not None
         async with asyncio.timeout(PATIENCE_SECONDS):
             serving = (await process.stdout.readline()).decode()
+            page = (await process.stdout.readline()).decode()
         stopped = await parley("serve", "--stop", env=env)
         await outcome_of(process)
 
     assert "http://127.0.0.1:" in serving
+    assert page.startswith("page    http://127.0.0.1:")
+    assert "/#code=" in page
     assert "serve.sock" in serving
     assert stopped[0] == 0
+
+
+@pytest.mark.promises("page.sign-in", "http.discovery")
+async def test_each_printed_address_of_the_page_signs_in_one_browser(resident: ResidentProcess, home: Path) -> None:
+    description, env = resident.description, resident.environ
+    printed = await parley("serve", "--sign-in", env=env)
+    as_json = await parley("serve", "--sign-in", "--json", env=env)
+    addresses = [description["page"], printed[1].strip(), json.loads(as_json[1])["page"]]
+    async with PageClient(description["url"]) as browser:
+        statuses = [(await browser.sign_in(code=address.partition("#code=")[2])).status for address in addresses]
+        again = await browser.sign_in(code=addresses[0].partition("#code=")[2])
+
+    assert {address.partition("#code=")[0] for address in addresses} == {description["url"].removesuffix("mcp")}
+    assert (statuses, again.status) == ([200] * 3, 401)
+    for address in addresses:
+        code = address.partition("#code=")[2].encode()
+        assert code not in content_of(home) + resident.stderr_text().encode()
+
+
+@pytest.mark.promises("page.sign-in")
+async def test_a_server_without_http_has_no_page(parley_model: ScriptedModel, home: Path) -> None:
+    async with ResidentProcess(parley_model, home, arguments=("--no-http",)) as resident:
+        refused = await parley("serve", "--sign-in", env=resident.environ)
+        page = resident.description["page"]
+    absent = await parley("serve", "--sign-in", env=resident.environ)
+
+    assert (page, refused[:2], absent[:2]) == (None, (1, ""), (3, ""))
+    assert "it serves no web page" in refused[2]
 
 
 @pytest.mark.promises("http.exposure")

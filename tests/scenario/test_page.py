@@ -462,9 +462,7 @@ async def test_a_sign_in_ends_when_it_is_not_used_for_thirty_days(server: HttpSe
 
 
 @pytest.mark.promises("page.lasts")
-async def test_a_sign_in_survives_a_restart_and_is_shared_by_the_servers_of_a_store(
-    parley_model: ScriptedModel, tmp_path: Path
-) -> None:
+async def test_a_sign_in_survives_a_restart(parley_model: ScriptedModel, tmp_path: Path) -> None:
     async with HttpServer(parley_model, tmp_path / "home", page_files=FILES) as server:
         token, _ = await create_token(server.server.store, "guest", "driver")
         user = await server.browser()
@@ -480,6 +478,29 @@ async def test_a_sign_in_survives_a_restart_and_is_shared_by_the_servers_of_a_st
             statuses.append((await browser.fetch("/sign-in")).status)
 
     assert statuses == [200, 200, 401]
+
+
+@pytest.mark.promises("page.lasts", "page.sign-in")
+async def test_servers_that_share_a_store_share_codes_and_sign_ins(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    async with (
+        HttpServer(parley_model, home, page_files=FILES) as one,
+        HttpServer(parley_model, home, page_files=FILES) as other,
+    ):
+        here, there = await one.browser(code=await other.new_code()), await other.browser(signs_in=False)
+        there.cookie, there.secret = here.cookie, here.secret
+        await there.initialize()
+        answered = await there.post(ping(1))
+        async with there.stream() as stream:
+            await here.fetch("/sign-in", method="DELETE")
+            assert other.service.sign_ins is not None
+            await other.service.sign_ins.reload()
+            await stream.rest()
+        after = await there.post(ping(2))
+
+    assert (answered.json, after.status) == (pong(1), 401)
 
 
 # --- a proxy -------------------------------------------------------------------------------
