@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +409,26 @@ async def test_the_sign_in_that_was_not_used_for_the_longest_time_is_replaced(se
 
     assert statuses == [401] + [200] * (MOST_OF_TOKEN + 1)
     assert len(await server.server.store.sign_ins()) == MOST_OF_TOKEN + 1
+
+
+@pytest.mark.promises("page.limits", "http.limits")
+async def test_the_rate_and_the_connections_of_a_token_are_limited_in_the_page_too(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    config = "[serve]\nrequests_per_second = 1\nmax_connections = 8\n"
+    async with HttpServer(parley_model, tmp_path / "home", config=config, page_files=FILES) as server:
+        browser = await server.browser(token=await server.create_token("guest", "observer"))
+        subscribed = [(await browser.fetch("/push", method="DELETE")).status for _ in range(30)]
+        guests = [await server.browser(token=await server.create_token("other", "observer"))]
+        async with AsyncExitStack() as stack:
+            await guests[0].initialize()
+            for _ in range(4):
+                await stack.enter_async_context(guests[0].stream())
+            late = await guests[0].fetch("/sign-in")
+
+    assert subscribed[0] == 204
+    assert 429 in subscribed
+    assert late.status == 503
 
 
 @pytest.mark.promises("page.limits")

@@ -146,6 +146,11 @@ class Principal(Struct, frozen=True, kw_only=True):
         return self == other or self.token_holder == other
 
     @property
+    def limited_as(self) -> str | None:
+        """The string that identifies the principal in limits on connections; None for an admin, who has none."""
+        return self.key if self.is_limited else None
+
+    @property
     def key(self) -> str:
         """The string that identifies the principal and its token in data that outlives a request."""
         return f"{self.token_id}:{self.name}"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.ports.http import HttpRequest, MessageStream
-from parley.server.context import Principal, Reply, Role
+from parley.server.context import Principal, Reply
 from parley.server.errors import RequestRefused, UnsupportedVersion
 from parley.server.http.authentication import UNAUTHORIZED, Authenticator, RateLimit
 from parley.server.http.errors import (
@@ -37,7 +37,7 @@ from parley.server.http.errors import (
 from parley.server.http.event_ids import SessionCursors
 from parley.server.http.guard import Guard
 from parley.server.http.health import Health
-from parley.server.http.messages import JSON, RETRY_SECONDS, PostedMessage, read_messages, refusal
+from parley.server.http.messages import JSON, TOO_MANY, UNAVAILABLE, PostedMessage, read_messages, refusal
 from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.page_endpoint import PageEndpoint
 from parley.server.http.replies import JsonReply, first_of
@@ -60,8 +60,6 @@ METHODS: Final = "GET, POST, DELETE"
 
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 """The syntax of a protocol version. Errors repeat a version from the client only if it has this syntax."""
-_TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
-_UNAVAILABLE: Final = HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS})
 _FOR_PAGES: Final = {
     "Access-Control-Expose-Headers": f"{SESSION_ID}, WWW-Authenticate, Retry-After",
     "Vary": "Origin",
@@ -147,20 +145,20 @@ class HttpEndpoint:
         if self._nodes is not None and request.target == NODE_PATH:
             return await self._nodes.answer(request)
         if self._page is not None and self._page.serves(path):
-            return await self._page.answer(path, request, self._guard)
+            return await self._page.answer(path, request, self._guard, self._rate)
         principal = await self._sender(request)
         if principal is None:
             if delay := self._authenticator.failed():
                 await asyncio.sleep(delay)
             return UNAUTHORIZED
-        if not request.authenticated(None if principal.role is Role.ADMIN else principal.key):
-            return _UNAVAILABLE
+        if not request.authenticated(principal.limited_as):
+            return UNAVAILABLE
         if not self._rate.admits(principal):
-            return _TOO_MANY
+            return TOO_MANY
         if path != PATH or "?" in request.target:
             return HttpAnswer(status=HTTPStatus.NOT_FOUND)
         if self._refuses_new_clients and not any(one in self._sessions for one in request.header(SESSION_ID)):
-            return _UNAVAILABLE
+            return UNAVAILABLE
         try:
             match request.method:
                 case "POST":
@@ -207,7 +205,7 @@ class HttpEndpoint:
         if len(messages) > 1 and not self._rate.admits(
             principal, len(messages) - 1
         ):  # the first message was counted with the request
-            return _TOO_MANY
+            return TOO_MANY
         request_id = None if is_array else messages[0].id
         try:
             return await self._take(request, principal, messages, is_array=is_array, accepts_stream=accepts_stream)

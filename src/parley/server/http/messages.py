@@ -25,13 +25,17 @@ from parley.wire.jsonrpc import (
 from parley.wire.mcp import CallToolParams, InitializeParams
 from parley.wire.modern import named_version
 
-__all__ = ["JSON", "PostedMessage", "read_messages", "refusal"]
+__all__ = ["JSON", "TOO_MANY", "UNAVAILABLE", "PostedMessage", "read_messages", "refusal"]
 
 JSON: Final = {"Content-Type": "application/json"}
 RETRY_SECONDS: Final = "30"
 """The time in seconds after which a client may repeat a request that was refused because the server is
 overloaded.
 """
+TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
+"""The answer to a request that exceeds the rate of its principal."""
+UNAVAILABLE: Final = HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS})
+"""The answer to a request on a connection that exceeds the limit of its principal."""
 MOST_MESSAGES: Final = 1000
 """The maximum number of messages in one array."""
 MOST_ID_LENGTH: Final = 1024

@@ -13,7 +13,7 @@ from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.ports.http import HttpRequest
 from parley.server.context import Principal
 from parley.server.errors import RequestRefused
-from parley.server.http.authentication import UNAUTHORIZED, Authenticator
+from parley.server.http.authentication import UNAUTHORIZED, Authenticator, RateLimit
 from parley.server.http.errors import (
     BadBody,
     PushRefused,
@@ -23,7 +23,7 @@ from parley.server.http.errors import (
     UnsupportedMediaType,
 )
 from parley.server.http.guard import Guard
-from parley.server.http.messages import JSON, refusal
+from parley.server.http.messages import JSON, TOO_MANY, UNAVAILABLE, refusal
 from parley.server.http.sign_ins import IDLE_SECONDS, SignIns
 from parley.version import __version__
 from parley.wire.http import PAGE_SECRET, HttpAnswer
@@ -114,8 +114,10 @@ class PageEndpoint:
         """
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 
-    async def answer(self, path: str, request: HttpRequest, guard: Guard) -> HttpAnswer:
-        """Return the answer to a request for the sign-in or for the push subscription."""
+    async def answer(self, path: str, request: HttpRequest, guard: Guard, rate: RateLimit) -> HttpAnswer:
+        """Return the answer to a request for the sign-in or for the push subscription. `rate` limits the requests
+        of each principal.
+        """
         if not guard.is_from_own_page(request):
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
         try:
@@ -126,7 +128,10 @@ class PageEndpoint:
                 if request.header(PAGE_SECRET) and (delay := self._authenticator.failed()):
                     await asyncio.sleep(delay)
                 return UNAUTHORIZED
-            request.authenticated()
+            if not request.authenticated(principal.limited_as):
+                return UNAVAILABLE
+            if not rate.admits(principal):
+                return TOO_MANY
             match path, request.method:
                 case "/sign-in", "GET":
                     return await self._signed_in(principal)

@@ -30,7 +30,8 @@ from parley.wire.http import PAGE_SECRET
 
 __all__ = ["CODE_SECONDS", "NewSignIn", "SignInStore", "SignIns"]
 
-log = LimitedLog(logging.getLogger(__name__))
+log = logging.getLogger(__name__)
+limited_log = LimitedLog(log)
 
 CODE_SECONDS: Final = 60.0
 """The time in seconds for which a one-time code is valid."""
@@ -179,13 +180,14 @@ class SignIns:
         await self._make_room(token)
         await self._store.save_sign_in(stored)
         self._sign_ins[stored.digest] = stored
+        log.info("a browser has signed in to the page as %s", principal.name)
         return NewSignIn(_principal(stored, principal), f"{_COOKIE}{name}={value}", secret)
 
     async def _make_room(self, token: bytes) -> None:
         """End the sign-ins that exceed a limit together with a new sign-in."""
         await self.reload()
         current = sorted(self._sign_ins.values(), key=lambda one: self._used.get(one.digest, one.used_at))
-        of_token = [one for one in current if one.token == token]
+        of_token = [one for one in current if token and one.token == token]
         surplus = of_token[: max(0, len(of_token) - MOST_OF_TOKEN + 1)]
         surplus += [one for one in current if one not in surplus][: max(0, len(current) - MOST_SIGN_INS + 1)]
         if surplus:
@@ -253,7 +255,7 @@ class SignIns:
         try:
             stored = await self._store.sign_in(digest)
         except StoreError as error:
-            log.warning("a sign-in cannot be read: %s", error)
+            limited_log.warning("a sign-in cannot be read: %s", error)
             return None
         if stored is None or stored.is_code or digest in self._signed_out:
             return None
@@ -306,10 +308,10 @@ class SignIns:
                 await self._remove_outdated()
                 await self.reload()
             except StoreError as error:
-                log.warning("the sign-ins of the page cannot be stored or read: %s", error)
+                limited_log.warning("the sign-ins of the page cannot be stored or read: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception as error:  # a bug; sign-ins that ended elsewhere must still end here later
-                log.warning("the sign-ins cannot be reloaded: %s: %s", type(error).__name__, error)
+                limited_log.warning("the sign-ins cannot be reloaded: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _store_uses(self) -> None:
