@@ -312,6 +312,26 @@ async def test_the_result_of_a_command_does_not_show_whether_its_hidden_director
     assert os.listdir(ground.outside) == ["image.png"]
 
 
+@SANDBOX
+async def test_a_conversation_in_a_hidden_directory_works_in_its_own_directories(
+    parley_model: ScriptedModel, ground: Ground
+) -> None:
+    project = ground.keys / "project"
+    (project / "sub").mkdir(parents=True)
+    (project / "link").symlink_to("sub")
+    ground.project = project
+    script = ("sh", "-c", "pwd; echo > made")
+    calls = [shell(workdir, *script, workdir=workdir) for workdir in ("sub", "link", "..", "../folder")]
+    inside, linked, *outside = await _outputs(parley_model, ground, *calls)
+
+    assert [json.loads(output)["output"] for output in (inside, linked)] == [f"{project}/sub\n"] * 2
+    assert outside == [
+        f"execution error: the working directory {path} is hidden from commands"
+        for path in (ground.keys, f"{project}/../folder")
+    ]
+    assert sorted(path.name for path in project.rglob("made")) == ["made"]
+
+
 @BUBBLEWRAP
 @pytest.mark.promises("shell.nothing-hidden")
 async def test_the_error_for_a_program_does_not_show_whether_its_hidden_path_exists(

@@ -321,7 +321,8 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:
     """Return the working directory of a command, and the same directory with unresolved links if its path leads
-    through a hidden directory. A `workdir` is resolved, so that an approval request shows the real directory.
+    through a hidden directory. A `workdir` is resolved, so that an approval request shows the real directory. `cwd`
+    itself may be in a hidden directory.
 
     Raises:
         OSError: another process replaced a directory in the path meanwhile.
@@ -330,7 +331,7 @@ def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple
         return cwd, None
     path = os.path.join(cwd, workdir)
     try:
-        with DirFds(hidden) as folders:
+        with DirFds(hidden, visible=cwd) as folders:
             return folders.resolve(path), None
     except HiddenPath:
         return os.path.realpath(path), path
