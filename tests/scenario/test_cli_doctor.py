@@ -109,6 +109,24 @@ async def test_it_checks_the_address_and_the_secret_of_the_webhook(tmp_path: Pat
     assert ready.text("webhook") == ["notified at https://example.com/parley, the secret is set"]
 
 
+async def test_it_names_the_repositories_without_their_addresses(tmp_path: Path) -> None:
+    table = '[workspace]\nmode = "git"\ndirectory = "/srv/git"\nroots = ["/srv/missing"]\n'
+    repository = '[workspace.repositories.app]\nurl = "https://ada:never-told@example.com/app.git"\n'
+    (tmp_path / "config.toml").write_text(table + repository)
+    found = await doctor(tmp_path, PARLEY_HOME=str(tmp_path))
+    (tmp_path / "config.toml").write_text(repository + 'branch = "--x"\n')
+    wrong = await doctor(tmp_path, PARLEY_HOME=str(tmp_path))
+
+    assert found.text("workspace") == [
+        "git, below /srv/missing",
+        "repositories: app; /srv/git",
+        "/srv/missing does not exist: the turns of its directories fail",
+    ]
+    assert "never-told" not in f"{found} {wrong}"
+    assert wrong.exit_code == 1
+    assert "not the name of a branch" in wrong.text("workspace")[0]
+
+
 @pytest.mark.promises("sandbox.doctor")
 async def test_it_says_what_limits_all_commands_together_or_why_nothing_does(tmp_path: Path) -> None:
     found = await doctor(tmp_path)

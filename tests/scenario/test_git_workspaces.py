@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from kit.clients.shared_home import events_until, is_
-from kit.clients.shell_turns import sh
+from kit.clients.shared_home import DelayedAnswer, events_until, is_
+from kit.clients.shell_turns import sh, shell
 from kit.servers.git_http import serve_git
 from kit.servers.git_nodes import GitCluster, Origin, git_settings
 from kit.servers.http_server import HttpServer
@@ -93,6 +93,35 @@ async def test_a_conversation_continues_on_another_node_from_the_pushed_branch(
     assert origin.subjects(branch) == ["More", "Write the file", "By a person"]
     assert status.workspace == WorkspaceState(repository="app", branch=branch, commit=last.commit, pushed=True)
     assert (cluster.directory("a") / "worktrees" / here.id / "lost").read_text() == "lost\n"
+
+
+@NEEDS_POSTGRES
+@pytest.mark.child_process
+@pytest.mark.promises("nodes.git")
+async def test_a_turn_that_waits_for_an_approval_moves_to_another_node_with_its_work(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    outside = shell("c2", "sh", "-c", "echo two >> file", with_escalated_permissions=True)
+    parley_model.says(sh("c1", "echo one > file"), outside)
+    parley_model.says("Done")
+    answer = DelayedAnswer()
+    cluster = GitCluster(parley_model, tmp_path, databases.url())
+    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+        a, b = await cluster.start("a"), await cluster.start("b")
+        async with a.client() as first, b.client(on_approval=answer) as client:
+            made = await first.create(repository="app", approval_policy="on-request", **WRITES)
+            here = client.conversation(made.id)
+            async with here.stream() as stream:
+                await first.conversation(made.id).send("go")
+                await answer.asked()
+                a.process.send_signal(signal.SIGTERM)
+                await a.process.wait()
+                answer.answer("approved")
+                events = await events_until(stream, is_(TaskComplete))
+
+    nodes = [event.node for event in events if isinstance(event, WorkspaceUpdated)]
+    assert nodes == ["a", "a", "b", "b"]
+    assert cluster.origin.text(short(made.id), "file") == "one\ntwo"
 
 
 # --- one server --------------------------------------------------------------------------

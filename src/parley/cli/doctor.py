@@ -172,8 +172,8 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     for sentence in unknown:
         _line("unknown", sentence)
     _look_at_webhook(loader)
-    _look_at_workspace(loader)
-    return fault is None, settings
+    has_workspace = _look_at_workspace(loader)
+    return fault is None and has_workspace, settings
 
 
 async def _look_at_database(overrides: Sequence[str]) -> bool:
@@ -204,11 +204,17 @@ def _look_at_webhook(loader: Loader) -> None:
             _line("webhook", f"notified{_shown_address(webhook.url)}, the secret is set")
 
 
-def _look_at_workspace(loader: Loader) -> None:
-    """Describe the directories of this server as a node, if the settings name them."""
-    workspace = loader.workspace_settings()
+def _look_at_workspace(loader: Loader) -> bool:
+    """Describe the directories of this server as a node, and its repositories, if the settings name them. Return
+    False if these settings cannot be used.
+    """
+    try:
+        workspace = loader.workspace_settings()
+    except ConfigError as error:
+        _line("workspace", f"cannot be used: {error}")
+        return False
     if workspace == WorkspaceSettings():
-        return
+        return True
     below = f", below {', '.join(workspace.roots)}" if workspace.roots else ""
     _line("workspace", f"{workspace.mode}{below}")
     if workspace.mode == "git":
@@ -218,6 +224,7 @@ def _look_at_workspace(loader: Loader) -> None:
     for root in workspace.roots:
         if not os.path.isdir(os.path.expanduser(root)):
             _line("workspace", f"{root} does not exist: the turns of its directories fail")
+    return True
 
 
 def _fault(home: str) -> str | None:

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from glob import glob
 from typing import Final
 
 from msgspec import UNSET
@@ -50,6 +51,8 @@ URGENT_SECONDS: Final = 10.0
 PUSH_SECONDS: Final = 120.0
 """The timeout for the push at the end of a turn, in seconds. The next turn pushes again."""
 LOCK_POLL_SECONDS: Final = 0.05
+STALE_LOCK_SECONDS: Final = 600.0
+"""The age at which a lock file of Git in a clone is removed. Git holds such a lock for a moment only."""
 MOST_BRANCHES: Final = 5
 """The maximum number of branches to which one push is attempted."""
 COLLECT_SECONDS: Final = 3600.0
@@ -182,7 +185,8 @@ class _Worktree:
         """Bring the worktree to the newest commit of the conversation (`Workspaces.prepare`)."""
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
-        head = await self._head() if await asyncio.to_thread(self._exists) else None
+        await asyncio.to_thread(self._remove_locks)
+        head, ref = await self._head() if await asyncio.to_thread(self._exists) else (None, "")
         problem = await self._fetch(last, head)
         tips, base = await self._tips(), None
         if head is None or last is None:
@@ -199,11 +203,28 @@ class _Worktree:
         code, message = (start.code, start.message) if start.code is not None or problem is None else problem
         if head is None:
             await self._create(start)
-        elif (kept := await self._move(head, start)) is not None:
+        elif (kept := await self._move(head, ref, start)) is not None:
             code, message = WORK_SET_ASIDE, f"work that was not pushed is stored in the clone as {kept}"
         self._note_use()
         event = await self._event(start.commit, start.branch, code=code, message=message)
         return None if code is None and event == _plain(last) else event
+
+    def _remove_locks(self) -> None:
+        """Remove the lock files of Git commands that were killed.
+
+        No other command uses the files of this conversation. Other files are locked for a moment only.
+        """
+        branch = branch_of(self._id)
+        own = (f"worktrees/{self._id}/*.lock", f"refs/*/{branch}*.lock", f"refs/*/*/{branch}*.lock")
+        shared = ("*.lock", "refs/**/*.lock")
+        before = time.time() - STALE_LOCK_SECONDS
+        for path in {found for pattern in own for found in glob(pattern, root_dir=self.clone)}:
+            with suppress(OSError):
+                os.unlink(os.path.join(self.clone, path))
+        for path in {found for pattern in shared for found in glob(pattern, root_dir=self.clone, recursive=True)}:
+            with suppress(OSError):
+                if os.lstat(os.path.join(self.clone, path)).st_mtime < before:
+                    os.unlink(os.path.join(self.clone, path))
 
     def _exists(self) -> bool:
         return os.path.isdir(self._path) and os.path.isfile(os.path.join(self._admin, "HEAD"))
@@ -280,28 +301,27 @@ class _Worktree:
             os.rename(self._path, f"{self._path}.kept-{int(time.time())}")
         shutil.rmtree(self._admin, ignore_errors=True)
 
-    async def _move(self, head: str, start: Start) -> str | None:
-        """Move the worktree to the start of the turn. Return the name under which other work was stored; None if
-        there was none.
+    async def _move(self, head: str, ref: str, start: Start) -> str | None:
+        """Move the worktree from its commit `head` to the start of the turn. `ref` is its branch. Return the name
+        under which other work was stored; None if there was none.
         """
         await asyncio.to_thread(self._restore_pointer)
+        branch = f"refs/heads/{start.branch}"
+        if head == start.commit:
+            if ref != branch:
+                await self._tree_git("update-ref", branch, start.commit)
+                await self._tree_git("symbolic-ref", "HEAD", branch)
+            return None
         kept = None
-        if head != start.commit:
-            tip = await self._commit(head, "Work that was set aside", update=False) or head
-            if not await self._is_ancestor(tip, start.commit):
-                kept = f"refs/parley/kept/{self._id}/{tip[:12]}"
-                await self._tree_git("update-ref", kept, tip)
-            await self._tree_git("update-ref", f"refs/heads/{start.branch}", start.commit)
-        await self._tree_git("symbolic-ref", "HEAD", f"refs/heads/{start.branch}")
-        if head != start.commit:
-            # All files except ignored ones are in the index, so this removes those that the commit does not have.
-            await self._tree_git("reset", "--quiet", "--hard", start.commit, changes_files=True)
-        elif start.branch not in await self._local_branches():
-            await self._tree_git("update-ref", f"refs/heads/{start.branch}", start.commit)
+        made, _ = await self._commit(head, "Work that was set aside", update=False)
+        if not await self._is_ancestor(made or head, start.commit):
+            kept = f"refs/parley/kept/{self._id}/{(made or head)[:12]}"
+            await self._tree_git("update-ref", kept, made or head)
+        await self._tree_git("update-ref", branch, start.commit)
+        await self._tree_git("symbolic-ref", "HEAD", branch)
+        # All files except ignored ones are in the index, so this removes those that the commit does not have.
+        await self._tree_git("reset", "--quiet", "--hard", start.commit, changes_files=True)
         return kept
-
-    async def _local_branches(self) -> set[str]:
-        return set((await self._clone_git("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads/")).split())
 
     def _restore_pointer(self) -> None:
         """Write the `.git` of the worktree again if a command has replaced it. Git commands of the model use it."""
@@ -330,12 +350,12 @@ class _Worktree:
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
         """Commit the files and push the branch (`Workspaces.save`)."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
-        head = await self._head()
+        head, _ = await self._head()
         code = message = None
-        try:
-            head = await self._commit(head, commit_message(text, self._id), seconds=seconds) or head
-        except GitFailed as error:
-            code, message = COMMIT_FAILED, str(error)
+        made, problem = await self._commit(head, commit_message(text, self._id), seconds=seconds)
+        head = made or head
+        if problem is not None:
+            code, message = COMMIT_FAILED, str(problem)
         self._note_use()
         if code is None and head == last.commit and last.pushed:
             return None
@@ -350,21 +370,29 @@ class _Worktree:
 
     async def _commit(
         self, head: str, message: str, *, update: bool = True, seconds: float = LOCAL_SECONDS
-    ) -> str | None:
-        """Commit all files that Git does not ignore, and return the commit; None if nothing has changed.
+    ) -> tuple[str | None, GitFailed | None]:
+        """Commit all files that Git does not ignore. Return the commit (None if nothing has changed) and the error
+        if files cannot be read. Such files are left out.
 
         Without `update`, the branch of the worktree stays where it is.
+
+        Raises:
+            GitFailed: nothing was committed.
         """
-        await self._tree_git("add", "--all", seconds=seconds)
+        problem = None
+        try:
+            await self._tree_git("add", "--all", "--ignore-errors", seconds=seconds)
+        except GitFailed as error:
+            problem = error
         tree = await self._tree_git("write-tree", seconds=seconds)
         if tree == await self._tree_git("rev-parse", "--verify", f"{head}^{{tree}}", seconds=seconds):
-            return None
+            return None, problem
         name, _, address = self._workspace.author.rpartition(" <")
         who = ("-c", f"user.name={name}", "-c", f"user.email={address.removesuffix('>')}")
         commit = await self._tree_git(*who, "commit-tree", "-p", head, "-m", message, tree, seconds=seconds)
         if update:
             await self._tree_git("update-ref", "HEAD", commit, head, seconds=seconds)
-        return commit
+        return commit, problem
 
     async def _push(self, commit: str, branch: str, seconds: float) -> str:
         """Push a commit to a branch, without force. If the branch has diverged, push to the next free branch.
@@ -447,8 +475,10 @@ class _Worktree:
 
     # --- git ---------------------------------------------------------------------------
 
-    async def _head(self) -> str:
-        return await self._tree_git("rev-parse", "--verify", "HEAD^{commit}")
+    async def _head(self) -> tuple[str, str]:
+        """Return the commit and the branch of the worktree."""
+        commit, ref = (await self._tree_git("rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD")).split()
+        return commit, ref
 
     async def _has(self, commit: str) -> bool:
         try:

@@ -39,13 +39,13 @@ class Node:
         *,
         name: str = "a",
         more: str = "",
-        workspace: str = "",
+        first: str = "",
         environ: Mapping[str, str] | None = None,
         conversation: ConversationId | None = None,
     ) -> None:
         self.home, self.directory = path / f"home-{name}", path / f"git-{name}"
         self.home.mkdir(exist_ok=True)
-        settings = f"[workspace]\n{workspace}\n{git_settings(url, self.directory, more)}"
+        settings = f"{first}\n[workspace]\n{git_settings(url, self.directory, more)}"
         (self.home / "config.toml").write_text(settings)
         given = {"HOME": str(path), "PATH": os.environ["PATH"], **(environ or {})}
         self.loader = Loader(environ=given, server_dir=str(path), home=str(self.home))
@@ -229,6 +229,40 @@ async def test_work_that_cannot_be_pushed_stays_on_the_disk_and_is_pushed_later(
     assert origin.branches()[ended.branch] == failed.commit
 
 
+async def test_locks_of_killed_git_commands_are_removed(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    branch = branch_of(node.id)
+    await node.run("echo one > file")
+    old, new = node.clone / "packed-refs.lock", node.clone / "shallow.lock"
+    for lock in (
+        node.clone / "worktrees" / node.id / "index.lock",
+        node.clone / f"refs/heads/{branch}.lock",
+        old,
+        new,
+    ):
+        lock.touch()
+    tracking = node.clone / f"refs/remotes/origin/{branch}.lock"
+    tracking.parent.mkdir(parents=True, exist_ok=True)
+    tracking.touch()
+    os.utime(old, (0, 0))
+
+    assert await node.prepare(begun) is None
+    ended = await node.saved(begun)
+
+    assert (ended.pushed, ended.code) == (True, UNSET)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+async def test_a_file_that_cannot_be_read_is_left_out_of_the_commit(node: Node, origin: Origin) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file; echo x > closed; chmod 000 closed")
+    ended = await node.saved(begun)
+
+    assert (ended.code, ended.pushed) == ("commit_failed", True)
+    assert "closed" in str(ended.message)
+    assert origin.git("ls-tree", "--name-only", ended.branch).split() == ["README", "file"]
+
+
 async def test_a_repository_that_cannot_be_cloned_fails_without_its_address(
     sandboxed: Sandboxed, tmp_path: Path
 ) -> None:
@@ -248,6 +282,7 @@ async def test_a_repository_without_commits_says_so(sandboxed: Sandboxed, tmp_pa
         await Node(sandboxed, tmp_path, str(tmp_path / "empty.git")).prepare()
 
 
+@pytest.mark.long
 async def test_a_fork_begins_at_the_commit_of_its_parent(
     node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:
@@ -302,7 +337,11 @@ mkfifo pipe
 
 
 @pytest.mark.promises("nodes.git-hostile")
-async def test_a_hostile_worktree_runs_no_program(node: Node, origin: Origin) -> None:
+@pytest.mark.parametrize("mechanism", ["auto", pytest.param("landlock", marks=pytest.mark.long)])
+async def test_a_hostile_worktree_runs_no_program(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin, mechanism: str
+) -> None:
+    node = Node(sandboxed, tmp_path, str(origin.path), first=f'[sandbox]\nmechanism = "{mechanism}"')
     begun = await node.prepared()
     mark = node.clone / "mark"  # Git commands of Parley may write here, and commands of the model may not
     await node.run(HOSTILE.replace("$1", str(mark)))
@@ -317,7 +356,9 @@ async def test_a_hostile_worktree_runs_no_program(node: Node, origin: Origin) ->
 
 
 @pytest.mark.promises("nodes.git-hostile")
-@pytest.mark.parametrize("planted", ["link", "file", "missing"])
+@pytest.mark.parametrize(
+    "planted", ["link", *(pytest.param(one, marks=pytest.mark.long) for one in ("file", "missing"))]
+)
 async def test_a_replaced_git_file_has_no_effect_and_is_repaired(
     node: Node, tmp_path: Path, origin: Origin, planted: str
 ) -> None:
@@ -382,6 +423,7 @@ async def test_the_password_may_come_from_a_variable_that_commands_do_not_get(
     assert "APP_TOKEN" in node.settings.key_variables
 
 
+@pytest.mark.long
 async def test_a_redirect_to_another_server_is_not_followed(
     sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:
@@ -427,6 +469,7 @@ async def test_an_unused_worktree_is_removed_if_its_work_was_pushed(
     assert (pushed.tree / "file").read_text() == "one\n"
 
 
+@pytest.mark.long
 async def test_a_removed_worktree_is_made_again(node: Node) -> None:
     begun = await node.prepared()
     await node.run("echo one > file")
