@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kit.clients.http_client import HttpClient
+from kit.clients.page_client import PageClient
 from kit.clients.requests import ping, pong
 from kit.servers.resident_process import ResidentProcess, content_of, parley
 from kit.system.commands import PATIENCE_SECONDS
@@ -99,3 +100,33 @@ async def test_a_token_for_one_conversation_is_named_by_a_prefix(resident: Resid
 
     assert bound["conversation_id"] == conversation
     assert conversation in (await parley("token", "ls", env=resident.environ))[1]
+
+
+@pytest.mark.promises("page.revoke")
+async def test_all_browsers_that_signed_in_with_a_code_can_be_signed_out(resident: ResidentProcess) -> None:
+    url, env = resident.description["url"], resident.environ
+    before = await parley("token", "ls", env=env)
+    record = await created(resident, "phone", "--role", "driver")
+    async with PageClient(url) as browser, PageClient(url) as other, PageClient(url) as guest:
+        await browser.sign_in(code=resident.description["page"].partition("#code=")[2])
+        page = (await parley("serve", "--sign-in", env=env))[1].strip()
+        await other.sign_in(code=page.partition("#code=")[2])
+        await guest.sign_in(token=record["token"])
+        await browser.initialize()
+        listed, as_json = await parley("token", "ls", env=env), await parley("token", "ls", "--json", env=env)
+        async with browser.stream() as stream:
+            revoked = await parley("token", "revoke", "page", env=env)
+            await stream.rest()
+        statuses = [(await one.fetch("/sign-in")).status for one in (browser, other, guest)]
+    after = await parley("token", "ls", env=env)
+
+    assert "page" not in before[1]
+    assert (
+        listed[1]
+        .splitlines()[-1]
+        .startswith("page                  admin     2 browsers signed in with a code, used ")
+    )
+    row = json.loads(as_json[1].splitlines()[-1])
+    assert (row["type"], row["name"], row["count"]) == ("sign_ins", "page", 2)
+    assert (revoked[0], statuses) == (0, [401, 401, 200])
+    assert "page" not in after[1]

@@ -17,7 +17,7 @@ from parley.app.node_membership import NodeMembership
 from parley.common.os_errors import os_detail
 from parley.config.tls_files import forget_tls_files, hide_tls_files
 from parley.config.types import ServeSettings
-from parley.errors import BadSetting
+from parley.errors import BadSetting, StoreError
 from parley.ports.availability import AVAILABLE
 from parley.ports.store import Store
 from parley.server.context import PAGE_USER, Principal, Role
@@ -160,6 +160,15 @@ class HttpService:
         if self.sign_ins is None or self.page_url is None:
             return None
         return f"{self.page_url}#code={await self.sign_ins.new_code()}"
+
+    async def reload_sign_ins(self) -> None:
+        """Load the sign-ins to the page from the store, and end those that were removed there."""
+        if self.sign_ins is None:
+            return
+        try:
+            await self.sign_ins.reload()
+        except StoreError as error:
+            log.warning("the sign-ins of the page cannot be read: %s", error)
 
     def _is_valid(self, principal: Principal) -> bool:
         """Return whether the token of a principal is valid, and its sign-in, if it has one, has not ended."""

@@ -195,6 +195,8 @@ class Resident:
         """
         if self._tokens is not None:
             await self._tokens.reload()
+        if self._http is not None:
+            await self._http.reload_sign_ins()
         try:
             settings = self._server.loader.serve_settings()
             if self._http is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from parley.common.resident_socket import NoResident, Refused, ask, connect
 from parley.config.load import Loader
 from parley.errors import ParleyError
-from parley.ports.store import Query, RoleName, Store, StoredToken
+from parley.ports.store import Query, RoleName, Store, StoredSignIn, StoredToken
 from parley.server.context import RESERVED_NAMES
 from parley.server.http.endpoint import PATH
 from parley.server.http.tokens import token_digest
@@ -19,6 +19,7 @@ from parley.wire.ids import ConversationId
 __all__ = [
     "BadTokenName",
     "all_conversations",
+    "code_sign_ins",
     "create_share_token",
     "create_token",
     "described",
@@ -91,6 +92,15 @@ async def create_share_token(
             )
         except BadTokenName:
             pass  # the name is in use
+
+
+async def code_sign_ins(store: Store) -> list[StoredSignIn]:
+    """Return the browsers that are signed in to the web page with a one-time code.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    return [one for one in await store.sign_ins() if not one.token and not one.is_code]
 
 
 def described(token: StoredToken) -> dict[str, Any]:

@@ -27,9 +27,14 @@ can do everything that a local client can do.
 is not stored and cannot be printed again. A running server accepts a new token
 immediately. When a token is revoked, its clients are disconnected immediately.
 
+Browsers that signed in to the page with a code are listed as `page`. `revoke page`
+signs all of them out.
+
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 ROLES: Final = ("observer", "driver", "approver", "admin")
+PAGE: Final = "page"
+"""The name under which browsers are listed and revoked that signed in to the web page with a code."""
 NO_ADDRESS: Final = "http://127.0.0.1:PORT/mcp"
 """The placeholder for the address of a server that is not running and has no fixed port."""
 
@@ -129,10 +134,10 @@ async def _create(args: argparse.Namespace) -> int:
 
 async def _list(args: argparse.Namespace) -> int:
     from parley.app.stores import open_store
-    from parley.app.tokens import described
+    from parley.app.tokens import code_sign_ins, described
 
     async with open_store(settings_loader(), to_write=True) as store:
-        tokens = await store.tokens()
+        tokens, browsers = await store.tokens(), await code_sign_ins(store)
     for token in tokens:
         if args.json:
             print_json(described(token))
@@ -144,16 +149,25 @@ async def _list(args: argparse.Namespace) -> int:
         if token.conversation_id is not None:
             rest.append(f"only {token.conversation_id}")
         print_text(f"{token.name:<20}  {token.role:<8}  {', '.join(rest)}")
+    if browsers:
+        used_at = max(one.used_at for one in browsers)
+        if args.json:
+            print_json({"type": "sign_ins", "name": PAGE, "count": len(browsers), "used_at": used_at})
+        else:
+            number = f"{len(browsers)} browser{'s' if len(browsers) > 1 else ''} signed in with a code"
+            print_text(f"{PAGE:<20}  {'admin':<8}  {number}, used {_time(used_at)}")
     return 0
 
 
 async def _revoke(args: argparse.Namespace) -> int:
     from parley.app.stores import open_store
-    from parley.app.tokens import reload_resident_tokens
+    from parley.app.tokens import code_sign_ins, reload_resident_tokens
 
     loader = settings_loader()
     async with open_store(loader, to_write=True) as store:
-        if not await store.remove_token(args.name):
+        if args.name == PAGE:
+            await store.remove_sign_ins([one.digest for one in await code_sign_ins(store)])
+        elif not await store.remove_token(args.name):
             raise CommandFailed(f"there is no token {args.name!r}; `parley token ls` lists them")
     reload_resident_tokens(loader.home)
     if args.json:
