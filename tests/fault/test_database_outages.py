@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ from kit.servers.database_port import DatabasePort
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.node_process import NODE_TOKEN
 from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
+from kit.servers.resident_process import start_parley
 from kit.servers.short_outages import CALL_SECONDS, shorten_outages
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
@@ -29,6 +30,8 @@ from parley.client.errors import ToolFailed
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
 from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandBegin, TaskComplete
+from parley.wire.mcp import LogMessage
+from parley.wire.notifications import STORE_LOGGER
 
 pytestmark = [NEEDS_POSTGRES, pytest.mark.waits]
 
@@ -47,6 +50,8 @@ class Served(NamedTuple):
     """A server whose database is behind a port, and a client of the server."""
 
     url: str
+    environ: dict[str, str]
+    """The environment for commands that connect to the server."""
     client: Client
     port: DatabasePort
     notices: list[str]
@@ -60,14 +65,13 @@ class Served(NamedTuple):
 LEVELS: Final = {"unreachable": "warning", "turns_stopped": "error", "available": "notice"}
 
 
-def noting(notices: list[str]) -> Callable[[bytes], None]:
-    """Return a callback for messages of the server. It adds the states in log messages about the database."""
+def noting(notices: list[str]) -> Callable[[LogMessage], None]:
+    """Return a callback for log messages of the server. It adds the states in messages about the database."""
 
-    def note(frame: bytes) -> None:
-        message = json.loads(frame)
-        if message.get("method") == "notifications/message" and message["params"]["logger"] == "parley.store":
-            state = message["params"]["data"]["state"]
-            assert message["params"]["level"] == LEVELS[state]
+    def note(message: LogMessage) -> None:
+        if message.logger == STORE_LOGGER:
+            state = message.data["state"]
+            assert message.level == LEVELS[state]
             notices.append(state)
 
     return note
@@ -80,8 +84,8 @@ async def serving(model: ScriptedModel, home: Path, database: str, kind: str = "
         env = {"PARLEY_STORE_URL": port.url, **({"PARLEY_NODE_TOKEN": NODE_TOKEN} if kind == "node" else {})}
         async with InProcessResident(model, home, http=HttpChoice(token=TOKEN), env=env) as server:
             url = server.resident.description["url"]
-            async with connect(url=url, token=TOKEN, on_frame=noting(notices)) as client:
-                yield Served(url, client, port, notices)
+            async with connect(url=url, token=TOKEN, on_log=noting(notices)) as client:
+                yield Served(url, server.environ, client, port, notices)
 
 
 def begin_outage(port: DatabasePort, outage: str) -> None:
@@ -284,12 +288,12 @@ async def test_a_client_that_connects_during_an_outage_is_told_and_a_level_silen
 ) -> None:
     async with serving(parley_model, tmp_path / "home", databases.url()) as served, AsyncExitStack() as clients:
         quiet: list[str] = []
-        one = await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_frame=noting(quiet)))
+        one = await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_log=noting(quiet)))
         await one.request("logging/setLevel", {"level": "error"})
         begin_outage(served.port, "held")
         await served.until_told("unreachable")
         late: list[str] = []
-        await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_frame=noting(late)))
+        await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_log=noting(late)))
         await served.until_told("unreachable", "turns_stopped")
         end_outage(served.port, "held")
         await served.until_told("unreachable", "turns_stopped", "available")
@@ -297,3 +301,31 @@ async def test_a_client_that_connects_during_an_outage_is_told_and_a_level_silen
 
     assert late == ["unreachable", "turns_stopped", "available"]
     assert quiet == ["turns_stopped"]
+
+
+@pytest.mark.child_process
+@pytest.mark.promises("outages.notices")
+async def test_parley_watch_prints_that_the_server_cannot_reach_its_database(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.stores.postgres.store.LEASE_SECONDS", LONG_LEASE_SECONDS)
+    parley_model.says("Hold on", HOLD)
+    async with serving(parley_model, tmp_path / "home", databases.url(), "server") as served:
+        conversation = await served.client.create(cwd=tmp_path, model=MODEL)
+        await conversation.send("go")
+        await parley_model.wait_until_held()
+        watching = await start_parley("watch", conversation.id, env=served.environ)
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        await watching.stdout.readline()
+        begin_outage(served.port, "cut")
+        with pytest.raises(ToolFailed):
+            await conversation.send("and this")
+        await served.until_told("unreachable")
+        end_outage(served.port, "cut")
+        printed = [await watching.stderr.readline() for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        await watching.wait()
+
+    assert printed[0].startswith(b"parley watch: The server cannot reach its database.")
+    assert printed[1] == b"parley watch: The server can reach its database again.\n"

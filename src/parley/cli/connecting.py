@@ -19,6 +19,8 @@ from parley.client import Client, ResidentSocket, ServerProcess, ToolFailed, con
 from parley.client.client import RECONNECT_SECONDS
 from parley.common.home import SERVER_LOG, SOCKET
 from parley.common.os_errors import os_detail
+from parley.wire.mcp import LogMessage
+from parley.wire.notifications import STORE_LOGGER
 
 __all__ = ["Connected", "add_resident_option", "connected"]
 
@@ -126,8 +128,14 @@ async def _resident(
             f"lost the connection to the resident server; trying to reconnect for {RECONNECT_SECONDS:.0f} s",
         )
 
+    def report_log(message: LogMessage) -> None:
+        if message.logger == STORE_LOGGER and isinstance(message.data, dict):
+            print_note(command, str(message.data.get("message")))
+
     try:
-        return await stack.enter_async_context(connect(socket, client_name=CLIENT, on_lost=report_loss))
+        return await stack.enter_async_context(
+            connect(socket, client_name=CLIENT, on_lost=report_loss, on_log=report_log)
+        )
     except OSError as error:
         if error.errno not in NOT_RUNNING:
             print_note(command, f"not using the resident server, {describe_holder(home)}: {error}")

@@ -50,6 +50,7 @@ from parley.wire.mcp import (
     InitializeParams,
     InitializeResult,
     ListToolsResult,
+    LogMessage,
     Ping,
     ToolDefinition,
 )
@@ -81,6 +82,7 @@ prefix.
 
 _elicitation_decoder: Final = msgspec.json.Decoder(ElicitationParams)
 _codex_event_decoder: Final = msgspec.json.Decoder(CodexEvent)
+_log_decoder: Final = msgspec.json.Decoder(LogMessage)
 _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 _initialize_result_decoder: Final = msgspec.json.Decoder(InitializeResult)
 _tool_list_decoder: Final = msgspec.json.Decoder(ListToolsResult)
@@ -100,6 +102,7 @@ async def connect(
     timeout_seconds: float | None = None,
     reconnect_seconds: float = RECONNECT_SECONDS,
     on_lost: Callable[[], None] | None = None,
+    on_log: Callable[[LogMessage], None] | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a server, and disconnect at the end of the block.
 
@@ -111,7 +114,8 @@ async def connect(
     called with every message from the server, before the message is handled. `timeout_seconds` limits the handshake
     and every call that has no timeout of its own. `reconnect_seconds` limits how long the client tries to reconnect
     to a resident or remote server; 0 disables reconnecting. `on_lost` is called when the connection has been lost,
-    before the client tries to reconnect.
+    before the client tries to reconnect. `on_log` is called with every log message of the server, such as a message
+    that the server cannot reach its database.
 
     Raises:
         TypeError: more than one of `transport`, `socket` and `url` is given, or `token` is given without `url`.
@@ -134,6 +138,7 @@ async def connect(
             timeout_seconds=timeout_seconds,
             reconnect_seconds=reconnect_seconds,
             on_lost=on_lost,
+            on_log=on_log,
         )
 
     client = client_of(ResidentSocket(socket) if transport is None else transport)
@@ -171,8 +176,9 @@ class Client:
         timeout_seconds: float | None,
         reconnect_seconds: float,
         on_lost: Callable[[], None] | None = None,
+        on_log: Callable[[LogMessage], None] | None = None,
     ) -> None:
-        self._on_approval, self._on_lost = on_approval, on_lost
+        self._on_approval, self._on_lost, self._on_log = on_approval, on_lost, on_log
         self._protocol_version, self._client_name = "", ""
         self._listeners: dict[RequestId, OnEvent] = {}
         self._undecided: dict[RequestId, asyncio.Task[None]] = {}
@@ -197,6 +203,7 @@ class Client:
             StreamDisconnected.METHOD: self._feeds.receive_disconnected,
             CodexEvent.METHOD: self._receive_codex_event,
             Cancelled.METHOD: self._receive_cancelled,
+            LogMessage.METHOD: self._receive_log,
         }
 
     # --- beginning and end ---------------------------------------------------------------
@@ -421,6 +428,10 @@ class Client:
             receive(params)
         elif not method.startswith(_MCP_NOTIFICATION):
             self._feeds.receive_event(params)
+
+    def _receive_log(self, params: Raw) -> None:
+        if self._on_log is not None:
+            self._on_log(decode_lenient(_log_decoder, params))
 
     def _receive_loss(self) -> None:
         """Cancel the callbacks for open approvals, because the server asks again after a reconnection."""
