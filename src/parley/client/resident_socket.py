@@ -131,7 +131,7 @@ class _Protocol(asyncio.Protocol):
             self.transport.write(hello)
             decode_answer(await self._answer)
             if self._lost.is_set():
-                raise ConnectionError("the resident server ended while it was greeted")
+                raise ConnectionError("the resident server ended during the handshake")
             self._greeted = True
         except NoResident as error:
             raise ConnectionError(str(error)) from None
@@ -176,7 +176,7 @@ class _Protocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost.set()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(ConnectionError("the resident server ended while it was greeted"))
+            self._answer.set_exception(ConnectionError("the resident server ended during the handshake"))
             self._answer.exception()  # marks the exception as retrieved: the caller may have been cancelled
         elif self._greeted:
             self._on_end(None)  # the server sends a truncated message again over the next connection

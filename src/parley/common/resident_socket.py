@@ -133,7 +133,7 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
             channel.settimeout(max(0.1, until - time.monotonic()))
             piece = channel.recv(4096)  # reads only the answer: the server sends nothing else until the client does
             if not piece or len(answer) > MOST_ANSWER_BYTES:
-                raise NoResident("the resident server ended while it was greeted")
+                raise NoResident("the resident server ended during the handshake")
             answer += piece
     except OSError as error:
         raise NoResident(f"the resident server does not answer: {error.strerror or error}") from None

@@ -79,7 +79,7 @@ class Checkpoints:
             decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
             restored = await asyncio.to_thread(decode)  # a long history takes long to decode
             if restored.position != checkpoint.seq:
-                raise ValueError(f"it is of position {restored.position}, not {checkpoint.seq}")
+                raise ValueError(f"its position is {restored.position}, not {checkpoint.seq}")
         except ValueError as error:
             log.warning("%s: the checkpoint is ignored, and all entries are read: %s", self._id, error)
             return None

@@ -226,7 +226,7 @@ class _Stream:
         except Exception as error:  # the frame must end, because all other messages wait for its end
             is_expected = isinstance(error, (ParleyError, MemoryError))
             log.error(
-                "a snapshot of %s was sent in part: %s",
+                "only a part of the snapshot of %s was sent: %s",
                 conversation.id,
                 error,
                 exc_info=None if is_expected else error,

@@ -67,6 +67,6 @@ def test_a_server_that_ends_or_talks_too_long_is_no_resident(answer: bytes) -> N
 
     server = threading.Thread(target=serve)
     server.start()
-    with ours, pytest.raises(NoResident, match="ended while it was greeted"):
+    with ours, pytest.raises(NoResident, match="ended during the handshake"):
         ask(ours, "status")
     server.join()

@@ -442,6 +442,6 @@ class LeaseKeeper:
         try:
             await self._database.run(leave)
         except ParleyError as error:
-            log.warning("%s: the leases expire later: %s", self._database.location, error)
+            log.warning("%s: the leases were not released and expire later: %s", self._database.location, error)
         if connection is not None:
             await close(connection)
