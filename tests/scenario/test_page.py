@@ -204,7 +204,7 @@ async def test_a_code_signs_the_user_in_once(server: HttpServer) -> None:
         "push_key": signed_in.json["push_key"],
     }
     attributes = signed_in.headers["Set-Cookie"].split("; ")[1:]
-    assert attributes == ["HttpOnly", "SameSite=Strict", "Max-Age=2592000"]
+    assert attributes == ["HttpOnly", "SameSite=Strict", "Max-Age=34560000"]
     assert signed_in.headers["Cache-Control"] == "no-store"
     assert code_of(again) == (401, "sign_in_failed")
     assert [one["conversation_id"] for one in listed["conversations"]] == [conversation]
@@ -467,6 +467,9 @@ async def test_signing_out_ends_the_streams_of_this_browser_and_no_turn(
     await until_state(other, conversation, "idle")
 
     assert signed_out.status == 204
+    assert browser.cookie is not None
+    name = browser.cookie.partition("=")[0]
+    assert signed_out.headers["Set-Cookie"] == f"{name}=; HttpOnly; SameSite=Strict; Max-Age=0"
     assert code_of(await browser.post(ping(1))) == (401, "unauthorized")
     assert code_of(await browser.fetch("/sign-in", method="DELETE")) == (401, "unauthorized")
     await until(lambda: len(server.service.sessions) == 1)

@@ -79,7 +79,13 @@ class Authenticator:
     async def look_up(self, request: HttpRequest) -> Principal | None:
         """Return the sender of a request whose token this process does not know, but may find in the store."""
         token = bearer_token(request)
-        return await self._stored.look_up(token_digest(token)) if token and self._stored is not None else None
+        return await self.look_up_owner(token_digest(token)) if token else None
+
+    async def look_up_owner(self, digest: bytes) -> Principal | None:
+        """Return the principal of a token, which another process may have just stored."""
+        if (found := self.owner(digest)) is not None or self._stored is None:
+            return found
+        return await self._stored.look_up(digest)
 
     def is_valid(self, principal: Principal) -> bool:
         """Return whether the token of a principal is still valid."""

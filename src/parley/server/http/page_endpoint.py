@@ -24,7 +24,7 @@ from parley.server.http.errors import (
 )
 from parley.server.http.guard import Guard
 from parley.server.http.messages import JSON, TOO_MANY, UNAVAILABLE, refusal
-from parley.server.http.sign_ins import IDLE_SECONDS, SignIns
+from parley.server.http.sign_ins import SignIns
 from parley.version import __version__
 from parley.wire.http import PAGE_SECRET, HttpAnswer
 
@@ -33,6 +33,9 @@ __all__ = ["PUSH_PATH", "SIGN_IN_PATH", "PageEndpoint", "PageFiles", "PushSubscr
 SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MOST_BODY_BYTES: Final = 4096
+COOKIE_SECONDS: Final = 400 * 86_400
+"""The time in seconds for which browsers keep the cookie, the longest that they allow. Most sign-ins end earlier.
+"""
 
 
 class PageFiles(Protocol):
@@ -137,6 +140,8 @@ class PageEndpoint:
                     return await self._signed_in(principal)
                 case "/sign-in", "DELETE":
                     await self.sign_ins.end(principal)
+                    headers = {"Set-Cookie": _cookie(f"{SignIns.cookie_name(request)}=", request, guard, seconds=0)}
+                    return HttpAnswer(status=HTTPStatus.NO_CONTENT, headers=headers)
                 case "/push", "PUT":
                     await self.sign_ins.subscribe(principal, await self._subscription(request))
                 case "/push", "DELETE":
@@ -159,11 +164,7 @@ class PageEndpoint:
             if delay := self._authenticator.failed():
                 await asyncio.sleep(delay)
             raise
-        attributes = ["HttpOnly", "SameSite=Strict", f"Max-Age={IDLE_SECONDS:.0f}"]
-        if (guard.own_origin(request) or "").startswith("https:"):
-            attributes.append("Secure")
-        # Without `Path`, the cookie is sent to the folder of this address only, as the browser sees the address.
-        cookie = "; ".join((new.cookie, *attributes))
+        cookie = _cookie(new.cookie, request, guard, seconds=COOKIE_SECONDS)
         answer = await self._signed_in(new.principal, secret=new.secret)
         return HttpAnswer(status=answer.status, body=answer.body, headers={**answer.headers, "Set-Cookie": cookie})
 
@@ -183,6 +184,17 @@ class PageEndpoint:
             secret=secret,
         )
         return HttpAnswer(status=HTTPStatus.OK, body=msgspec.json.encode(body), headers=JSON)
+
+
+def _cookie(pair: str, request: HttpRequest, guard: Guard, *, seconds: int) -> str:
+    """Return the header that makes the browser keep a cookie for some seconds.
+
+    Without `Path`, the browser sends the cookie only to the folder of this address, as the browser sees it.
+    """
+    attributes = ["HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
+    if (guard.own_origin(request) or "").startswith("https:"):
+        attributes.append("Secure")
+    return "; ".join((pair, *attributes))
 
 
 async def _body(request: HttpRequest) -> bytes:

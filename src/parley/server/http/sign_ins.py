@@ -147,7 +147,7 @@ class SignIns:
             TooManySignIns: the token was used for too many sign-ins.
             SignInNotStored: the store failed.
         """
-        principal = self._authenticator.owner(token_digest(token)) if token else None
+        principal = await self._authenticator.look_up_owner(token_digest(token)) if token else None
         if principal is None:
             raise SignInFailed
         if not self._rate.admits(principal):
@@ -202,7 +202,11 @@ class SignIns:
         wrong.
         """
         stored = await self._find(request)
-        return None if stored is None else self._principal_of(stored)
+        if stored is None:
+            return None
+        if stored.token and self._authenticator.owner(stored.token) is None:
+            await self._authenticator.look_up_owner(stored.token)
+        return self._principal_of(stored)
 
     def is_current(self, principal: Principal) -> bool:
         """Return whether the sign-in of a principal has not ended."""
@@ -230,10 +234,17 @@ class SignIns:
         if changed.digest in self._sign_ins:
             self._sign_ins[changed.digest] = changed
 
+    @staticmethod
+    def cookie_name(request: HttpRequest) -> str | None:
+        """Return the name of the cookie that belongs to the secret of a request; None if there is no secret."""
+        given = request.header(PAGE_SECRET)
+        return f"{_COOKIE}{given[0].partition('.')[0]}" if len(given) == 1 else None
+
     async def _find(self, request: HttpRequest) -> StoredSignIn | None:
         given = request.header(PAGE_SECRET)
         secret = given[0] if len(given) == 1 and len(given[0]) <= MOST_SECRET_CHARACTERS else ""
-        value = _cookie(request, f"{_COOKIE}{secret.partition('.')[0]}") if secret else None
+        name = self.cookie_name(request)
+        value = _cookie(request, name) if secret and name is not None else None
         if value is None:
             return None
         digest = token_digest(value)
