@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -125,10 +126,14 @@ async def test_a_long_outage_stops_a_turn_before_its_lease_expires_and_is_report
     kind: str,
     outage: str,
 ) -> None:
-    ticks = tmp_path / "ticks"
-    parley_model.says(sh("c1", f"while true; do date +%s.%N >>{ticks}; sleep 0.02; done"))
+    ticks, held = tmp_path / "ticks", tmp_path / "held"
+    os.mkfifo(held)
+    parley_model.says(sh("c1", f"exec 3>{held}; while true; do date +%s.%N >>{ticks}; sleep 0.02; done"))
     parley_model.says("Here again")
-    async with serving(parley_model, tmp_path / "home", databases.url(), kind) as served:
+    async with (
+        serving(parley_model, tmp_path / "home", databases.url(), kind) as served,
+        opened(held) as reading,
+    ):
         conversation = await served.client.create(cwd=tmp_path, model=MODEL)
         async with conversation.stream() as stream:
             await conversation.send("go")
@@ -139,7 +144,7 @@ async def test_a_long_outage_stops_a_turn_before_its_lease_expires_and_is_report
             expiry = await with_connection(
                 databases.url(), lambda db: db.fetchval("SELECT max(expires_at) FROM parley.holders")
             )
-            await until_it_stops(ticks)
+            await until(lambda: is_closed(reading))  # all processes of the command have ended
             end_outage(served.port, outage)
             await served.until_told("unreachable", "turns_stopped", "available")
             events = await events_until(stream, is_(ErrorEvent))
@@ -152,16 +157,22 @@ async def test_a_long_outage_stops_a_turn_before_its_lease_expires_and_is_report
     assert without_tracebacks(caplog)
 
 
-async def until_it_stops(path: Path) -> None:
-    """Wait until nothing is appended to a file any more."""
+@asynccontextmanager
+async def opened(pipe: Path) -> AsyncIterator[int]:
+    """Open a named pipe for reading, without waiting for a writer."""
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield reading
+    finally:
+        os.close(reading)
 
-    def size() -> int:
-        return path.stat().st_size
 
-    before, now = -1, size()
-    while before != now:
-        await asyncio.sleep(0.2)
-        before, now = now, size()
+def is_closed(reading: int) -> bool:
+    """Return whether no process has the pipe open for writing."""
+    try:
+        return os.read(reading, 1) == b""
+    except BlockingIOError:
+        return False
 
 
 @pytest.mark.promises("outages.turns")
