@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_of
-from kit.clients.shell_turns import sh
+from kit.clients.shell_turns import sh, shell
 from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.servers.resident_process import parley
 from kit.system.commands import PATIENCE_SECONDS
 from parley.client import Client, Conversation, ToolFailed
 from parley.runtime.placement import SLACK
@@ -44,14 +46,16 @@ class Cluster:
         path.mkdir(exist_ok=True)
         return path
 
-    async def start(self, name: str, workspace: str | None = None) -> NodeProcess:
+    async def start(
+        self, name: str, workspace: str | None = None, *, serve_root: Path | None = None
+    ) -> NodeProcess:
         roots = f'roots = ["{self.directory(name)}"]'
         node = NodeProcess(
             self.model,
             self._path,
             name,
             self._url,
-            config="[serve]\ndrain_seconds = 0",
+            config="[serve]\ndrain_seconds = 0" + ("" if serve_root is None else f'\nroots = ["{serve_root}"]'),
             workspace=roots if workspace is None else workspace,
         )
         await self._stack.enter_async_context(node)
@@ -222,3 +226,70 @@ async def test_with_a_shared_file_system_a_busy_node_hands_turns_to_another(
                 owners.append(await cluster.owner_of(conversation))
 
     assert owners == [*("a" for _ in range(SLACK + 1)), "b"]
+
+
+@pytest.mark.promises("nodes.workspace", "nodes.no-directory")
+async def test_a_node_whose_root_has_vanished_runs_no_turns_there(
+    cluster: Cluster, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("There")
+    link = cluster.directory("first") / "mounted"
+    link.symlink_to(cluster.directory("shared"))
+    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+        a = await cluster.start("a", f'mode = "shared"\nroots = ["{link}"]')
+        await cluster.start("b", 'mode = "shared"\nroots = ["/nonexistent"]')
+        async with a.client() as client:
+            here = await client.create(cwd=link, model=MODEL)
+            link.unlink()
+            with pytest.raises(ToolFailed) as refused:
+                await here.send("go")
+            link.symlink_to(cluster.directory("shared"))
+            result = await (await here.send("go")).result()
+
+    assert refused.value.code == "no_node_for_directory"
+    assert f"{link} (announced by: a (the root does not exist there now))" in str(refused.value)
+    assert result.text == "There"
+
+
+@pytest.mark.promises("nodes.workspace", "roles.settings")
+async def test_a_link_on_the_node_that_has_the_directory_gives_a_driver_no_other_directory(
+    cluster: Cluster, parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    secret = tmp_path / "outside"
+    secret.mkdir()
+    patch = "*** Begin Patch\n*** Add File: planted\n+x\n*** End Patch"
+    parley_model.says(sh("c1", "touch planted"), shell("c2", "apply_patch", patch))
+    parley_model.says("Done")
+    root = cluster.directory("a")
+    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+        await cluster.start("a")
+        b = await cluster.start("b", f'roots = ["{tmp_path / "work-b"}"]', serve_root=root)
+        code, out, errors = await parley("token", "create", "d", "--role", "driver", "--json", env=b.environ)
+        assert code == 0, errors
+        token = json.loads(out)["token"]
+        async with b.client(token=token) as client:
+            here = await client.create(cwd=root / "link", model=MODEL, sandbox="workspace-write")
+            (root / "link").symlink_to(secret)
+            result = await (await here.send("go")).result()
+
+    assert result.text == "Done"
+    assert list(secret.iterdir()) == []
+
+
+@pytest.mark.promises("nodes.workspace")
+async def test_a_relative_directory_in_a_message_is_resolved_by_the_node_of_the_client(
+    cluster: Cluster, parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    parley_model.says(sh("c1", "touch ran"))
+    parley_model.says("Done")
+    own = tmp_path / "b" / "work"  # the directory in which the node `b` is started
+    (own / "sub").mkdir(parents=True)
+    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+        await cluster.start("a")
+        b = await cluster.start("b", f'roots = ["{own}"]')
+        async with b.client() as client:
+            here = await client.create(cwd=cluster.directory("a"), model=MODEL, sandbox="workspace-write")
+            result = await (await here.send("go", cwd="sub")).result()
+
+    assert result.text == "Done"
+    assert (own / "sub" / "ran").exists()

@@ -46,6 +46,9 @@ class NodeMembership:
         self.token, self._store, self._loader = token, store, loader
         self._node: Node | None = None
         self._running: Callable[[], int] = lambda: 0
+        self._missing: tuple[str, ...] = ()
+        """The roots that did not exist when they were last looked for."""
+        self._looking: asyncio.Task[None] | None = None
         self.is_draining = False
         self.peers = NodePeers(
             local, token=token, serve=serve, urls=self._urls, on_refused=store.note_refused, versions=versions
@@ -95,9 +98,19 @@ class NodeMembership:
             repositories=tuple(workspace.repositories) if workspace.mode == "git" else (),
         )
         self._running = running
-        await self._store.join(node, lambda: NodeLoad(running=running(), is_draining=self.is_draining))
+        self._missing = await asyncio.to_thread(_missing, roots)
+        await self._store.join(node, lambda: self._load(roots))
         self._node = node
         self.peers.advertise(url)
+
+    def _load(self, roots: Sequence[str]) -> NodeLoad:
+        """Return the current load, and begin to look for missing roots. The file system may not answer."""
+        if roots and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look_for(roots))
+        return NodeLoad(running=self._running(), is_draining=self.is_draining, missing=self._missing)
+
+    async def _look_for(self, roots: Sequence[str]) -> None:
+        self._missing = await asyncio.to_thread(_missing, roots)
 
     def drain(self) -> None:
         """Begin no more turns on this node, and tell the other nodes."""
@@ -112,8 +125,10 @@ class NodeMembership:
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
         if (own := self._node) is None:
             return None
-        exists, nodes = await asyncio.gather(
-            asyncio.to_thread(os.path.isdir, directory.path), self._store.announced()
+        exists, self._missing, nodes = await asyncio.gather(
+            asyncio.to_thread(os.path.isdir, directory.path),
+            asyncio.to_thread(_missing, own.roots),
+            self._store.announced(),
         )
         chosen = choose_node(
             (self._live(node, own) for node in nodes),
@@ -129,7 +144,7 @@ class NodeMembership:
         """Return this node with its current load, or another node unchanged, because its load is unknown."""
         if node.id != own.id:
             return node
-        return replace(own, running=self._running(), is_draining=self.is_draining)
+        return replace(own, running=self._running(), is_draining=self.is_draining, missing=self._missing)
 
     def node_of(self, directory: str) -> str | None:
         own = self._node
@@ -140,6 +155,10 @@ class NodeMembership:
 
     async def _urls(self) -> list[str]:
         return [node.url for node in await self._store.nodes()]
+
+
+def _missing(roots: Collection[str]) -> tuple[str, ...]:
+    return tuple(root for root in roots if not os.path.isdir(root))
 
 
 def _expanded(roots: Collection[str]) -> tuple[str, ...]:

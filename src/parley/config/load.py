@@ -160,6 +160,10 @@ class Loader:
             return before
         return ResolvedSettings(values, before.settings if settings == before.settings else settings)
 
+    def absolute(self, cwd: str) -> str:
+        """Return a working directory as an absolute path. A relative path begins in the directory of the server."""
+        return _absolute(cwd, self._server_dir)
+
     def store_settings(self) -> StoreSettings:
         """Return the settings for the store, from config.toml and the command line.
 

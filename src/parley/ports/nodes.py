@@ -24,6 +24,8 @@ class Node(Struct, frozen=True, kw_only=True):
     """`local` if the node has working directories of its own, `shared` if all nodes share a file system."""
     roots: tuple[str, ...] = ()
     """The directories below which the node can run turns. Empty means every directory that exists on the node."""
+    missing: tuple[str, ...] = ()
+    """The roots that do not exist now, for example because a file system is not mounted."""
     repositories: tuple[str, ...] = ()
     """The names of the repositories of which the node can create worktrees."""
     running: int = 0
@@ -50,6 +52,8 @@ class NodeLoad(Struct, frozen=True, kw_only=True):
 
     running: int
     is_draining: bool
+    missing: tuple[str, ...] = ()
+    """The roots of the node that do not exist now."""
 
 
 class Placement(Protocol):

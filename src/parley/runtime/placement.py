@@ -44,11 +44,15 @@ def choose_node(
     offering = [
         node for node in nodes if node.mode == mode and _offers(node, directory, here, exists_here=exists_here)
     ]
-    able = [node for node in offering if node.is_alive and not node.is_draining and node.id not in refused]
+    able = [
+        node
+        for node in offering
+        if node.is_alive and not node.is_draining and node.id not in refused and not _is_missing(node, directory)
+    ]
     if mode != "shared" and any(node.id == assigned for node in able):
         able = [node for node in able if node.id == assigned]
     if not able:
-        described = [_described(node, refused) for node in offering]
+        described = [_described(node, directory, refused) for node in offering]
         if assigned is not None and not any(node.id == assigned for node in offering):
             described.append(f"{assigned} (not running)")
         if directory.repository is not None:
@@ -71,9 +75,18 @@ def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: 
     return node.id == assigned if assigned is not None else node.id == here and exists_here
 
 
-def _described(node: Node, refused: Collection[str]) -> str:
+def _is_missing(node: Node, directory: WorkingDirectory) -> bool:
+    """Return whether the roots of a node that contain a directory do not exist now."""
+    if directory.repository is not None or not node.roots:
+        return False
+    return not is_below_any(posixpath.normpath(directory.path), set(node.roots) - set(node.missing))
+
+
+def _described(node: Node, directory: WorkingDirectory, refused: Collection[str]) -> str:
     if not node.is_alive:
         return f"{node.id} (not running)"
     if node.is_draining:
         return f"{node.id} (stopping)"
+    if _is_missing(node, directory):
+        return f"{node.id} (the root does not exist there now)"
     return f"{node.id} (does not answer)" if node.id in refused else node.id

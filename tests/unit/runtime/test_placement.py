@@ -55,6 +55,10 @@ def chosen(nodes: list[Node], **options: Any) -> str:
         pytest.param([node("a", "/work", is_draining=True), node("b", "/work")], {}, "b", id="a draining node"),
         pytest.param([node("a", "/work"), node("b", "/work")], {"refused": {"a"}}, "b", id="a node that refused"),
         pytest.param(
+            [node("a", "/work", missing=("/work",)), node("b", "/work")], {}, "b", id="a root that is not mounted"
+        ),
+        pytest.param([node("a", "/work", "/x", missing=("/x",))], {}, "a", id="another root is not mounted"),
+        pytest.param(
             [node("a", mode="shared", running=9), node("b", mode="shared")],
             {"mode": "shared", "assigned": "a"},
             "b",
@@ -95,6 +99,7 @@ def test_the_directory_decides_first_then_the_load(
         ([node("a")], {"assigned": "gone"}, "gone (not running)"),
         ([node("a"), node("b", "/work", is_draining=True)], {}, "b (stopping)"),
         ([node("a"), node("b", "/work")], {"refused": {"b"}}, "b (does not answer)"),
+        ([node("b", "/work", missing=("/work",))], {}, "b (the root does not exist there now)"),
     ],
 )
 def test_the_error_names_the_directory_and_the_nodes_that_announced_it(

@@ -36,6 +36,8 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
         )
     conversation = call.conversation_for_command(args.conversation_id)
     overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
+    if overrides.cwd is not None:  # another process may run the turn
+        overrides = replace(overrides, cwd=call.session.loader.absolute(overrides.cwd))
     if overrides != SettingsOverrides() and call.principal.role < Role.ADMIN:
         current = (await call.conversation(args.conversation_id)).settings
         overrides = allowed_overrides(call.principal, overrides, call.session.loader, current=current)

@@ -66,11 +66,12 @@ async def announce(db: Connection, node: Node, number: int, former: int | None) 
 async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> None:
     """Store the load of the node of the lease holder `number`, if it has changed."""
     await db.execute(
-        "UPDATE nodes SET running = $2, is_draining = $3"
-        " WHERE holder = $1 AND (running, is_draining) IS DISTINCT FROM ($2::integer, $3::boolean)",
+        "UPDATE nodes SET running = $2, is_draining = $3, missing = $4 WHERE holder = $1"
+        " AND (running, is_draining, missing) IS DISTINCT FROM ($2::integer, $3::boolean, $4::bytea[])",
         number,
         load.running,
         load.is_draining,
+        [root.encode(errors="surrogateescape") for root in load.missing],
     )
 
 
@@ -86,7 +87,7 @@ async def all_nodes(db: Connection) -> list[Node]:
 
 async def _nodes(db: Connection, condition: str, *arguments: int | None) -> list[Node]:
     rows = await db.fetch(
-        "SELECT n.id, n.url, n.version, n.mode, n.roots, n.running, n.is_draining, n.repositories,"
+        "SELECT n.id, n.url, n.version, n.mode, n.roots, n.running, n.is_draining, n.repositories, n.missing,"
         f" h.number IS NOT NULL AND {ALIVE}"
         f" FROM nodes n LEFT JOIN holders h ON h.number = n.holder WHERE {condition} ORDER BY n.id",
         *arguments,
@@ -101,7 +102,8 @@ async def _nodes(db: Connection, condition: str, *arguments: int | None) -> list
             running=row[5],
             is_draining=row[6],
             repositories=tuple(row[7]),
-            is_alive=row[8],
+            missing=tuple(root.decode(errors="surrogateescape") for root in row[8]),
+            is_alive=row[9],
         )
         for row in rows
     ]

@@ -316,6 +316,12 @@ async def m007_repositories(db: Connection) -> None:
     await db.execute("ALTER TABLE nodes ADD COLUMN repositories text[] NOT NULL DEFAULT '{}'")
 
 
+@_migration
+async def m008_missing_roots(db: Connection) -> None:
+    """Add the roots of each node that do not exist now."""
+    await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
+
+
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
     extension.
