@@ -12,7 +12,7 @@ from kit.clients.page import chromium
 from kit.servers.http_server import HttpServer
 from parley.testing import ScriptedModel
 
-ASKING = 'approval_policy = "untrusted"\nsandbox_mode = "workspace-write"\n'
+ASKING = 'approval_policy = "untrusted"\nsandbox_mode = "workspace-write"\nshow_raw_agent_reasoning = true\n'
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -23,7 +23,7 @@ async function begin() {
     const account = credential ? await signIn(credential).catch((error) => ((problem = error.message), currentAccount())) : await currentAccount()
     if (account) return start(account)
   } catch {
-    fill(root, h("main", { class: "sign-in" }, h("h1", null, "Parley"), h("p", { role: "alert" }, "The server cannot be reached. Trying again…")))
+    fill(root, h("div", { class: "sign-in" }, h("h1", null, "Parley"), h("p", { role: "alert" }, "The server cannot be reached. Trying again…")))
     setTimeout(() => void begin(), 2000)
     return
   }
@@ -95,7 +95,7 @@ function start(account) {
   const head = h(
     "header",
     { class: "app-head" },
-    h("span", { class: "brand" }, "Parley"),
+    h("h1", { class: "brand" }, "Parley"),
     connectionBar(connection),
     h("span", { class: "spring" }),
     "Notification" in globalThis && bell,
@@ -104,7 +104,7 @@ function start(account) {
   )
   const side = h("div", { class: "side" }, head, listView.node)
   const welcome = h("div", { class: "welcome" }, h("p", null, "Choose a conversation, or start a new one."), h("p", { class: "hint" }, h("kbd", null, "n"), " new  ", h("kbd", null, "/"), " search  ", h("kbd", null, "?"), " all keys"))
-  const main = h("main", { class: "main" }, place)
+  const main = h("div", { class: "main" }, place)
   fill(root, side, main)
   root.dataset.bound = String(account.conversation_id !== null)
 

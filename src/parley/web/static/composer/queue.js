@@ -55,7 +55,7 @@ export class Queue {
       h(
         "div",
         { class: "queue-head" },
-        h("h3", null, paused ? "Queue, paused" : "Queue"),
+        h("p", { class: "queue-title" }, paused ? "Queue, paused" : "Queue"),
         paused && may && h("button", { type: "button", class: "button small", onclick: () => void this.run("queueResume", {}) }, "Resume"),
       ),
       h("ol", null, ...messages.map((message) => this.row(message, may))),

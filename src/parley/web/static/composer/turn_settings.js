@@ -29,7 +29,7 @@ export class TurnSettings {
       h(
         "div",
         { class: "panel" },
-        h("h3", null, "From the next turn on"),
+        h("p", { class: "panel-title" }, "From the next turn on"),
         field("Model", this.model),
         field("Approvals", this.policy),
         field("Sandbox", this.sandbox),

@@ -21,7 +21,7 @@ export function signInForm(problem, done) {
     }
   }
   return h(
-    "main",
+    "div",
     { class: "sign-in" },
     h("h1", null, "Parley"),
     h("p", null, "Sign in with a one-time code. ", h("code", null, "parley serve --sign-in"), " prints a new address with a code. A token works as well."),

@@ -46,7 +46,7 @@ export function blockNode(token) {
     case "def":
       return null
     case "heading":
-      return h(/** @type {"h3"} */ (`h${Math.min(6, token.depth + 2)}`), { dir: "auto" }, ...inline(token.tokens))
+      return h(/** @type {"h3"} */ (`h${Math.max(2, token.depth)}`), { dir: "auto" }, ...inline(token.tokens))
     case "paragraph":
       return h("p", { dir: "auto" }, ...inline(token.tokens))
     case "text":

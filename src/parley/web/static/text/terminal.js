@@ -101,6 +101,7 @@ export class TerminalText {
   /** @private */
   feed() {
     this.drawLine()
+    this.node.append("\n")
     this.line = []
     this.width = this.column = 0
     this.node = this.newLine()
@@ -123,8 +124,7 @@ export class TerminalText {
   /** @private */
   drawLine() {
     if (!this.line.length) {
-      if (!this.node.querySelector(".gap")) this.node.replaceChildren("\n")
-      else this.node.append("\n")
+      if (!this.node.querySelector(".gap")) this.node.replaceChildren()
       return
     }
     let room = LONGEST_LINE
@@ -136,7 +136,6 @@ export class TerminalText {
     }
     if (this.width > LONGEST_LINE)
       nodes.push(h("span", { class: "gap" }, ` … ${(this.width - LONGEST_LINE).toLocaleString()} more characters in this line`))
-    nodes.push("\n")
     this.node.replaceChildren(...nodes)
   }
 }

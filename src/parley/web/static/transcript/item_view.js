@@ -72,7 +72,7 @@ function userMessage(item, context) {
       h("button", { type: "button", class: "button quiet small", onclick: () => context.edit(item) }, icon("edit"), "Edit and resend"),
       h("button", { type: "button", class: "button quiet small", onclick: () => context.fork(item) }, "Fork from here"),
     )
-  const head = h("h3", { class: "who" }, sender, h("span", { class: "branch-switch" }))
+  const head = h("p", { class: "who" }, sender, h("span", { class: "branch-switch" }))
   return fixed(h("div", { class: "user", "data-message": item.id }, head, body, actions))
 }
 
@@ -207,7 +207,7 @@ function planNode(item) {
   return h(
     "section",
     { class: "plan", "aria-label": "Plan" },
-    h("h3", null, "Plan"),
+    h("p", { class: "plan-title" }, "Plan"),
     item.explanation && h("p", { dir: "auto" }, ...visible(item.explanation)),
     h(
       "ol",

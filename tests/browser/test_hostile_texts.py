@@ -1,0 +1,118 @@
+"""Texts from models, commands and files are shown as text, however they look."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from kit.clients.page import DESKTOP, open_page
+from kit.clients.shell_turns import sh
+from kit.servers.http_server import HttpServer
+from parley.testing import Call, Pieces, Reasoning, ScriptedModel
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+
+MARKUP = """<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1"> <b>not bold</b>
+
+<iframe srcdoc="<script>parent.pwned = 1</script>"></iframe>
+
+[click](javascript:window.pwned=1) [data](data:text/html,<script>1</script>) [good](https://example.org/a?b=c)
+[tricky](java\tscript:window.pwned=1) <javascript:window.pwned=1> ![picture](https://example.org/pixel.png)
+
+- [ ] <svg onload=window.pwned=1>
+
+| <u>a</u> | [x](vbscript:1) |
+| --- | --- |
+| <style>*{display:none}</style> | `<i>` |
+
+```html" onclick="window.pwned=1
+<script>window.pwned = 1</script>
+```
+"""
+BIDI = "rm -rf /tmp/x \u202e# txt.elif a ylno\u202c \u2066\u200b\x07end"
+ESCAPES = (
+    r"printf '\033]0;title\007\033[31mred\033[0m \033[2J\033[10;10Hmoved "
+    r"\033]8;;http://example.org\033\\link\033]8;;\033\\ "
+    r"\n 10%%\r100%%\n<b>&amp;\n'"
+)
+
+
+async def test_markup_and_links_are_text(browser: Browser, server: HttpServer, model: ScriptedModel) -> None:
+    model.says(Reasoning(MARKUP), Pieces(MARKUP, 7))
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send(MARKUP)
+        await user.sees_state("Done")
+        await user.transcript.locator("details.reasoning summary").click()
+        agent = user.transcript.locator(".agent")
+        await expect(agent).to_contain_text('<img src=x onerror="window.pwned = 1">')
+
+        addresses = await user.transcript.locator("a:not(.permalink)").evaluate_all(
+            "links => links.map(link => link.getAttribute('href'))"
+        )
+        assert set(addresses) == {"https://example.org/a?b=c", "https://example.org/pixel.png"}
+        assert await user.page.evaluate("window.pwned") is None
+        forbidden = "script, iframe, style, svg[onload], b, u, i, img, [onclick], [onerror]"
+        assert await user.transcript.locator(f":is({forbidden})").count() == 0
+        await expect(agent.locator("code").last).to_have_text("<script>window.pwned = 1</script>")
+
+
+async def test_the_command_to_approve_shows_every_character(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(Call("shell", {"command": ["bash", "-c", BIDI]}))
+    async with open_page(browser, server, **DESKTOP) as user:
+        conversation = await user.start_conversation()
+        await user.send("go")
+        await user.sees_state("Waiting for you")
+
+        shown = user.transcript.locator("pre.command-text")
+        await expect(shown).to_have_text(
+            "rm -rf /tmp/x ⟨U+202E⟩# txt.elif a ylno⟨U+202C⟩ ⟨U+2066⟩⟨U+200B⟩⟨U+0007⟩end"
+        )
+        await user.page.evaluate("location.hash = ''")
+        card = user.page.locator(".waiting-card pre.command-text")
+        await expect(card).to_contain_text("⟨U+202E⟩# txt.elif")
+        await user.page.locator(".waiting-card").get_by_role("button", name="Deny", exact=True).click()
+        await user.open(conversation)
+        await user.sees("Denied by page")
+
+
+async def test_terminal_output_is_text_with_colours(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(sh("call", f"{ESCAPES}; exit 1"))
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        await user.button("Approve").click()
+        await user.sees_state("Done")
+
+        terminal = user.transcript.locator(".terminal")
+        await expect(terminal).to_contain_text("100%\n<b>&amp;\n")
+        assert await terminal.inner_text() == "red moved link \n100%\n<b>&amp;\n"
+        await expect(terminal.locator(".fg-1")).to_have_text("red")
+        assert await terminal.locator("a, b").count() == 0
+
+
+async def test_texts_of_ten_megabytes_are_shown_in_parts(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    long_line = "x" * 10_000_000
+    model.says(long_line[:3_000_000], sh("call", "head -c 10000000 /dev/zero | tr '\\0' y; exit 1"))
+    client = await server.client(capabilities={"elicitation": {}})
+    conversation = await client.create()
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.open(conversation)
+        await client.say(conversation, long_line)
+        await user.button("Approve").click()
+        await user.sees_state("Done")
+
+        sizes = await user.transcript.locator(".user .plain, .agent, .terminal").evaluate_all(
+            "nodes => nodes.map(node => node.textContent.length)"
+        )
+        assert len(sizes) == 4
+        assert max(sizes) < 60_000
+        await expect(user.transcript.locator(".user .more")).to_contain_text("10.0 million characters left")
+        await expect(user.transcript.locator(".terminal .gap").first).to_be_visible()
+        assert await user.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
