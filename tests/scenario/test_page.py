@@ -15,10 +15,13 @@ import pytest_asyncio
 
 from kit.clients.http_client import HttpReply, raw_exchange
 from kit.clients.reading import until_state
-from kit.clients.requests import ping, pong
+from kit.clients.requests import ping, pong, tool
+from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.system.waiting import until
 from parley.app.tokens import create_token
+from parley.ports.store import Query
+from parley.server.context import LOCAL_USER
 from parley.server.http.sign_ins import CODE_SECONDS, IDLE_SECONDS, MOST_CODES, MOST_OF_TOKEN
 from parley.testing import HOLD, ScriptedModel
 from parley.web.assets import PageAssets, read_files
@@ -352,6 +355,53 @@ async def test_the_page_learns_who_is_signed_in(server: HttpServer) -> None:
     assert code_of(before) == (401, "unauthorized")
     assert (after.status, after.json["role"], "secret" in after.json) == (200, "admin", False)
     assert (wrong.status, wrong.headers["Allow"]) == (405, "GET, POST, DELETE")
+
+
+@pytest.mark.promises("page.token", "approvals.from")
+async def test_a_person_with_a_code_reads_for_local_clients_but_is_no_local_client(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    config = 'approval_policy = "untrusted"\n[approvals]\nfrom = "local"\n'
+    async with HttpServer(parley_model, tmp_path / "home", config=config, page_files=FILES) as server:
+        browser, other = await server.browser(), await server.browser()
+        await browser.initialize()
+        await other.initialize()
+        parley_model.says("Done.")
+        conversation = await browser.create()
+        await browser.say(conversation, "go")
+        seq = await until_state(browser, conversation, "idle")
+        await browser.call("conversationMarkRead", conversation_id=conversation, seq=seq)
+        (listed,) = (await other.call("conversationsList"))["conversations"]
+        store = server.server.store
+        (local,) = (await store.find(Query(viewer=LOCAL_USER.viewer))).items
+
+        parley_model.says(sh("c1", "touch made"))
+        await browser.say(conversation, "make it")
+        await until_state(other, conversation, "asking")
+        (approval,) = (await browser.call("approvalsList"))["approvals"]
+        arguments = {"approval_id": approval["approval_id"], "decision": "approved"}
+        answered = await browser.post(tool(9, "approvalAnswer", arguments))
+
+    assert (listed["unread"], local.unread) == (False, False)
+    assert answered.json["result"]["structuredContent"]["code"] == "may_not_answer"
+
+
+@pytest.mark.promises("page.secrets")
+async def test_no_answer_with_secrets_or_conversations_may_be_cached(server: HttpServer) -> None:
+    browser, admin = await server.browser(), await server.client()
+    replies = [
+        await browser.initialize(),
+        await browser.post(ping(1)),
+        await browser.fetch("/sign-in"),
+        await browser.fetch("/sign-in", Parley_Page_Secret=None),
+        await browser.fetch("/push", method="PUT", body=b"{}"),
+        await browser.sign_in(code=await server.new_code()),
+        await browser.sign_in(code="wrong"),
+        await browser.fetch("/sign-in", method="DELETE"),
+        await admin.post(ping(1)),
+    ]
+
+    assert [one.headers["Cache-Control"] for one in replies] == ["no-store"] * len(replies)
 
 
 # --- tokens --------------------------------------------------------------------------------
