@@ -34,7 +34,7 @@ export function fileDiff(file, { comments, cwd = "" }) {
   const details = h("details", { class: "file", open: file.added + file.deleted <= FIRST_LINES }, head, body)
   const build = () => {
     if (body.childNodes.length || !details.open) return
-    body.append(diffTable(file, comments))
+    body.append(diffTable({ ...file, path: shown }, comments))
   }
   details.addEventListener("toggle", build)
   build()
