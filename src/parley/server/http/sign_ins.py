@@ -12,7 +12,7 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -112,12 +112,9 @@ class SignIns:
         """
         now = self._now()
         code = secrets.token_urlsafe(24)
-        codes = [one for one in await self._store.sign_ins() if one.is_code]
-        codes.sort(key=lambda one: one.created_at)
-        outdated = [one.digest for one in codes if not self._is_valid(one)]
-        surplus = [one.digest for one in codes[: max(0, len(codes) - MOST_CODES + 1)]]
-        if outdated or surplus:
-            await self._store.remove_sign_ins({*outdated, *surplus})
+        codes = sorted((one for one in await self._store.sign_ins() if one.is_code), key=lambda one: one.created_at)
+        if surplus := [one.digest for one in codes[: max(0, len(codes) - MOST_CODES + 1)]]:
+            await self._store.remove_sign_ins(surplus)
         await self._store.save_sign_in(StoredSignIn(digest=token_digest(code), created_at=now, used_at=now))
         return code
 
@@ -286,16 +283,19 @@ class SignIns:
     # --- the store ---------------------------------------------------------------------
 
     async def reload(self) -> None:
-        """Load the sign-ins from the store, and end those that were removed there.
+        """Load the sign-ins from the store, end those that were removed there, and remove outdated ones.
 
         Raises:
-            StoreError: the store cannot be read.
+            StoreError: the store cannot be read or changed.
         """
         began = self._now()
         known = set(self._sign_ins)
+        stored = await self._store.sign_ins()
+        if outdated := [one.digest for one in stored if not self._is_valid(one)]:
+            await self._store.remove_sign_ins(outdated)
         read = {
             one.digest: one
-            for one in await self._store.sign_ins()
+            for one in stored
             if not one.is_code and self._is_valid(one) and one.digest not in self._signed_out
         }
         for digest in known - set(read):
@@ -316,7 +316,6 @@ class SignIns:
             self._wake.clear()
             try:
                 await self._store_uses()
-                await self._remove_outdated()
                 await self.reload()
             except StoreError as error:
                 limited_log.warning("the sign-ins of the page cannot be stored or read: %s", error)
@@ -334,11 +333,6 @@ class SignIns:
             if (stored := self._sign_ins.get(digest)) is not None:
                 self._sign_ins[digest] = replace(stored, used_at=at)
             self._used.pop(digest, None)
-
-    async def _remove_outdated(self) -> None:
-        outdated: Sequence[bytes] = [one.digest for one in await self._store.sign_ins() if not self._is_valid(one)]
-        if outdated:
-            await self._store.remove_sign_ins(outdated)
 
     def _forget(self, digest: bytes) -> None:
         self._signed_out[digest] = self._now()
