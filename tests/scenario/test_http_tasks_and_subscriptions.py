@@ -90,7 +90,7 @@ async def test_a_task_survives_the_server_that_was_killed(parley_model: Scripted
     assert "server" in results[1]["content"][0]["text"]
 
 
-@pytest.mark.promises("modern.task-create", "modern.task-get", "modern.task-update")
+@pytest.mark.promises("modern.task-create", "modern.task-get", "modern.task-update", "modern.headers")
 async def test_a_task_without_a_session(server: HttpServer, parley_model: ScriptedModel) -> None:
     capabilities = {**ASKABLE, "extensions": {TASKS_EXTENSION: {}}}
     client = await server.modern_client(capabilities=capabilities)
@@ -108,10 +108,12 @@ async def test_a_task_without_a_session(server: HttpServer, parley_model: Script
     done = (await client.ask("tasks/get", named)).json["result"]
     plain = await server.modern_client()
     refused = await plain.ask("tasks/get", named)
+    by_header = [await client.ask("tasks/get", named, Mcp_Name=given) for given in (task["taskId"], "other")]
 
     assert (task["resultType"], asking["status"], updated.status) == ("task", "input_required", 200)
     assert (done["status"], done["result"]["content"][0]["text"]) == ("completed", "Done.")
     assert (refused.status, refused.json["error"]["code"]) == (400, -32021)
+    assert (by_header[0].status, by_header[1].json["error"]["code"]) == (200, -32020)
     assert (server.work / "made").exists()
 
 

@@ -53,9 +53,10 @@ _RETRY_AFTER: Final = {
 _ARRAY: Final = re.compile(rb"\s*\[")
 
 
-class _Named(Struct):
+class _Named(Struct, rename="camel"):
     name: str = ""
     uri: str = ""
+    task_id: str = ""
 
 
 _array_decoder: Final = msgspec.json.Decoder(list[Raw])
@@ -73,7 +74,7 @@ class PostedMessage(Struct, frozen=True):
     """True if the message is answered with a stream of messages."""
     method: str = ""
     name: str = ""
-    """The `name` or the `uri` in the parameters; empty if there is none."""
+    """The `name`, the `uri` or the `taskId` in the parameters; empty if there is none."""
     version: Any = UNSET
     """The version in `_meta`; UNSET if there is none."""
     params: Raw | UnsetType = UNSET
@@ -139,7 +140,7 @@ def _name(message: Message) -> str:
         named = _Named() if message.params is UNSET else decode_lenient(_named_decoder, message.params)
     except msgspec.DecodeError:
         return ""
-    return named.name or named.uri
+    return named.name or named.uri or named.task_id
 
 
 def refusal(error: RequestRefused, request_id: RequestId | None = None) -> HttpAnswer:

@@ -37,6 +37,7 @@ from parley.wire.modern import MISSING_CAPABILITY, MODERN_VERSION, UNSUPPORTED_V
 from parley.wire.prompts import GetPromptParams
 from parley.wire.resources import ReadResourceParams
 from parley.wire.subscriptions import ListenParams
+from parley.wire.tasks import CancelTaskParams, GetTaskParams, UpdateTaskParams
 
 __all__ = ["StatelessRequests"]
 
@@ -46,6 +47,8 @@ STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply", "conversationStream"}
 STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
 NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
 """The methods whose `name` or `uri` is also in a header."""
+TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
+"""The methods whose `taskId` may also be in this header."""
 
 _STATUSES: Final = {
     METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -282,7 +285,7 @@ def _refusal(request: HttpRequest, message: PostedMessage, request_id: RequestId
 def _wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
     """Return a description of the first invalid header that repeats a value of the body; None if all are valid."""
     expected = {PROTOCOL_VERSION: message.version, METHOD: message.method}
-    if message.method in NAMED_METHODS:
+    if message.method in NAMED_METHODS or (message.method in TASK_METHODS and request.header(NAME)):
         expected[NAME] = message.name
     for header, value in expected.items():
         given = request.header(header)
