@@ -13,7 +13,9 @@ from bench.conversations import idle_memory, opening
 from bench.http import http
 from bench.latency import latency
 from bench.loading import loading
+from bench.million import million
 from bench.model import running_model
+from bench.nodes import failover, idle_conversations, node_latency
 from bench.patches import patches
 from bench.peers import fetch_peers
 from bench.pipe import Gone
@@ -56,6 +58,10 @@ MEASURES: dict[str, Measure] = {
     "patch": lambda url, peers, times: patches(url, repetitions=times),
     "store": lambda url, peers, times: store(repetitions=times),
     "postgres": lambda url, peers, times: postgres(repetitions=times),
+    "node-latency": lambda url, peers, times: node_latency(),
+    "failover": lambda url, peers, times: failover(),
+    "idle": lambda url, peers, times: idle_conversations(url),
+    "million": lambda url, peers, times: million(),
 }
 
 

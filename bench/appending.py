@@ -1,17 +1,20 @@
-"""Producers that append events to a store and wait for each acknowledgement."""
+"""Producers that append events to a store and wait for each acknowledgement, and the rows of their results."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
+from bench.report import Row
+from bench.servers import Parley
 from parley.conversation.log import Entry
 from parley.ports.store import Lease, Store, Summary
 from parley.wire.ids import ConversationId, Seq
 
-__all__ = ["BODY", "PRODUCERS", "SECONDS", "Appended", "append_events", "names", "summary", "who"]
+__all__ = ["BODY", "PRODUCERS", "SECONDS", "Appended", "append_events", "names", "rows_of", "summary"]
 
 PRODUCERS: Final = (1, 100)
 SECONDS: Final = 3.0
@@ -64,6 +67,35 @@ def summary(updated_at: float) -> Summary:
     return Summary(title="A title", cwd="/work", model="gpt-5", state="running", updated_at=updated_at)
 
 
-def who(producers: int) -> str:
-    """Return a number of producers in words."""
-    return "1 producer" if producers == 1 else f"{producers} producers"
+def rows_of(
+    what: str,
+    producers: int,
+    runs: Sequence[Appended],
+    baseline: str,
+    bare: Sequence[float],
+    *,
+    share: float | None,
+    notes: tuple[str, ...] = (),
+) -> list[Row]:
+    """Return the rows of the best run and of the best rate of a baseline, which writes the same rows.
+
+    `share` is the minimum rate as a share of the rate of the baseline; None if there is no budget.
+    """
+    run, most = max(runs), max(bare)
+    who = "1 producer" if producers == 1 else f"{producers} producers"
+    return [
+        Row(
+            what=f"{what}, {who}",
+            unit="/s",
+            values={Parley.name: run.a_second, baseline: most},
+            budget=None if share is None else f"≥ {share} × {baseline}",
+            kept=None if share is None else run.a_second >= share * most,
+            notes=(
+                f"{run.a_second / most:.2f} × {baseline}, which writes the same rows, {producers} at a time",
+                f"acknowledged after {run.p50 * 1000:.2f} ms (p50) and {run.p99 * 1000:.2f} ms (p99);"
+                f" best of {len(runs)}",
+                *notes,
+            ),
+        ),
+        Row(what=f"{what}, {who}, acknowledgement, p50", unit="ms", values={Parley.name: run.p50 * 1000}),
+    ]

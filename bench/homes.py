@@ -23,7 +23,7 @@ from parley.wire.events import AgentMessage, TaskComplete, TaskStarted, UserMess
 from parley.wire.ids import ConversationId, EventId, MessageId
 from parley.wire.items import TextItem
 
-__all__ = ["fill", "keep_long"]
+__all__ = ["fill", "keep_long", "write_conversations"]
 
 
 def keep_long(home: Path, *, messages: int) -> str:
@@ -40,12 +40,19 @@ def fill(home: Path, *, conversations: int) -> None:
 
 async def _keep(home: Path, *, conversations: int, messages: int) -> list[ConversationId]:
     store = SqliteStore(str(home))
-    ids = [ConversationId(f"00000000-0000-4000-8000-{number:012}") for number in range(conversations)]
     try:
-        for first in range(0, conversations, PAGE):
-            await asyncio.gather(*(_write(store, one, messages) for one in ids[first : first + PAGE]))
+        return await write_conversations(store, conversations, messages=messages)
     finally:
         await store.close()
+
+
+async def write_conversations(
+    store: Store, conversations: int, *, messages: int = 1, at_once: int = PAGE
+) -> list[ConversationId]:
+    """Write conversations with one turn each, `at_once` at the same time. Return their ids."""
+    ids = [ConversationId(f"00000000-0000-4000-8000-{number:012}") for number in range(conversations)]
+    for first in range(0, conversations, at_once):
+        await asyncio.gather(*(_write(store, one, messages) for one in ids[first : first + at_once]))
     return ids
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "delta_event",
     "deltas_of",
     "running_model",
+    "running_model_process",
 ]
 
 DELTA: Final = "abcdefg "
@@ -78,10 +79,21 @@ def running_model() -> Iterator[str]:
     Yields:
         The base URL of the model.
     """
+    with running_model_process() as (base_url, _):
+        yield base_url
+
+
+@contextmanager
+def running_model_process() -> Iterator[tuple[str, int]]:
+    """Run the model as `running_model` does.
+
+    Yields:
+        The base URL of the model, and the id of its process.
+    """
     command = (sys.executable, "-m", "bench.model")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().decode().strip()
+        yield process.stdout.readline().decode().strip(), process.pid
 
 
 # --- the events of the API -------------------------------------------------------------

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any, Final
 
-from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, names, summary, who
-from bench.report import NotAvailable, Row
-from bench.servers import ON_DISK, Parley
+from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, names, rows_of, summary
+from bench.database import postgres_server
+from bench.report import Row
 from parley.stores.postgres.rows import searchable
 from parley.stores.postgres.store import PostgresStore
 
@@ -24,7 +20,6 @@ SHARE: Final = {1: None, 100: 0.6}
 None means that there is no budget.
 """
 ASYNCPG: Final = "bare asyncpg"
-TESTS: Final = Path(__file__).parents[1] / "tests"
 
 
 def postgres(*, repetitions: int) -> list[Row]:
@@ -33,22 +28,10 @@ def postgres(*, repetitions: int) -> list[Row]:
     Raises:
         NotAvailable: PostgreSQL is not installed.
     """
-    sys.path.append(str(TESTS))
-    from kit.servers.postgres import PostgresServer, no_postgres
-
-    if (why := no_postgres()) is not None:
-        raise NotAvailable(why)
-    with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
-        os.chmod(directory, 0o755)  # the server runs as another user
-        server = PostgresServer(Path(directory, "server"), fsync=True)
-        server.create()
-        server.start()
-        try:
-            return [
-                row for producers in PRODUCERS for row in asyncio.run(_measured(server.url, producers, repetitions))
-            ]
-        finally:
-            server.remove()
+    with postgres_server() as (server, _):
+        return [
+            row for producers in PRODUCERS for row in asyncio.run(_measured(server.url, producers, repetitions))
+        ]
 
 
 async def _measured(url: str, producers: int, repetitions: int) -> list[Row]:
@@ -56,21 +39,8 @@ async def _measured(url: str, producers: int, repetitions: int) -> list[Row]:
     for _ in range(repetitions):
         runs.append(await _run(url, producers))
         bare.append(await _bare(url, producers))
-    run, most, share = max(runs), max(bare), SHARE[producers]
-    return [
-        Row(
-            what=f"durable events in PostgreSQL, {who(producers)}",
-            unit="/s",
-            values={Parley.name: run.a_second, ASYNCPG: most},
-            budget=None if share is None else f"≥ {share} × {ASYNCPG}",
-            kept=None if share is None else run.a_second >= share * most,
-            notes=(
-                f"{run.a_second / most:.2f} × {ASYNCPG}, which writes the same rows in statements of {producers}",
-                f"acknowledged after {run.p50 * 1000:.2f} ms at the median,"
-                f" {run.p99 * 1000:.2f} ms at the 99th percentile; best of {repetitions}",
-            ),
-        )
-    ]
+    what = "durable events in PostgreSQL"
+    return rows_of(what, producers, runs, ASYNCPG, bare, share=SHARE[producers])
 
 
 async def _run(url: str, producers: int) -> Appended:

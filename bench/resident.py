@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import selectors
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from bench.pipe import Gone
-from bench.servers import MODEL, Parley
+from bench.servers import MODEL, Parley, process_cpu_seconds
 
 __all__ = ["HttpPeer", "Resident", "resident", "until_all_ended"]
 
@@ -23,6 +24,7 @@ READ_BYTES: Final = 1024 * 1024
 PATIENCE_SECONDS: Final = 120.0
 DELTA: Final = b'"method":"agent_message_delta"'
 END: Final = b'"method":"task_complete"'
+SNAPSHOT: Final = b'"method":"notifications/initial_state"'
 _SETTINGS: Final = ("serve.requests_per_second=0", "serve.max_connections=4096")
 
 
@@ -34,7 +36,12 @@ class Resident:
         self.environ, self.work, self.pid = environ, work, process.pid
         if not (line := process.stdout.readline()):
             raise Gone("parley serve did not start")
+        self.process = process
         self.url, self.token = (json.loads(line)[name] for name in ("url", "token"))
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used, in seconds."""
+        return process_cpu_seconds(self.pid)
 
     def resident_kib(self) -> int:
         """Return the resident memory of the process, in KiB."""
@@ -42,13 +49,18 @@ class Resident:
 
 
 @contextmanager
-def resident(base_url: str) -> Iterator[Resident]:
-    """Run a resident server with a new home until the block ends."""
-    overrides = [word for setting in _SETTINGS for word in ("-c", setting)]
+def resident(
+    base_url: str, *, env: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+) -> Iterator[Resident]:
+    """Run a resident server with a new home until the block ends.
+
+    `env` and `settings` are additional variables and values of the option `-c`.
+    """
+    overrides = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     with Parley().home(base_url) as (environ, work), (work.parent / "serve.log").open("wb") as errors:
         process = subprocess.Popen(
             (sys.executable, "-P", "-m", "parley", "serve", "--json", *overrides),
-            env=environ,
+            env={**environ, **(env or {})},
             cwd=work,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -75,6 +87,8 @@ class HttpPeer:
             "Accept: application/json, text/event-stream\r\n"
         )
         self._id = 0
+        self.name = ""
+        """The conversation that the client streams, if the caller has set it."""
         self._requests = self._connect()
         self.stream: socket.socket | None = None
         self._tail = b""
@@ -94,6 +108,9 @@ class HttpPeer:
         self._id += 1
         message = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}
         body = json.dumps(message).encode()
+        if select.select((self._requests,), (), (), 0)[0]:  # the server has closed the idle connection
+            self._requests.close()
+            self._requests = self._connect()
         head = f"POST /mcp HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n\r\n"
         self._requests.sendall(head.encode() + body)
         answer = self._until(self._requests, b"\r\n\r\n")
@@ -119,6 +136,23 @@ class HttpPeer:
         self.stream = self._connect()
         self.stream.sendall(f"GET /mcp HTTP/1.1\r\n{self._head}\r\n".encode())
         self._until(self.stream, b"initial_state")
+
+    def follow_all(self, conversations: Sequence[str]) -> None:
+        """Stream conversations over one GET stream. Return when all snapshots have arrived."""
+        self.follow(conversations[0])
+        assert self.stream is not None
+        left = len(conversations) - 1
+        for one in conversations[1:]:
+            self.tool("conversationStream", conversation_id=one)
+            if select.select((self.stream,), (), (), 0)[0]:
+                left -= self.stream.recv(READ_BYTES).count(SNAPSHOT)
+        while left > 0:
+            left -= self.stream.recv(READ_BYTES).count(SNAPSHOT)
+
+    def until_ended(self) -> None:
+        """Read the stream until a turn has ended."""
+        while not self.read()[1]:
+            pass
 
     def say(self, conversation: str, text: str) -> None:
         content = [{"type": "text", "text": text}]

@@ -26,6 +26,7 @@ __all__ = [
     "PlainParley",
     "Running",
     "Server",
+    "process_cpu_seconds",
 ]
 
 MODEL: Final = "bench-model"
@@ -111,8 +112,13 @@ class Running(ABC):
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the process has used, in seconds."""
-        fields = Path(f"/proc/{self.pipe.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return process_cpu_seconds(self.pipe.pid)
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Server(ABC):

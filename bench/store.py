@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, summary, who
+from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, rows_of, summary
 from bench.report import BARE, Row
-from bench.servers import ON_DISK, Parley
+from bench.servers import ON_DISK
 from parley.stores.sqlite.database import open_home
 from parley.stores.sqlite.store import SqliteStore
 
@@ -36,38 +36,15 @@ def store(*, repetitions: int) -> list[Row]:
     """
     with tempfile.TemporaryDirectory(prefix="parley-bench-", dir=ON_DISK) as directory:
         sync_ms = sync_seconds(Path(directory, "synced")) * 1000
-        rows = []
+        rows: list[Row] = []
         for producers in PRODUCERS:
             runs, bare = [], []
             for number in range(repetitions):
                 runs.append(asyncio.run(_run(Path(directory, f"{producers}-{number}"), producers)))
                 bare.append(_bare(Path(directory, f"{producers}-{number}-bare"), producers))
-            rows += _rows(producers, max(runs), max(bare), sync_ms, repetitions)
+            note = f"one fdatasync of {SYNCED} bytes takes {sync_ms:.2f} ms"
+            rows += rows_of("durable events", producers, runs, BARE, bare, share=SHARE[producers], notes=(note,))
     return rows
-
-
-def _rows(producers: int, run: Appended, bare: float, sync_ms: float, repetitions: int) -> list[Row]:
-    share = SHARE[producers]
-    notes = (
-        f"{run.a_second / bare:.2f} × {BARE}, which writes the same rows in transactions of {producers} events",
-        f"acknowledged after {run.p50 * 1000:.2f} ms (p50) and {run.p99 * 1000:.2f} ms (p99)",
-        f"one fdatasync of {SYNCED} bytes takes {sync_ms:.2f} ms; best of {repetitions}",
-    )
-    return [
-        Row(
-            what=f"durable events, {who(producers)}",
-            unit="/s",
-            values={Parley.name: run.a_second, BARE: bare},
-            budget=None if share is None else f"≥ {share} × {BARE}",
-            kept=None if share is None else run.a_second >= share * bare,
-            notes=notes,
-        ),
-        Row(
-            what=f"acknowledgement of an event, {who(producers)}, p50",
-            unit="ms",
-            values={Parley.name: run.p50 * 1000},
-        ),
-    ]
 
 
 async def _run(home: Path, producers: int) -> Appended:
