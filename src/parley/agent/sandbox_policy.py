@@ -44,7 +44,7 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
         network=settings.network_access,
         unix_sockets=chosen.allow_unix_sockets,
         hidden=settings.withheld_paths,
-        installed=installed_paths(root.path for root in writable) if writable else (),
+        installed=(*installed_paths(root.path for root in writable), *settings.clones) if writable else (),
         mechanism=chosen.mechanism,
     )
 

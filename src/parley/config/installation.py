@@ -18,7 +18,6 @@ __all__ = [
     "add_installation",
     "installed_paths",
     "own_installation",
-    "protect_directory",
     "remove_cwd_from_sys_path",
 ]
 
@@ -53,23 +52,14 @@ disconnected, because the client's turns continue.
 """
 
 
-_protected: Final[dict[str, None]] = {}
-"""The directories of the server that commands must not write to, such as the clones of repositories."""
-
-
 def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the absolute paths where Parley is installed, and the directories of `protect_directory`.
+    """Return the absolute paths where Parley is installed.
 
     These are the paths of this process, the paths of relays, and each virtual environment with Parley that is
     directly in one of the `roots`. Some paths may not exist.
     """
     of_relays = (path for paths in _of_relays if os.path.lexists(paths[0]) for path in paths)
-    return tuple(dict.fromkeys((*own_installation(), *_protected, *of_relays, *_environments_in(roots))))
-
-
-def protect_directory(path: str) -> None:
-    """Make a directory read-only for all confined commands, even inside a writable directory."""
-    _protected[path] = None
+    return tuple(dict.fromkeys((*own_installation(), *of_relays, *_environments_in(roots))))
 
 
 def add_installation(paths: tuple[str, ...]) -> bool:

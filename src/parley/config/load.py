@@ -434,6 +434,7 @@ class Loader:
             include_plan_tool=values.get("include_plan_tool", False),
             tls_files=self._tls_files(values),
             repository=self._repository(values.get("repository")),
+            clones=self._clones(),
         )
         if settings.base_instructions is None and "experimental_instructions_file" in values:
             named = values["experimental_instructions_file"]
@@ -457,6 +458,19 @@ class Loader:
     def _repository_variables(self) -> frozenset[str]:
         """Return the names of the variables that contain passwords of repositories."""
         return frozenset(table["token_env"] for table in self._repository_tables().values() if "token_env" in table)
+
+    def _clones(self) -> tuple[str, ...]:
+        """Return the path of the directory with the clones, as it was given and without symbolic links."""
+        directory: str | None = (
+            merge(self._overrides.values, into=merge(self._file.values, into={}))
+            .get("workspace", {})
+            .get("directory")
+        )
+        if directory is None:
+            return ()
+        user = self._environ.get("HOME") or _home_of_account() or ""
+        path = os.path.join("/", user, directory.removeprefix("~/"), "repositories")
+        return tuple(dict.fromkeys((path, *_targets_of_links((path,)))))
 
     def _repository(self, name: str | None) -> str | None:
         """Check the name of the repository of a conversation, and return the name.

@@ -551,6 +551,10 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     servers, the token for HTTP clients, and the secret of the webhook. Only the server may read these variables.
     """
     include_plan_tool: bool
+    clones: tuple[str, ...] = ()
+    """The absolute path of the directory with the clones of repositories, as it was given and without symbolic
+    links. Commands must not write to it. Empty if there is no such directory.
+    """
     tls_files: tuple[str, ...] = ()
     """The absolute paths of the certificate and of the private keys that are named in the settings."""
 

@@ -293,7 +293,7 @@ class _Verified(NamedTuple):
 def _installed_paths(settings: Settings) -> tuple[str, ...]:
     if settings.sandbox_mode == "danger-full-access":
         return ()
-    return installed_paths((settings.cwd, *settings.workspace_write.writable_roots))
+    return (*installed_paths((settings.cwd, *settings.workspace_write.writable_roots)), *settings.clones)
 
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:

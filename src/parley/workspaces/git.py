@@ -61,6 +61,8 @@ _SETTINGS: Final = {
     "fetch.recurseSubmodules": "false",
     "gc.auto": "0",
     "http.followRedirects": "false",
+    "http.lowSpeedLimit": "1",
+    "http.lowSpeedTime": "60",
     "maintenance.auto": "false",
     "protocol.allow": "never",
     "protocol.ext.allow": "never",
@@ -129,6 +131,7 @@ class Remote(Struct, frozen=True, kw_only=True):
     @property
     def _ssh(self) -> str:
         options = ["BatchMode=yes", "IdentitiesOnly=yes", "IdentityAgent=none", "StrictHostKeyChecking=yes"]
+        options += ["ConnectTimeout=30", "ServerAliveInterval=15", "ServerAliveCountMax=4"]
         options += ["ForwardAgent=no", "ClearAllForwardings=yes", "PermitLocalCommand=no", "ControlMaster=no"]
         if self.ssh_known_hosts is not None:
             options.append(f"UserKnownHostsFile={self.ssh_known_hosts}")

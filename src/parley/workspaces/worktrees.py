@@ -24,7 +24,6 @@ from msgspec.structs import replace
 
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below_any
-from parley.config.installation import protect_directory
 from parley.config.types import Repository, Settings, WorkspaceSettings
 from parley.errors import (
     BRANCH_DIVERGED,
@@ -49,7 +48,9 @@ log = logging.getLogger(__name__)
 URGENT_SECONDS: Final = 10.0
 """The timeout for each Git command at the end of a turn that a shutdown has ended."""
 PUSH_SECONDS: Final = 120.0
-"""The timeout for the push at the end of a turn, in seconds. The next turn pushes again."""
+"""The timeout for a push, and for a fetch that is not the first one of its clone, in seconds. Other conversations
+wait for the fetch.
+"""
 LOCK_POLL_SECONDS: Final = 0.05
 STALE_LOCK_SECONDS: Final = 600.0
 """The age at which a lock file of Git in a clone is removed. Git holds such a lock for a moment only."""
@@ -238,6 +239,7 @@ class _Worktree:
         branches = {f"{branch_of(self._id)}*"} | ({f"{last.branch}*"} if last is not None else set())
         if head is None or last is None:
             branches.add(await self._base_branch())
+        is_first = not await asyncio.to_thread(os.path.isdir, os.path.join(self.clone, "refs/remotes/origin"))
         try:
             await self._network(
                 "fetch",
@@ -247,6 +249,7 @@ class _Worktree:
                 "--no-write-fetch-head",
                 "origin",
                 *(f"+refs/heads/{branch}:refs/remotes/origin/{branch}" for branch in sorted(branches)),
+                seconds=NETWORK_SECONDS if is_first else PUSH_SECONDS,
             )
         except GitFailed as error:
             if last is None or head is None or not await self._has(last.commit):
@@ -269,7 +272,7 @@ class _Worktree:
         return self._base_name
 
     async def _default_branch(self) -> str:
-        found = await self._network("ls-remote", "--symref", "origin", "HEAD")
+        found = await self._network("ls-remote", "--symref", "origin", "HEAD", seconds=PUSH_SECONDS)
         for line in found.splitlines():
             if line.startswith("ref: refs/heads/") and line.endswith("\tHEAD"):
                 return line.removeprefix("ref: refs/heads/").removesuffix("\tHEAD")
@@ -534,7 +537,7 @@ def _plain(last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
 
 
 def _make_directories(directory: str, hidden: tuple[str, ...]) -> None:
-    """Create the directories for clones and worktrees, and protect the clones from commands.
+    """Create the directories for clones and worktrees.
 
     Raises:
         GitFailed: commands could not read the worktrees.
@@ -545,8 +548,6 @@ def _make_directories(directory: str, hidden: tuple[str, ...]) -> None:
         raise GitFailed("workspace.directory is in a directory that commands cannot read, such as Parley's home")
     for name in ("", "repositories", "worktrees"):
         os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
-    for path in (directory, real):
-        protect_directory(os.path.join(path, "repositories"))
 
 
 def _names_in(folder: str) -> list[str]:

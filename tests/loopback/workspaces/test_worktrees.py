@@ -82,13 +82,15 @@ class Node:
         assert event is not None
         return event
 
-    async def run(self, script: str) -> str:
-        """Run a script as the model would, and return its output."""
+    async def run(self, script: str, *, settings: Settings | None = None) -> str:
+        """Run a script as the model would, with the settings of another conversation if they are given. Return its
+        output.
+        """
         printed = bytearray()
-        settings = self.settings
+        settings = settings or self.settings
         command = Command(
             argv=("sh", "-c", script),
-            cwd=str(self.tree),
+            cwd=settings.cwd,
             env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
             timeout_seconds=60,
             policy=policy_for(settings, Roots()),
@@ -125,19 +127,25 @@ async def test_a_turn_without_changes_makes_no_commit_and_no_event(node: Node, o
     assert set(origin.branches()) == {"main"}
 
 
+@pytest.mark.promises("nodes.git-hostile")
 async def test_the_model_can_read_the_history_and_not_write_to_the_clone(node: Node) -> None:
     await node.prepared()
+    before = (node.clone / "config").read_text()
+    # The clone lies below /tmp, which is writable by default, and below the directory of another conversation.
+    other = replace(node.settings, repository=None, cwd=str(node.directory.parent))
+    attack = f"""
+        touch {node.clone}/planted; echo x >> {node.clone}/config; rm -rf {node.clone}/*; mv {node.clone} moved
+        mkdir -p {node.clone}/hooks; echo x > {node.clone}/hooks/pre-push
+    """
 
     assert "By a person" in await node.run("git log --oneline")
-    assert (
-        "Read-only" in await node.run(f"touch {node.clone}/hooks-x 2>&1") or not (node.clone / "hooks-x").exists()
-    )
     await node.run("git config core.fsmonitor /bin/false; git commit --allow-empty -m x; git checkout -b other")
-    await node.run(
-        f"echo x > {node.clone}/config; mkdir -p {node.clone}/hooks; echo x > {node.clone}/hooks/pre-push"
-    )
-    assert "fsmonitor" not in (node.clone / "config").read_text()
+    await node.run(attack)
+    await node.run(attack, settings=other)
+
+    assert (node.clone / "config").read_text() == before
     assert not (node.clone / "hooks").exists()
+    assert not (node.clone / "planted").exists()
 
 
 async def test_another_node_continues_from_the_pushed_branch(

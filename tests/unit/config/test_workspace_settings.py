@@ -115,5 +115,6 @@ def test_passwords_and_keys_of_repositories_are_withheld_from_commands(home: Hom
     home.write(f'{APP}token_env = "APP_TOKEN"\nssh_key = "~/keys/app"\n')
     settings = home.resolve(environ={"HOME": "/home/ada"})
 
+    assert settings.clones == ("/srv/git/repositories",)
     assert "APP_TOKEN" in settings.key_variables
     assert "/home/ada/keys/app" in settings.withheld_paths
