@@ -89,7 +89,7 @@ async def test_results_have_the_names_of_every_release(parley_model: ScriptedMod
 
         assert [first["structuredContent"], second["structuredContent"]] == [turn_value(conversation, "Done")] * 2
         for tool in tools[:2]:
-            names = ["code", "content", "message", "reason", "sessionId", "threadId"]
+            names = ["code", "content", "message", "reason", "sessionId", "threadId", "workspace"]
             assert sorted(tool["outputSchema"]["properties"]) == names
 
 
