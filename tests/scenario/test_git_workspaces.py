@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def server_with(model: ScriptedModel, path: Path, url: str, *, more: str = "", *
     """Return a server with a home in `path`, without nodes, whose store is SQLite."""
     config = f"[workspace]\n{git_settings(url, path / 'git', more)}"
     return ParleyProcess(model, home=path / "home", config=config, **options)
+
+
+def is_last(text: str) -> Callable[[Any], bool]:
+    return lambda event: isinstance(event, TaskComplete) and event.last_agent_message == text
 
 
 def short(conversation_id: str) -> str:
@@ -122,6 +127,58 @@ async def test_a_turn_that_waits_for_an_approval_moves_to_another_node_with_its_
     nodes = [event.node for event in events if isinstance(event, WorkspaceUpdated)]
     assert nodes == ["a", "a", "b", "b"]
     assert cluster.origin.text(short(made.id), "file") == "one\ntwo"
+
+
+@NEEDS_POSTGRES
+@pytest.mark.child_process
+@pytest.mark.long
+@pytest.mark.promises("nodes.git")
+async def test_a_node_that_is_killed_during_the_push_leaves_nothing_that_stops_the_conversation(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    cluster = GitCluster(parley_model, tmp_path, databases.url())
+    begun = cluster.origin.path / "begun"
+    hook = cluster.origin.hook(f"touch {begun}\nexec sleep 1000")
+    parley_model.says(sh("c1", "echo one > file"))
+    parley_model.says("First")
+    async with asyncio.timeout(2 * PATIENCE_SECONDS), cluster:
+        a, b = await cluster.start("a"), await cluster.start("b")
+        async with a.client() as client:
+            here = await client.create(repository="app", **WRITES)
+            await here.send("go")
+            await until(begun.exists)
+            a.process.send_signal(signal.SIGKILL)
+            await a.process.wait()
+        hook.unlink()
+        async with b.client() as client:
+            there = client.conversation(here.id)
+            async with there.stream() as stream:
+                await events_until(stream, is_(ErrorEvent))
+                parley_model.says(sh("c2", "ls; echo two > file"))
+                parley_model.says("Second")
+                await there.send("again")
+                await events_until(stream, is_(TaskComplete))
+        b.process.send_signal(signal.SIGKILL)
+        await b.process.wait()
+        restarted = await cluster.start("a")
+        async with restarted.client() as client:
+            parley_model.says(sh("c3", "cat file; echo three > file"))
+            parley_model.says("Third")
+            again = client.conversation(here.id)
+            async with again.stream() as stream:
+                result = await (await again.send("and again")).result()
+                events = await events_until(stream, is_last(result.text))
+
+    updates = [event for event in events if isinstance(event, WorkspaceUpdated)]
+    assert [(one.node, one.code) for one in updates] == [
+        ("a", UNSET),
+        ("b", UNSET),
+        ("b", UNSET),
+        ("a", "work_set_aside"),
+        ("a", UNSET),
+    ]
+    assert cluster.origin.text(short(here.id), "file") == "three"
+    assert cluster.origin.subjects(short(here.id)) == ["and again", "again", "By a person"]
 
 
 # --- one server --------------------------------------------------------------------------
@@ -241,10 +298,7 @@ async def test_a_turn_whose_repository_cannot_be_cloned_fails_and_can_be_continu
 async def test_a_turn_whose_branch_cannot_be_pushed_completes_and_says_so(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin
 ) -> None:
-    (origin.path / "hooks").mkdir(exist_ok=True)
-    hook = origin.path / "hooks" / "pre-receive"
-    hook.write_text("#!/bin/sh\necho closed today >&2\nexit 1\n")
-    hook.chmod(0o755)
+    hook = origin.hook("echo closed today >&2\nexit 1")
     parley_model.says(sh("c1", "echo one > file"))
     parley_model.says("Done")
     parley_model.says("Pushed")
@@ -288,11 +342,8 @@ async def test_the_work_of_an_interrupted_turn_is_pushed(
 async def test_a_message_that_arrives_during_the_push_joins_the_turn(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin
 ) -> None:
-    (origin.path / "hooks").mkdir(exist_ok=True)
     gate, begun = origin.path / "gate", origin.path / "begun"
-    hook = origin.path / "hooks" / "pre-receive"
-    hook.write_text(f"#!/bin/sh\ntouch {begun}\nuntil [ -e {gate} ]; do sleep 0.02; done\n")
-    hook.chmod(0o755)
+    origin.hook(f"touch {begun}\nuntil [ -e {gate} ]; do sleep 0.02; done")
     parley_model.says(sh("c1", "echo one > file"))
     parley_model.says("First")
     parley_model.says("Second")

@@ -54,6 +54,14 @@ class Origin:
         self.git("push", "--quiet", "origin", f"HEAD:refs/heads/{branch}", cwd=self._work)
         return self.git("rev-parse", "HEAD", cwd=self._work)
 
+    def hook(self, script: str) -> Path:
+        """Make the repository run a shell script before it accepts a push. Return the path of the script."""
+        path = self.path / "hooks" / "pre-receive"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
     def branches(self) -> dict[str, str]:
         """Return the commits of all branches, by branch."""
         listed = self.git("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads/")

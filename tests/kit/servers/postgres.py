@@ -25,6 +25,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -49,7 +50,10 @@ _LIFELINE: Final = os.pipe()
 have ended.
 """
 _OWNER: Final = os.getpid()
-_SHARED: Final = Path(tempfile.gettempdir(), f"parley-postgres-{_OWNER}")
+_SHARED: Final = Path(tempfile.gettempdir(), f"parley-postgres-{_OWNER}-{token_hex(4)}")
+"""The directory of the shared server. The name is random, because the directory of a killed run may still exist and
+the id of its process is used again.
+"""
 _names: Final = itertools.count(1)
 _started: Final[list[PostgresServer]] = []
 """The shared server, if this process has started it. It is kept until the process ends."""
