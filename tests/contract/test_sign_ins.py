@@ -18,12 +18,12 @@ OTHER = StoredSignIn(
 )
 
 
-async def test_sign_ins_and_codes_are_read_as_they_were_saved_last(store: Store) -> None:
+async def test_sign_ins_and_codes_are_read_as_they_were_stored(store: Store) -> None:
     assert (await store.sign_ins(), await store.sign_in(ONE.digest)) == ([], None)
     for one in (OTHER, CODE, ONE):
-        await store.save_sign_in(one)
+        await store.add_sign_in(one)
     changed = replace(ONE, push=b"subscription")
-    await store.save_sign_in(changed)
+    await store.subscribe_sign_in(ONE.digest, changed.push)
     await store.note_sign_ins_used({OTHER.digest: 9.0, b"unknown": 1.0})
 
     assert await store.sign_ins() == [CODE, changed, replace(OTHER, used_at=9.0)]
@@ -31,9 +31,17 @@ async def test_sign_ins_and_codes_are_read_as_they_were_saved_last(store: Store)
     assert (CODE.is_code, ONE.is_code) == (True, False)
 
 
+async def test_a_subscription_restores_no_removed_sign_in(store: Store) -> None:
+    await store.add_sign_in(OTHER)
+    await store.subscribe_sign_in(OTHER.digest, None)
+    await store.subscribe_sign_in(ONE.digest, b"subscription")
+
+    assert await store.sign_ins() == [replace(OTHER, push=None)]
+
+
 async def test_only_one_of_several_callers_removes_a_code(store: Store) -> None:
-    await store.save_sign_in(CODE)
-    await store.save_sign_in(ONE)
+    await store.add_sign_in(CODE)
+    await store.add_sign_in(ONE)
 
     removed = await asyncio.gather(*(store.remove_sign_ins([CODE.digest]) for _ in range(5)))
 
@@ -44,8 +52,8 @@ async def test_only_one_of_several_callers_removes_a_code(store: Store) -> None:
 async def test_the_sign_ins_of_a_removed_token_are_removed(store: Store) -> None:
     token = StoredToken(name="phone", digest=OTHER.token, role="driver", created_at=1.0)
     await store.add_token(token)
-    await store.save_sign_in(ONE)
-    await store.save_sign_in(OTHER)
+    await store.add_sign_in(ONE)
+    await store.add_sign_in(OTHER)
     await store.remove_token("phone")
 
     assert await store.sign_ins() == [ONE]
@@ -55,7 +63,7 @@ async def test_sign_ins_are_shared_by_the_stores_of_a_home(
     new_store: Callable[[Path], Store], tmp_path: Path
 ) -> None:
     store, other = new_store(tmp_path), new_store(tmp_path)
-    await store.save_sign_in(ONE)
+    await store.add_sign_in(ONE)
 
     assert await other.sign_ins() == ([] if isinstance(store, MemoryStore) else [ONE])
     await store.close()

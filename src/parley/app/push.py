@@ -231,6 +231,9 @@ def _sender_key(key: bytes) -> SenderKey | None:
         return SenderKey(key)
     except ImportError:
         return None
+    except Exception:  # a bug; people must be able to sign in without push messages
+        log.exception("push messages cannot be sent")
+        return None
 
 
 def _concerns(principal: Principal, conversation_id: ConversationId, state: AttentionState) -> bool:

@@ -612,8 +612,12 @@ class Store(Protocol):
         """Remove the sessions that were last used before the given time, in seconds since the epoch."""
         ...
 
-    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
-        """Store a sign-in or a code, replacing its earlier state."""
+    async def add_sign_in(self, sign_in: StoredSignIn) -> None:
+        """Store a new sign-in or a new code."""
+        ...
+
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
+        """Store the push subscription of a sign-in; None removes it. A removed sign-in is ignored."""
         ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:

@@ -406,9 +406,14 @@ class MemoryStore:
         self._refuse_when_closed()
         self._sessions = {digest: one for digest, one in self._sessions.items() if one.used_at >= since}
 
-    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
+    async def add_sign_in(self, sign_in: StoredSignIn) -> None:
         self._refuse_when_closed()
         self._sign_ins[sign_in.digest] = sign_in
+
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
+        self._refuse_when_closed()
+        if (found := self._sign_ins.get(digest)) is not None:
+            self._sign_ins[digest] = replace(found, push=push)
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         self._refuse_when_closed()

@@ -57,7 +57,9 @@ _COOKIE: Final = "parley-"
 class SignInStore(Protocol):
     """The methods of the store that manage sign-ins."""
 
-    async def save_sign_in(self, sign_in: StoredSignIn) -> None: ...
+    async def add_sign_in(self, sign_in: StoredSignIn) -> None: ...
+
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None: ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None: ...
 
@@ -93,6 +95,9 @@ class SignIns:
         """The sign-ins that have ended in this process, with the time of their end. A reload that began earlier
         must not restore them.
         """
+        self._reloading = asyncio.Lock()
+        """Held during a reload. Otherwise a reload that read the store earlier could undo a subscription in memory.
+        """
         self._rate = RateLimit(SIGN_INS_PER_SECOND, now=now)
         self._wake = asyncio.Event()
         self._wake.set()  # `keep_current` begins with a reload
@@ -115,7 +120,7 @@ class SignIns:
         codes = sorted((one for one in await self._store.sign_ins() if one.is_code), key=lambda one: one.created_at)
         if surplus := [one.digest for one in codes[: max(0, len(codes) - MOST_CODES + 1)]]:
             await self._store.remove_sign_ins(surplus)
-        await self._store.save_sign_in(StoredSignIn(digest=token_digest(code), created_at=now, used_at=now))
+        await self._store.add_sign_in(StoredSignIn(digest=token_digest(code), created_at=now, used_at=now))
         return code
 
     async def with_code(self, code: str) -> NewSignIn:
@@ -175,7 +180,7 @@ class SignIns:
             digest=token_digest(value), secret=token_digest(secret), token=token, created_at=now, used_at=now
         )
         await self._make_room(token)
-        await self._store.save_sign_in(stored)
+        await self._store.add_sign_in(stored)
         self._sign_ins[stored.digest] = stored
         log.info("a browser has signed in to the page as %s", principal.name)
         return NewSignIn(_principal(stored, principal), f"{_COOKIE}{name}={value}", secret)
@@ -220,16 +225,14 @@ class SignIns:
         Raises:
             SignInNotStored: the store failed.
         """
-        stored = self._sign_ins.get(bytes.fromhex(principal.sign_in))
-        if stored is None:
-            return
-        changed = replace(stored, push=push)
-        try:
-            await self._store.save_sign_in(changed)
-        except StoreError as error:
-            raise SignInNotStored(error) from error
-        if changed.digest in self._sign_ins:
-            self._sign_ins[changed.digest] = changed
+        digest = bytes.fromhex(principal.sign_in)
+        async with self._reloading:
+            try:
+                await self._store.subscribe_sign_in(digest, push)
+            except StoreError as error:
+                raise SignInNotStored(error) from error
+            if (stored := self._sign_ins.get(digest)) is not None:
+                self._sign_ins[digest] = replace(stored, push=push)
 
     @staticmethod
     def cookie_name(request: HttpRequest) -> str | None:
@@ -288,6 +291,10 @@ class SignIns:
         Raises:
             StoreError: the store cannot be read or changed.
         """
+        async with self._reloading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         began = self._now()
         known = set(self._sign_ins)
         stored = await self._store.sign_ins()

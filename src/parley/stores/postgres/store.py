@@ -457,8 +457,11 @@ class PostgresStore:
     async def remove_unused_sessions(self, *, since: float) -> None:
         await self._read(lambda db: tokens.remove_unused_sessions(db, since))
 
-    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
-        await self._read(lambda db: tokens.save_sign_in(db, sign_in))
+    async def add_sign_in(self, sign_in: StoredSignIn) -> None:
+        await self._read(lambda db: tokens.add_sign_in(db, sign_in))
+
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
+        await self._read(lambda db: tokens.subscribe_sign_in(db, digest, push))
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         return await self._read(lambda db: tokens.sign_in_of(db, digest))

@@ -9,6 +9,7 @@ from parley.stores.postgres.driver import Connection, replicated
 from parley.wire.ids import ConversationId
 
 __all__ = [
+    "add_sign_in",
     "add_token",
     "all_sign_ins",
     "all_tokens",
@@ -20,9 +21,9 @@ __all__ = [
     "remove_token",
     "remove_unused_sessions",
     "save_session",
-    "save_sign_in",
     "session_of",
     "sign_in_of",
+    "subscribe_sign_in",
 ]
 
 
@@ -137,12 +138,11 @@ async def remove_unused_sessions(db: Connection, since: float) -> None:
 _SIGN_IN_COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
-async def save_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a sign-in or a code, replacing its earlier state."""
+async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
+    """Store a new sign-in or a new code. The row may exist, because the call was repeated."""
     await db.execute(
-        f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (digest)"
-        " DO UPDATE SET secret = excluded.secret, token = excluded.token, created_at = excluded.created_at,"
-        " used_at = excluded.used_at, push = excluded.push",
+        f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"
+        " ON CONFLICT (digest) DO NOTHING",
         sign_in.digest,
         sign_in.secret,
         sign_in.token,
@@ -150,6 +150,11 @@ async def save_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
         sign_in.used_at,
         sign_in.push,
     )
+
+
+async def subscribe_sign_in(db: Connection, digest: bytes, push: bytes | None) -> None:
+    """Store the push subscription of a sign-in; None removes it. A removed sign-in is ignored."""
+    await db.execute("UPDATE sign_ins SET push = $2 WHERE digest = $1", digest, push)
 
 
 async def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:

@@ -10,17 +10,22 @@ from parley.ports.store import StoredSignIn
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-__all__ = ["all_sign_ins", "note_used", "remove_sign_ins", "save_sign_in", "sign_in_of"]
+__all__ = ["add_sign_in", "all_sign_ins", "note_used", "remove_sign_ins", "sign_in_of", "subscribe"]
 
 _COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
-def save_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a sign-in or a code, replacing its earlier state."""
+def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
+    """Store a new sign-in or a new code."""
     db.execute(
-        f"REPLACE INTO sign_ins ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO sign_ins ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
         (sign_in.digest, sign_in.secret, sign_in.token, sign_in.created_at, sign_in.used_at, sign_in.push),
     )
+
+
+def subscribe(db: Connection, digest: bytes, push: bytes | None) -> None:
+    """Store the push subscription of a sign-in; None removes it. A removed sign-in is ignored."""
+    db.execute("UPDATE sign_ins SET push = ? WHERE digest = ?", (push, digest))
 
 
 def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:

@@ -48,9 +48,13 @@ class Unavailable(MemoryStore):
         if self.is_broken:
             raise StoreFailed("the disk is gone")
 
-    async def save_sign_in(self, sign_in: StoredSignIn) -> None:
+    async def add_sign_in(self, sign_in: StoredSignIn) -> None:
         self._refuse_if_broken()
-        await super().save_sign_in(sign_in)
+        await super().add_sign_in(sign_in)
+
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
+        self._refuse_if_broken()
+        await super().subscribe_sign_in(digest, push)
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         self._refuse_if_broken()
@@ -199,7 +203,7 @@ async def test_there_are_at_most_so_many_sign_ins_in_all() -> None:
     first = await with_code(sign_ins)
     (row,) = await store.sign_ins()
     for number in range(MOST_SIGN_INS - 1):
-        await store.save_sign_in(replace(row, digest=number.to_bytes(32, "big"), used_at=clock.time + 1))
+        await store.add_sign_in(replace(row, digest=number.to_bytes(32, "big"), used_at=clock.time + 1))
     last = await with_code(sign_ins)
 
     assert len(await store.sign_ins()) == MOST_SIGN_INS
