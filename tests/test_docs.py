@@ -140,7 +140,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         importlib.import_module(f"parley.cli.{command.module}").configure(parser)
         flags |= {flag for action in parser._actions for flag in action.option_strings}
     commands = {command.name for command in main.COMMANDS}
-    named = set(re.findall(r"--?[a-zV][a-z-]*|\w+", " ".join(names_in("README.md"))))
+    named = set(re.findall(r"--?[a-zV][a-z-]*|\w+", " ".join(names_in("docs/commands.md"))))
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
     of_conversations = {"--archived", "--follow", "--limit", "--reason", "--undo"}
@@ -335,33 +335,6 @@ def test_every_file_that_the_architecture_page_names_with_its_folder_exists() ->
     roots = (ROOT / "src/parley", ROOT)
 
     assert [file for file in sorted(named) if not any((root / file).exists() for root in roots)] == []
-
-
-def test_every_file_in_the_table_of_packages_is_in_its_package() -> None:
-    rows = re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", text_of("docs/architecture.md"), re.MULTILINE)
-    missing = [
-        f"{package}/{file}"
-        for package, files in rows
-        for file in re.findall(r"`([\w/]+\.py)`", files)
-        if not any((ROOT / "src/parley" / folder / file).exists() for folder in (package, "."))
-    ]
-
-    assert len(rows) > 10
-    assert missing == []
-
-
-def test_the_table_of_packages_names_every_file() -> None:
-    """Every package may have an `errors.py`, and is therefore described without it."""
-    rows = dict(re.findall(r"^\| `([\w/]+)/` \| (.*) \|$", text_of("docs/architecture.md"), re.MULTILINE))
-    source = ROOT / "src/parley"
-    files = [path.relative_to(source) for path in sorted(source.rglob("*/[!_]*.py"))]
-    unnamed = [
-        str(file)
-        for file in files
-        if file.name != "errors.py" and f"`{file.name}`" not in rows.get(str(file.parent), "")
-    ]
-
-    assert unnamed == []
 
 
 def test_the_glossary_has_at_most_twenty_terms() -> None:
