@@ -316,8 +316,8 @@ def check(chaos: Chaos, logs: dict[str, list[tuple[int, Event]]], ran: Path) -> 
     commands = Counter(ran.read_text().split() if ran.exists() else [])
     tracebacks = [node.stderr_text() for node in chaos.nodes if "Traceback" in node.stderr_text()]
 
-    assert chaos.unexpected == []
     assert not tracebacks, tracebacks[0]
+    assert not chaos.unexpected, "\n".join(chaos.unexpected)
     assert all(times == 1 for times in said.values()), f"said twice: {said}"
     assert chaos.accepted == said.keys(), f"lost or unknown: {chaos.accepted ^ said.keys()}"
     assert all(times == 1 for times in begun.values()), f"begun twice: {begun}"
