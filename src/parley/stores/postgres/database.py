@@ -120,6 +120,7 @@ class Database:
                 found.check(len(self._migrations))
             return connection
         except BaseException as error:
+            is_cut = connection is not None and connection.is_closed()
             if connection is not None:
                 connection.terminate()
             if isinstance(error, ImportError):
@@ -127,6 +128,8 @@ class Database:
                 raise BadHome(self.location, why) from None
             if isinstance(error, NewerFormat) or (isinstance(error, Exception) and is_permanent(error)):
                 raise BadHome(self.location, reason_of(error)) from None
+            if is_cut and isinstance(error, Exception):
+                raise ConnectionError(reason_of(error)) from None
             raise
 
     async def _migrated(self) -> None:

@@ -205,8 +205,10 @@ def is_lost(error: BaseException, connection: Connection | None) -> bool:
     )
     if isinstance(error, lost):
         return True
-    is_of_client = isinstance(error, (exceptions.InterfaceError, exceptions.InternalClientError))
-    return is_of_client and (connection is None or connection.is_closed())
+    if connection is not None:
+        # A statement whose connection is terminated may also return nothing, so that any error can follow.
+        return connection.is_closed()
+    return isinstance(error, (exceptions.InterfaceError, exceptions.InternalClientError))
 
 
 def is_permanent(error: BaseException) -> bool:
