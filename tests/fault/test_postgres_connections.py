@@ -120,23 +120,24 @@ async def test_other_writes_happen_once_when_their_connection_is_cut(
 async def test_a_call_without_a_database_fails_with_the_cause_and_works_again_later(
     port: DatabasePort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.3)
-    monkeypatch.setattr("parley.stores.postgres.writer.CALL_SECONDS", 0.3)
     store = PostgresStore(port.url)
     lease = await begun(store)
-    port.refuses = True
-    port.cut()
-    for call in (store.head(FIRST), store.create(OTHER, [], summary()), store.acquire(OTHER, address="")):
-        with pytest.raises(StoreFailed) as failed:
-            await call
-        address = urlsplit(port.url)
-        assert f"PostgreSQL at 127.0.0.1:{address.port}{address.path} cannot be reached: " in str(failed.value)
-        assert PASSWORD not in str(failed.value)
-    soon = asyncio.get_running_loop().time() + 0.1
-    with pytest.raises(StoreFailed, match="cannot be reached"):
-        await store.append(lease, [said(1, "never")], summary(), until=soon)
-    with pytest.raises(StoreFailed):
-        await store.writable(until=soon)
+    with monkeypatch.context() as patch:
+        patch.setattr("parley.stores.postgres.database.CALL_SECONDS", 0.3)
+        patch.setattr("parley.stores.postgres.writer.CALL_SECONDS", 0.3)
+        port.refuses = True
+        port.cut()
+        for call in (store.head(FIRST), store.create(OTHER, [], summary()), store.acquire(OTHER, address="")):
+            with pytest.raises(StoreFailed) as failed:
+                await call
+            address = urlsplit(port.url)
+            assert f"PostgreSQL at 127.0.0.1:{address.port}{address.path} cannot be reached: " in str(failed.value)
+            assert PASSWORD not in str(failed.value)
+        soon = asyncio.get_running_loop().time() + 0.1
+        with pytest.raises(StoreFailed, match="cannot be reached"):
+            await store.append(lease, [said(1, "never")], summary(), until=soon)
+        with pytest.raises(StoreFailed):
+            await store.writable(until=soon)
 
     port.refuses = False
     await store.append(lease, [said(1, "one")], summary())
