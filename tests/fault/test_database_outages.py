@@ -58,9 +58,9 @@ class Served(NamedTuple):
     notices: list[str]
     """The states in the log messages about the database."""
 
-    async def until_told(self, *states: str) -> None:
-        """Wait until the client has got log messages with these states."""
-        await until(lambda: self.notices == [*states], lambda: str(self.notices))
+    async def until_told(self, state: str) -> None:
+        """Wait until the last log message about the database has this state."""
+        await until(lambda: self.notices[-1:] == [state], lambda: str(self.notices))
 
 
 LEVELS: Final = {"unreachable": "warning", "turns_stopped": "error", "available": "notice"}
@@ -140,16 +140,17 @@ async def test_a_long_outage_stops_a_turn_before_its_lease_expires_and_is_report
             await events_until(stream, is_(ExecCommandBegin))
             await until(ticks.exists)
             begin_outage(served.port, outage)
-            await served.until_told("unreachable", "turns_stopped")
+            await served.until_told("turns_stopped")
             expiry = await with_connection(
                 databases.url(), lambda db: db.fetchval("SELECT max(expires_at) FROM parley.holders")
             )
             await until(lambda: is_closed(reading))  # all processes of the command have ended
             end_outage(served.port, outage)
-            await served.until_told("unreachable", "turns_stopped", "available")
+            await served.until_told("available")
             events = await events_until(stream, is_(ErrorEvent))
             result = await (await conversation.send("go on")).result()
 
+    assert served.notices.index("unreachable") < served.notices.index("turns_stopped")
     assert float(ticks.read_text().split()[-1]) < expiry.timestamp()
     assert isinstance(events[-1], ErrorEvent)
     assert (events[-1].message, events[-1].reason) == (CUT_OFF, "restarted")
@@ -185,7 +186,7 @@ async def test_a_turn_that_no_client_watches_is_ended_when_the_database_is_back(
         await conversation.send("go")
         await parley_model.wait_until_held()
         begin_outage(served.port, "held")
-        await served.until_told("unreachable", "turns_stopped")
+        await served.until_told("turns_stopped")
         end_outage(served.port, "held")
         state = "running"
         while state != "idle":
@@ -198,21 +199,22 @@ async def test_a_turn_that_no_client_watches_is_ended_when_the_database_is_back(
 @pytest.mark.parametrize("kind", ["node", pytest.param("server", marks=pytest.mark.long)])
 @pytest.mark.promises("outages.turns", "outages.notices")
 async def test_a_short_outage_does_not_stop_a_turn(
-    parley_model: ScriptedModel, tmp_path: Path, databases: Databases, kind: str
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
+    monkeypatch.setattr("parley.stores.postgres.store.LEASE_SECONDS", LONG_LEASE_SECONDS)
     parley_model.says("Still ", HOLD, "here")
     async with serving(parley_model, tmp_path / "home", databases.url(), kind) as served:
         conversation = await served.client.create(cwd=tmp_path, model=MODEL)
         async with conversation.stream() as stream:
             await conversation.send("go")
             await parley_model.wait_until_held()
-            begin_outage(served.port, "held")
+            begin_outage(served.port, "cut")
             await served.until_told("unreachable")
             parley_model.release()
             await events_until(stream, lambda event: isinstance(event, AgentMessageDelta) and event.delta == "here")
-            end_outage(served.port, "held")
+            end_outage(served.port, "cut")
             events = await events_until(stream, is_(TaskComplete))
-            await served.until_told("unreachable", "available")
+            await served.until_told("available")
 
     assert isinstance(events[-1], TaskComplete)
     assert events[-1].last_agent_message == "Still here"
@@ -229,7 +231,9 @@ CALLS: Final[dict[str, Callable[[Client, Conversation, Path], Awaitable[Any]]]] 
 }
 
 
-@pytest.mark.parametrize("outage", ["cut", "held"])
+@pytest.mark.parametrize(
+    ("outage", "checks_time"), [("cut", False), ("held", False), pytest.param("held", True, marks=pytest.mark.long)]
+)
 @pytest.mark.promises("outages.calls")
 async def test_calls_during_an_outage_fail_in_time_with_a_code(
     parley_model: ScriptedModel,
@@ -238,6 +242,7 @@ async def test_calls_during_an_outage_fail_in_time_with_a_code(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     outage: str,
+    checks_time: bool,
 ) -> None:
     parley_model.says("Hold on", HOLD)
     monkeypatch.setattr("parley.stores.postgres.store.LEASE_SECONDS", LONG_LEASE_SECONDS)
@@ -264,7 +269,7 @@ async def test_calls_during_an_outage_fail_in_time_with_a_code(
     assert {code for _, code in failures.values()} <= {"store_failed", "outcome_unknown"}, failures
     assert all(failures[name][1] == "store_failed" for name in CALLS), failures
     # A call that waited for another call would need twice the time.
-    assert all(seconds < 2 * CALL_SECONDS for seconds, _ in failures.values()), failures
+    assert not checks_time or all(seconds < 2 * CALL_SECONDS for seconds, _ in failures.values()), failures
     assert without_tracebacks(caplog)
 
 
@@ -305,13 +310,14 @@ async def test_a_client_that_connects_during_an_outage_is_told_and_a_level_silen
         await served.until_told("unreachable")
         late: list[str] = []
         await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_log=noting(late)))
-        await served.until_told("unreachable", "turns_stopped")
+        await served.until_told("turns_stopped")
         end_outage(served.port, "held")
-        await served.until_told("unreachable", "turns_stopped", "available")
-        await until(lambda: len(late) == 3)
+        await served.until_told("available")
+        await until(lambda: late[-1:] == ["available"])
 
-    assert late == ["unreachable", "turns_stopped", "available"]
-    assert quiet == ["turns_stopped"]
+    assert late[0] != "available"
+    assert late[-2:] == ["turns_stopped", "available"]
+    assert set(quiet) == {"turns_stopped"}
 
 
 @pytest.mark.child_process
