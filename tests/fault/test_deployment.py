@@ -8,6 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kit.clients.page_client import PageClient
+from kit.clients.requests import ping, pong
 from kit.servers.compose_on_host import ComposeOnHost, no_proxy
 from kit.servers.postgres import NEEDS_POSTGRES
 from kit.servers.resident_process import parley
@@ -48,7 +50,9 @@ async def test_conversations_continue_after_the_loss_of_a_node_and_of_the_primar
     assert [one.text for one in (first, second, third)] == ["one", "two", "three"]
 
 
-async def test_the_proxy_passes_on_only_requests_of_clients(parley_model: ScriptedModel, tmp_path: Path) -> None:
+async def test_the_proxy_passes_on_only_requests_of_clients_and_of_the_page(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
     async with (
         asyncio.timeout(4 * PATIENCE_SECONDS),
         ComposeOnHost(parley_model, tmp_path) as services,
@@ -56,9 +60,18 @@ async def test_the_proxy_passes_on_only_requests_of_clients(parley_model: Script
     ):
         node_token = services.secrets["PARLEY_NODE_TOKEN"]
         statuses = []
-        for path in ("/mcp", "/node", "/livez", "/readyz", "/"):
+        for path in ("/mcp", "/node", "/livez", "/readyz", "/other", "/", "/static/app.js"):
             url = services.url.removesuffix("/mcp") + path
             async with session.get(url, headers={"Authorization": f"Bearer {node_token}"}) as answer:
                 statuses.append(answer.status)
 
-    assert statuses == [401, 404, 404, 404, 404]
+        _, address, _ = await parley("serve", "--sign-in", env=services.nodes["node-1"].environ)
+        async with PageClient(services.url) as browser:
+            signed_in = await browser.sign_in(code=address.strip().partition("#code=")[2])
+            again = [(await browser.fetch("/sign-in")).status for _ in range(8)]  # by both nodes
+            begun = await browser.initialize()
+            browser.session_id = begun.headers["mcp-session-id"]  # the proxy writes names in lower case
+            answered = (await browser.post(ping(1))).json
+
+    assert statuses == [401, 404, 404, 404, 404, 200, 200]
+    assert (signed_in.status, again, answered) == (200, [200] * 8, pong(1))
