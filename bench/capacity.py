@@ -81,7 +81,7 @@ class Costs(Struct, frozen=True, kw_only=True):
     """Additional costs of a turn if its client is connected to another node."""
     remote_delta: Work
     """Additional costs of a delta if its client is connected to another node."""
-    conversation_kib: float = 20.0
+    conversation_kib: float = 24.0
     """The memory of a conversation that is loaded, in KiB (measure `idle`)."""
     client_kib: float = 68.0
     """The memory of an HTTP client with a session, a stream and a connection, in KiB (measure `http`)."""
@@ -302,24 +302,25 @@ def compare(costs: Costs, cores: float) -> list[str]:
     return lines
 
 
-def sizes(costs: Costs) -> list[str]:
-    """Return the capacity of nodes on computers of their own."""
+def sizes(costs: Costs, memory_gib: float) -> list[str]:
+    """Return the capacity of nodes on computers of their own. `memory_gib` is the memory of each node."""
     load = Load(deltas=MIXED, remote=0.5)
+    kib = memory_gib * 1024 * 1024 - RESERVE_KIB
+    clients, conversations = kib / (costs.client_kib + costs.conversation_kib), kib / costs.conversation_kib
     lines = [
-        f"at {USABLE:.0%} of the nodes, turns of {MIXED} deltas, half of the clients at another node:",
-        "  nodes  primary cores  turns/s  deltas/s  limit",
+        f"at {USABLE:.0%} of the nodes, turns of {MIXED} deltas, half of the clients at another node,"
+        f" {memory_gib:g} GiB for each node:",
+        "  nodes  primary cores  turns/s  deltas/s  clients  loaded conversations  limit of turns",
     ]
     for cores in (2, 8):
         for nodes in (1, 2, 3, 5, 10, 20):
             found = predict(costs, load, Site(nodes=nodes, database_cores=cores))
             turns, deltas = found.turns * USABLE, found.deltas * USABLE
-            lines.append(f"  {nodes:5}  {cores:13}  {turns:7,.0f}  {deltas:8,.0f}  {found.limit}")
+            lines.append(
+                f"  {nodes:5}  {cores:13}  {turns:7,.0f}  {deltas:8,.0f}  {nodes * clients * USABLE:7,.0f}"
+                f"  {nodes * conversations * USABLE:20,.0f}  {found.limit}"
+            )
         lines.append(f"  a primary with {cores} cores is used up by {largest(costs, load, cores)} nodes")
-    a_gib = 1024 * 1024
-    lines.append(
-        f"memory: 1 GiB of a node holds {(a_gib - RESERVE_KIB) / costs.client_kib:,.0f} connected clients"
-        f" or {(a_gib - RESERVE_KIB) / costs.conversation_kib:,.0f} loaded conversations"
-    )
     return lines
 
 
@@ -338,16 +339,19 @@ def main() -> int:
         "--costs", type=Path, metavar="FILE", help="use the costs in this file, and measure nothing"
     )
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the measured costs to this file")
+    parser.add_argument(
+        "--memory", type=float, default=2.0, metavar="GIB", help="the memory of a node (default: 2)"
+    )
     arguments = parser.parse_args()
     if arguments.costs is not None:
         costs = msgspec.json.decode(arguments.costs.read_bytes(), type=Costs)
-        print("\n".join((*_table(costs), "", *sizes(costs))))
+        print("\n".join((*_table(costs), "", *sizes(costs, arguments.memory))))
         return 0
     costs = measured_costs()
     if arguments.save is not None:
         arguments.save.write_bytes(msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
     cores = len(os.sched_getaffinity(0))
-    print("\n".join((*_table(costs), "", *compare(costs, cores), "", *sizes(costs))))
+    print("\n".join((*_table(costs), "", *compare(costs, cores), "", *sizes(costs, arguments.memory))))
     return 0
 
 
