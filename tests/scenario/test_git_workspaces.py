@@ -102,6 +102,7 @@ async def test_a_conversation_continues_on_another_node_from_the_pushed_branch(
 
 @NEEDS_POSTGRES
 @pytest.mark.child_process
+@pytest.mark.long
 @pytest.mark.promises("nodes.git")
 async def test_a_turn_that_waits_for_an_approval_moves_to_another_node_with_its_work(
     parley_model: ScriptedModel, tmp_path: Path, databases: Databases

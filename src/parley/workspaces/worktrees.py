@@ -189,16 +189,16 @@ class _Worktree:
         await asyncio.to_thread(self._remove_locks)
         head, ref = await self._head() if await asyncio.to_thread(self._exists) else (None, "")
         problem = await self._fetch(last, head)
-        tips, base = await self._tips(), None
+        tips, base = await self._tips(), head
         if head is None or last is None:
-            base = await self._base()
+            base = tips[await self._base_branch()]  # the fetch fails if there is no such branch
         start = await choose_start(
             self._id,
             last,
             tips=tips,
-            base=base or head or "",
+            base=base or "",
             head=head,
-            has_last=last is not None and await self._has(last.commit),
+            has_last=last is not None and (last.commit in (head, *tips.values()) or await self._has(last.commit)),
             is_ancestor=self._is_ancestor,
         )
         code, message = (start.code, start.message) if start.code is not None or problem is None else problem
@@ -207,7 +207,8 @@ class _Worktree:
         elif (kept := await self._move(head, ref, start)) is not None:
             code, message = WORK_SET_ASIDE, f"work that was not pushed is stored in the clone as {kept}"
         self._note_use()
-        event = await self._event(start.commit, start.branch, code=code, message=message)
+        is_pushed = start.commit in tips.values() or await self._is_in_repository(start.commit)
+        event = self._event(start.commit, start.branch, pushed=is_pushed, code=code, message=message)
         return None if code is None and event == _plain(last) else event
 
     def _remove_locks(self) -> None:
@@ -279,10 +280,6 @@ class _Worktree:
         raise GitFailed(
             "the repository has no default branch: set `branch` in the settings, or push a first commit"
         )
-
-    async def _base(self) -> str:
-        branch = await self._base_branch()
-        return await self._clone_git("rev-parse", "--verify", f"refs/remotes/origin/{branch}^{{commit}}")
 
     async def _tips(self) -> dict[str, str]:
         pattern = "refs/remotes/origin/"
@@ -362,14 +359,15 @@ class _Worktree:
         self._note_use()
         if code is None and head == last.commit and last.pushed:
             return None
-        branch = last.branch
+        branch, is_pushed = last.branch, True
         try:
             branch = await self._push(head, branch, URGENT_SECONDS if is_urgent else PUSH_SECONDS)
         except GitFailed as error:
             code, message = code or PUSH_FAILED, message or str(error)
+            is_pushed = await self._is_in_repository(head)
         if branch != last.branch and code is None:
             code, message = BRANCH_DIVERGED, f"the branch {last.branch} in the repository has other commits"
-        return await self._event(head, branch, code=code, message=message)
+        return self._event(head, branch, pushed=is_pushed, code=code, message=message)
 
     async def _commit(
         self, head: str, message: str, *, update: bool = True, seconds: float = LOCAL_SECONDS
@@ -495,13 +493,19 @@ class _Worktree:
             return True
         return not await self._clone_git("rev-list", "--max-count=1", one, "--not", other)
 
-    async def _event(self, commit: str, branch: str, *, code: str | None, message: str | None) -> WorkspaceUpdated:
+    async def _is_in_repository(self, commit: str) -> bool:
+        """Return whether a branch in the repository contains a commit, as far as this clone knows."""
         containing = ("for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes/origin/")
+        return bool(await self._clone_git(*containing))
+
+    def _event(
+        self, commit: str, branch: str, *, pushed: bool, code: str | None, message: str | None
+    ) -> WorkspaceUpdated:
         return WorkspaceUpdated(
             repository=self._name,
             branch=branch,
             commit=commit,
-            pushed=bool(await self._clone_git(*containing)),
+            pushed=pushed,
             node=self._node or UNSET,
             code=code or UNSET,
             message=message or UNSET,

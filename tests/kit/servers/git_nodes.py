@@ -23,26 +23,38 @@ _ENV: Final = {
 }
 
 
+_FIRST_COMMIT: Final = """\
+commit refs/heads/main
+committer Ada <ada@example.com> 1700000000 +0000
+data 12
+By a person
+M 100644 inline README
+data 6
+hello
+"""
+
+
 class Origin:
     """A bare repository with one commit on the branch `main`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "origin.git"
         self._work = path / "author"
-        self.git("init", "--quiet", "--bare", "--initial-branch=main", str(self.path), cwd=path)
-        self.git("clone", "--quiet", str(self.path), str(self._work), cwd=path)
-        self.commit("main", {"README": "hello\n"})
+        self.git("init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(self.path), cwd=path)
+        self.git("fast-import", "--quiet", text=_FIRST_COMMIT)
 
-    def git(self, *arguments: str, cwd: Path | None = None) -> str:
-        """Run Git in the repository, as its owner."""
+    def git(self, *arguments: str, cwd: Path | None = None, text: str | None = None) -> str:
+        """Run Git in the repository, as its owner. `text` is the input of the command."""
         env = {**os.environ, **_ENV}
         where = self.path if cwd is None else cwd
         return subprocess.run(
-            ("git", *arguments), cwd=where, env=env, check=True, capture_output=True, text=True
+            ("git", *arguments), cwd=where, env=env, check=True, capture_output=True, text=True, input=text
         ).stdout.strip()
 
     def commit(self, branch: str, files: dict[str, str]) -> str:
         """Commit files to a branch, push the branch, and return the commit."""
+        if not self._work.exists():
+            self.git("clone", "--quiet", str(self.path), str(self._work), cwd=self.path.parent)
         self.git("fetch", "--quiet", "origin", cwd=self._work)
         known = self.git("for-each-ref", "--format=%(refname)", f"refs/heads/{branch}")
         start = (f"origin/{branch}",) if known else ()

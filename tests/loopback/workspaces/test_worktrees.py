@@ -148,6 +148,7 @@ async def test_the_model_can_read_the_history_and_not_write_to_the_clone(node: N
     assert not (node.clone / "planted").exists()
 
 
+@pytest.mark.long
 async def test_another_node_continues_from_the_pushed_branch(
     node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:
@@ -184,6 +185,7 @@ async def test_work_that_another_node_does_not_know_is_set_aside(
     assert sorted(path.name for path in node.tree.iterdir()) == [".git", "README", "file", "ignored"]
 
 
+@pytest.mark.long
 async def test_files_of_a_killed_turn_stay_if_the_conversation_continues_on_the_node(node: Node) -> None:
     begun = await node.prepared()
     await node.run("echo half > file")
@@ -219,6 +221,7 @@ async def test_a_branch_that_has_diverged_is_not_overwritten(node: Node, origin:
     assert origin.text(third.branch, "file") == "three"
 
 
+@pytest.mark.long
 async def test_work_that_cannot_be_pushed_stays_on_the_disk_and_is_pushed_later(node: Node, origin: Origin) -> None:
     begun = await node.prepared()
     moved = origin.path.with_name("moved.git")
@@ -283,11 +286,23 @@ async def test_a_repository_that_cannot_be_cloned_fails_without_its_address(
     assert "secret-place" not in str(raised.value)
 
 
+@pytest.mark.long
 async def test_a_repository_without_commits_says_so(sandboxed: Sandboxed, tmp_path: Path, origin: Origin) -> None:
     origin.git("init", "--quiet", "--bare", str(tmp_path / "empty.git"))
 
     with pytest.raises(WorkspaceUnavailable, match="no default branch"):
         await Node(sandboxed, tmp_path, str(tmp_path / "empty.git")).prepare()
+
+
+async def test_the_branch_of_the_settings_is_the_beginning(
+    sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    commit = origin.commit("develop", {"new": "x\n"})
+    begun = await Node(sandboxed, tmp_path, str(origin.path), more='branch = "develop"').prepared()
+    with pytest.raises(WorkspaceUnavailable, match="couldn't find remote ref refs/heads/missing"):
+        await Node(sandboxed, tmp_path, str(origin.path), name="b", more='branch = "missing"').prepare()
+
+    assert (begun.commit, begun.pushed) == (commit, True)
 
 
 @pytest.mark.long
@@ -311,8 +326,14 @@ async def test_a_fork_begins_at_the_commit_of_its_parent(
     "last",
     [
         WorkspaceUpdated(repository="app", branch="--upload-pack=touch /tmp/x", commit="a" * 40, pushed=True),
-        WorkspaceUpdated(repository="app", branch="parley/" + "a" * 12, commit="--output=/tmp/x", pushed=True),
-        WorkspaceUpdated(repository="other", branch="parley/" + "a" * 12, commit="a" * 40, pushed=True),
+        pytest.param(
+            WorkspaceUpdated(repository="app", branch="parley/" + "a" * 12, commit="--output=/tmp/x", pushed=True),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            WorkspaceUpdated(repository="other", branch="parley/" + "a" * 12, commit="a" * 40, pushed=True),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 async def test_an_imported_log_names_no_options_and_no_other_repository(
@@ -415,6 +436,7 @@ async def test_the_password_of_a_url_reaches_the_repository_and_nothing_else(
     assert not [path for path in files if b"s3cr3t" in path.read_bytes()]
 
 
+@pytest.mark.long
 async def test_the_password_may_come_from_a_variable_that_commands_do_not_get(
     sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:
