@@ -14,9 +14,9 @@ from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
 from kit.system.commands import PATIENCE_SECONDS
 from parley.app.files.gc import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.conversation.log import Entry
-from parley.errors import LeaseLost
+from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Query, SearchQuery
-from parley.stores.postgres import months, schema
+from parley.stores.postgres import driver, months, schema
 from parley.stores.postgres.driver import connect
 from parley.stores.postgres.months import PARTITIONED
 from parley.stores.postgres.store import PostgresStore
@@ -193,6 +193,28 @@ async def test_months_without_partitions_are_replaced_by_the_latest_one(clock: C
     assert await everything_in(store, OTHER) == answers(1, 3)
 
 
+async def test_months_that_could_not_be_prepared_are_prepared_later(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(driver.SETTINGS, "lock_timeout", "200ms")
+    store = PostgresStore(clock.url)
+    await clock.begin(MAY + 1)
+
+    async def migrate(db: Any) -> None:
+        await db.execute("SELECT pg_advisory_lock($1)", months.MIGRATION_LOCK)
+        await store.create(FIRST, answers(1, 2), summary())
+        with pytest.raises(StoreFailed):  # waits for the partitions too, and fails for the same reason
+            await store.tidy()
+
+    await clock.run(migrate)
+    before = await clock.partitions()
+    await store.create(OTHER, answers(1, 2), summary())
+    await prepared(clock, "1990_08")
+    await store.close()
+
+    assert "entries_1990_08" not in before
+
+
 async def test_a_month_is_kept_while_conversations_may_be_created_in_it(clock: Clock, store: PostgresStore) -> None:
     await clock.begin(MAY + 30)
     await store.create(FIRST, answers(1, 2), summary())
@@ -271,6 +293,30 @@ async def test_months_are_dropped_while_other_processes_write_and_read(clock: Cl
 
     assert "entries_1990_05" not in await clock.partitions()
     assert len(await everything_in(store)) == written
+
+
+async def test_a_backup_that_reads_the_tables_delays_the_removal_of_a_month(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(driver.SETTINGS, "lock_timeout", "200ms")
+    store = PostgresStore(clock.url)
+    await store.create(FIRST, [picture(1)], summary(updated_at=1.0), archived=True)
+    await clock.begin(MAY + 2)
+    await store.create(OTHER, answers(1, 2), summary())
+
+    async def back_up(db: Any) -> int:
+        async with db.transaction():
+            await db.execute("LOCK TABLE entries IN ACCESS SHARE MODE")
+            return await gc(store)
+
+    await clock.run(back_up)
+    during = await store.find(Query(archived=True))
+    await store.tidy()
+    await store.close()
+
+    assert during.items == ()
+    assert "the partitions of old months were not dropped" in caplog.text
+    assert "entries_1990_05" not in await clock.partitions()
 
 
 async def test_processes_prepare_and_drop_the_same_months_at_once(clock: Clock, store: PostgresStore) -> None:

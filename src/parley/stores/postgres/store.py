@@ -7,6 +7,7 @@ first call opens the database.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from asyncio import Future, Task
@@ -51,6 +52,8 @@ from parley.stores.postgres.writes import Acquire, Append, Delete, Release, Requ
 from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = ["PostgresStore"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -154,13 +157,22 @@ class PostgresStore:
         return PostgresDraft(parts.database, number, self._try_to_remove_deleted)
 
     def _prepare_months(self, number: int | None) -> None:
-        """Create the partitions of the next months in the background, once in each month.
+        """Create the partitions of the next months in the background, once in each month. After an error, the next
+        call tries again.
 
         `number` is the number of a new conversation, or None.
         """
-        if number is not None and month_of(number) != self._prepared_in:
-            self._prepared_in = month_of(number)
-            self._run_in_background(self._try(lambda: self._read(months.prepare_months)))
+        if number is None or month_of(number) == self._prepared_in:
+            return
+        self._prepared_in = month_of(number)
+
+        async def prepare() -> None:
+            try:
+                await self._read(months.prepare_months)
+            except StoreError:
+                self._prepared_in = 0
+
+        self._run_in_background(prepare())
 
     # --- leases ------------------------------------------------------------------------
 
@@ -288,11 +300,8 @@ class PostgresStore:
 
     async def _try_to_remove_deleted(self) -> None:
         """Remove the entries of deleted conversations. After an error, the next deletion removes the rest."""
-        await self._try(self._remove_deleted)
-
-    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         with suppress(StoreError):
-            await work()
+            await self._remove_deleted()
 
     async def _remove_deleted(self) -> None:
         while (step := await self._open.database.run(drafts.remove_some)) is not None:
@@ -313,10 +322,13 @@ class PostgresStore:
         if self._background:  # deletions that a cancelled caller has begun
             await asyncio.wait(set(self._background))
         await self._read(months.prepare_months)
-        dropped = await self._open.database.run(
-            lambda db, _: months.drop_empty_months(db), until=asyncio.get_running_loop().time() + TIDY_SECONDS
-        )
-        self._freed = Freed(blobs=self._freed.blobs + dropped.blobs, bytes=self._freed.bytes + dropped.bytes)
+        try:
+            dropped = await self._open.database.run(
+                lambda db, _: months.drop_empty_months(db), until=asyncio.get_running_loop().time() + TIDY_SECONDS
+            )
+            self._freed = Freed(blobs=self._freed.blobs + dropped.blobs, bytes=self._freed.bytes + dropped.bytes)
+        except StoreFailed as error:  # for example because a backup reads the tables; a later call continues
+            log.warning("the partitions of old months were not dropped: %s", error)
         await self._remove_deleted()
         freed, self._freed = self._freed, Freed(blobs=0, bytes=0)
         return freed
