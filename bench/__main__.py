@@ -16,6 +16,7 @@ from bench.loading import loading
 from bench.million import million
 from bench.model import running_model
 from bench.nodes import failover, idle_conversations, node_latency
+from bench.page import page
 from bench.patches import patches
 from bench.peers import fetch_peers
 from bench.pipe import Gone
@@ -49,6 +50,7 @@ MEASURES: dict[str, Measure] = {
     "snapshot": lambda url, peers, times: snapshot(url, repetitions=times),
     "loading": lambda url, peers, times: loading(url, repetitions=times),
     "http": lambda url, peers, times: http(url, repetitions=times),
+    "page": lambda url, peers, times: page(url, repetitions=times),
     "relay": lambda url, peers, times: relay(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
     "sharing": lambda url, peers, times: sharing(),

@@ -37,7 +37,7 @@ class Resident:
         if not (line := process.stdout.readline()):
             raise Gone("parley serve did not start")
         self.process = process
-        self.url, self.token = (json.loads(line)[name] for name in ("url", "token"))
+        self.url, self.token, self.page = (json.loads(line)[name] for name in ("url", "token", "page"))
 
     def cpu_seconds(self) -> float:
         """Return the CPU time that the process has used, in seconds."""

@@ -15,6 +15,7 @@ const LANGUAGES = new Set(
   "bash c cpp csharp css diff go ini java javascript json kotlin php python ruby rust sql typescript xml yaml".split(" "),
 )
 const LONGEST_CODE = 30_000
+const TASK_MS = 8
 
 /** @type {Promise<any> | null} */
 let core = null
@@ -47,14 +48,32 @@ async function copyText(text, button) {
   setTimeout(() => button.classList.remove("done"), 1500)
 }
 
+/** @type {{ code: HTMLElement, language: string }[]} */
+const waiting = []
+let isHighlighting = false
+
 /** Highlight the code blocks below an element. @param {ParentNode} element */
 export function highlightAll(element) {
   for (const figure of element.querySelectorAll("figure.code[data-language]:not([data-highlighted])")) {
     const code = figure.querySelector("code")
     const language = languageOf(figure.getAttribute("data-language") ?? "")
     figure.setAttribute("data-highlighted", "")
-    if (code && language && (code.textContent ?? "").length <= LONGEST_CODE) void highlight(code, language)
+    if (code && language && (code.textContent ?? "").length <= LONGEST_CODE) waiting.push({ code, language })
   }
+  if (!isHighlighting) void highlightWaiting()
+}
+
+/** Highlight one block after another, and leave time for frames in between. */
+async function highlightWaiting() {
+  isHighlighting = true
+  let began = performance.now()
+  for (let next; (next = waiting.shift()); ) {
+    await highlight(next.code, next.language).catch(() => {}) // without the library, the code stays plain
+    if (performance.now() - began < TASK_MS) continue
+    await new Promise((resolve) => setTimeout(resolve))
+    began = performance.now()
+  }
+  isHighlighting = false
 }
 
 /** Return the known name of a language; null if it is unknown. @param {string} name */

@@ -21,13 +21,18 @@ export function blocksOf(text) {
   return lexer(text, { gfm: true, breaks: true })
 }
 
+/** Return false for a text that is shown as plain text because of its size. @param {string} text */
+export function isMarkdown(text) {
+  return text.length <= LONGEST_MARKDOWN && !/[^\n]{20000}/.test(text)
+}
+
 /**
  * Fill an element with a complete text.
  * @param {HTMLElement} element
  * @param {string} text
  */
 export function fillMarkdown(element, text) {
-  if (text.length > LONGEST_MARKDOWN || /[^\n]{20000}/.test(text)) {
+  if (!isMarkdown(text)) {
     const plain = h("p", { class: "plain", dir: "auto" })
     fillLong(plain, text)
     element.replaceChildren(plain)

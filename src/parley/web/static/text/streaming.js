@@ -3,7 +3,10 @@
  * is rendered again. A code block that is still open grows by appended text.
  */
 
-import { blockNode, blocksOf } from "./markdown.js"
+import { h } from "../dom.js"
+import { blockNode, blocksOf, isMarkdown } from "./markdown.js"
+
+const LONGEST_TAIL = 20_000
 
 export class StreamingText {
   /** @param {HTMLElement} element */
@@ -11,12 +14,16 @@ export class StreamingText {
     this.element = element
     /** @private the number of characters whose blocks are settled */
     this.settled = 0
+    /** @private @type {{ raw: string, node: ChildNode | null }[]} the settled blocks */
+    this.blocks = []
     /** @private @type {ChildNode[]} the nodes of the last block */
     this.tail = []
     /** @private @type {{ node: Text, length: number, fence: string } | null} the open code block at the end */
     this.code = null
     /** @private */
     this.length = 0
+    /** @private the length at which a long last block is rendered again */
+    this.nextRender = 0
   }
 
   /**
@@ -25,6 +32,10 @@ export class StreamingText {
    */
   update(text) {
     if (text.length === this.length) return
+    if (text.length - this.settled > LONGEST_TAIL) {
+      if (text.length < this.nextRender || !isMarkdown(text.slice(this.settled))) return this.showLongTail(text)
+      this.nextRender = text.length + LONGEST_TAIL
+    }
     if (this.code && this.growCode(text)) {
       this.length = text.length
       return
@@ -40,8 +51,10 @@ export class StreamingText {
     for (let index = 0; index < tokens.length; index++) {
       const node = /** @type {ChildNode | null} */ (blockNode(tokens[index]))
       if (node) this.element.append(node)
-      if (index < last) this.settled += tokens[index].raw.length
-      else if (node) this.tail.push(node)
+      if (index < last) {
+        this.settled += tokens[index].raw.length
+        this.blocks.push({ raw: tokens[index].raw, node })
+      } else if (node) this.tail.push(node)
     }
     const token = tokens[last]
     const fence = token?.type === "code" && /^ {0,3}(`{3,}|~{3,})[^\n]*\n/.exec(token.raw)
@@ -50,6 +63,40 @@ export class StreamingText {
       const node = code?.lastChild
       if (node instanceof Text && code?.childNodes.length === 1)
         this.code = { node, length: this.settled + token.raw.length, fence: fence[1] }
+    }
+  }
+
+  /**
+   * Show the beginning of a block that is too long to be rendered again and again.
+   * @private
+   * @param {string} text
+   */
+  showLongTail(text) {
+    if (this.code) {
+      if (text.length - this.code.length < LONGEST_TAIL && this.growCode(text)) this.length = text.length
+      return
+    }
+    if (this.tail.length) return // its beginning is shown already
+    const node = h("p", { class: "plain", dir: "auto" }, `${text.slice(this.settled, this.settled + LONGEST_TAIL)} …`)
+    this.element.append(node)
+    this.tail = [node]
+    this.length = text.length
+  }
+
+  /**
+   * Show the complete text. Blocks that are already shown are kept; all others are rendered again.
+   * @param {string} text
+   */
+  finish(text) {
+    const tokens = blocksOf(text)
+    let kept = 0
+    while (kept < this.blocks.length && kept < tokens.length && this.blocks[kept].raw === tokens[kept].raw) kept++
+    if (tokens.some((token) => token.type === "def")) kept = 0 // a definition changes links in earlier blocks
+    for (const node of this.tail) node.remove()
+    for (const block of this.blocks.slice(kept)) block.node?.remove()
+    for (const token of tokens.slice(kept)) {
+      const node = blockNode(token)
+      if (node) this.element.append(node)
     }
   }
 

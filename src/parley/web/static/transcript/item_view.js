@@ -5,7 +5,7 @@
 import { fill, h, icon } from "../dom.js"
 import { highlightAll } from "../text/code.js"
 import { fillLong } from "../text/long_text.js"
-import { fillMarkdown } from "../text/markdown.js"
+import { fillMarkdown, isMarkdown } from "../text/markdown.js"
 import { StreamingText } from "../text/streaming.js"
 import { visible } from "../text/visible.js"
 import { approvalButtons, settlementText } from "./approval.js"
@@ -115,8 +115,9 @@ class AgentText {
     }
     if (this.final === this.item.text) return
     this.final = this.item.text
+    if (this.streaming && isMarkdown(this.item.text)) this.streaming.finish(this.item.text)
+    else fillMarkdown(this.node, this.item.text)
     this.streaming = null
-    fillMarkdown(this.node, this.item.text)
     highlightAll(this.node)
   }
 }
