@@ -21,7 +21,7 @@ SECRET = os.environ["PARLEY_WEBHOOK_SECRET"].encode()
 key in base64."""
 TOLERANCE_SECONDS = 300
 """The maximum age of a notification in seconds. An older notification may be a repeated copy."""
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """The maximum size of a notification in bytes."""
 
 
@@ -36,7 +36,7 @@ def is_genuine(headers: Message, body: bytes) -> bool:
 
 class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        body = self.rfile.read(min(MOST_BYTES, int(self.headers.get("content-length") or 0)))
+        body = self.rfile.read(min(MAX_BYTES, int(self.headers.get("content-length") or 0)))
         if not is_genuine(self.headers, body):
             self.send_error(401)
             return

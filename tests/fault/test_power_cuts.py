@@ -12,7 +12,7 @@ import pytest
 from kit.clients.crash_story import AGAIN, RESTARTED, RUN, Story
 from kit.servers.self_killing import KillPoint, SelfKillingParley
 
-MOST_RUBBISH = 9000
+MAX_RUBBISH_BYTES = 9000
 """The maximum number of arbitrary bytes after the synced part.
 
 It is slightly more than two pages of the database.
@@ -40,7 +40,7 @@ def forget_what_was_not_synced(home: Path, acknowledged: list[int], chance: Rand
     written = log.read_bytes()
     synced = acknowledged[-1] if acknowledged else 0
     torn = written[synced : chance.randint(synced, len(written))]
-    log.write_bytes(written[:synced] + torn + chance.randbytes(chance.randrange(MOST_RUBBISH)))
+    log.write_bytes(written[:synced] + torn + chance.randbytes(chance.randrange(MAX_RUBBISH_BYTES)))
     (home / "parley.db-shm").unlink()
 
 

@@ -259,7 +259,7 @@ async def test_a_refused_stream_leaves_the_stored_session_and_its_other_streams_
             stream = await longer.enter_async_context(client.stream())
             for _ in conversations:
                 await stream.wait_for_message("notifications/initial_state")
-            monkeypatch.setattr(session_state, "MOST_STATE_BYTES", 1200)
+            monkeypatch.setattr(session_state, "MAX_STATE_BYTES", 1200)
             refused = (await client.post(tool("x" * 1024, "conversationStream", {"conversation_id": third}))).json
         at_the_end = await stream.rest()
     async with serving() as server:

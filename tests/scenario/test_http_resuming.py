@@ -22,7 +22,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.system.commands import PATIENCE_SECONDS
 from parley.server.http.event_ids import CallCursor, EventIds, SessionCursors
-from parley.server.http.sessions import MOST_STREAMS
+from parley.server.http.sessions import MAX_STREAMS
 from parley.server.positions import Position
 from parley.testing import HOLD, ScriptedModel
 
@@ -397,7 +397,7 @@ async def test_a_client_with_many_streams_and_long_request_ids_resumes(
     server: HttpServer, parley_model: ScriptedModel
 ) -> None:
     client = await server.client()
-    conversations = [await client.create() for _ in range(MOST_STREAMS)]
+    conversations = [await client.create() for _ in range(MAX_STREAMS)]
     for number, conversation in enumerate(conversations):
         opening = tool(f"{number:04}" + "x" * 1020, "conversationStream", {"conversation_id": conversation})
         assert not (await client.post(opening)).json["result"]["isError"]

@@ -22,7 +22,7 @@ from kit.system.waiting import until
 from parley.app.tokens import create_token
 from parley.ports.store import Query
 from parley.server.context import LOCAL_USER
-from parley.server.http.sign_ins import CODE_SECONDS, IDLE_SECONDS, MOST_CODES, MOST_OF_TOKEN
+from parley.server.http.sign_ins import CODE_SECONDS, IDLE_SECONDS, MAX_CODES, MAX_PER_TOKEN
 from parley.testing import HOLD, ScriptedModel
 from parley.web.assets import PageAssets, read_files
 from parley.wire.http import CONTENT_SECURITY_POLICY
@@ -238,7 +238,7 @@ async def test_several_requests_with_one_code_sign_in_one_browser(server: HttpSe
 @pytest.mark.promises("page.sign-in")
 async def test_a_new_code_replaces_the_oldest_of_many(server: HttpServer) -> None:
     browser = await server.browser(signs_in=False)
-    codes = [await server.new_code() for _ in range(MOST_CODES + 1)]
+    codes = [await server.new_code() for _ in range(MAX_CODES + 1)]
 
     assert [(await browser.sign_in(code=codes[0])).status, (await browser.sign_in(code=codes[1])).status] == [
         401,
@@ -451,14 +451,14 @@ async def test_the_sign_in_that_was_not_used_for_the_longest_time_is_replaced(se
     token = await server.create_token("guest", "observer")
     user = await server.browser()
     browsers = []
-    for _ in range(MOST_OF_TOKEN + 1):
+    for _ in range(MAX_PER_TOKEN + 1):
         await server.let_tokens_expire(1)
         browsers.append(await server.browser(token=token))
 
     statuses = [(await browser.fetch("/sign-in")).status for browser in (*browsers, user)]
 
-    assert statuses == [401] + [200] * (MOST_OF_TOKEN + 1)
-    assert len(await server.server.store.sign_ins()) == MOST_OF_TOKEN + 1
+    assert statuses == [401] + [200] * (MAX_PER_TOKEN + 1)
+    assert len(await server.server.store.sign_ins()) == MAX_PER_TOKEN + 1
 
 
 @pytest.mark.promises("page.limits", "http.limits")

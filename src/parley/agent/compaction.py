@@ -46,9 +46,9 @@ KEPT_LAST: Final = 0.7
 """The maximum share of the history's room that the last response and its outputs may take without being summarized,
 even if they exceed `KEPT_RECENT`.
 """
-LONGEST_SUMMARY: Final = 0.2
+MAX_SUMMARY: Final = 0.2
 """The maximum size of a summary, as a share of the tokens that are available for the history."""
-LONGEST_PARTS: Final = (4_000, 1_000, 250)
+PART_CHARACTERS: Final = (4_000, 1_000, 250)
 """Length limits, in characters, for each output and for the arguments of each call in the text to summarize. The
 limits are tried in order until the text fits.
 """
@@ -131,7 +131,7 @@ async def compact_if_needed(
     if not items or has <= room or rest >= window:  # no summary could be short enough
         return False
     replaced = _how_many(items, transcript.history.cuts, room, meter)
-    old, longest = items[:replaced], room * LONGEST_SUMMARY
+    old, longest = items[:replaced], room * MAX_SUMMARY
     try:
         record = _record(old, window * NEARLY_FULL - longest, meter)
         summary = await _summarise(record, transcript, model, clock, settings)
@@ -205,7 +205,7 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
 def _record(items: Sequence[HistoryItem], allowed: float, meter: TokenMeter) -> str:
     """Return the items as text with at most about `allowed` tokens. Long outputs and arguments are truncated."""
     record = ""
-    for longest in LONGEST_PARTS:
+    for longest in PART_CHARACTERS:
         record = "\n\n".join(_written_out(items, longest))
         if _fitted(record, allowed, meter) is record:
             break

@@ -22,7 +22,7 @@ __all__ = ["Roots", "policy_for", "read_only"]
 
 log = logging.getLogger(__name__)
 
-MOST_LINKS: Final = 40
+MAX_LINKS: Final = 40
 """The maximum number of links that are followed in one path. Linux has the same limit."""
 
 
@@ -131,7 +131,7 @@ def _link_in(roots: Iterable[str], path: str) -> str | None:
             reached = place  # not a link
             continue
         links += 1
-        if links > MOST_LINKS or any(PurePath(reached).is_relative_to(root) for root in roots):
+        if links > MAX_LINKS or any(PurePath(reached).is_relative_to(root) for root in roots):
             return place
         left += reversed([each for each in target.split("/") if each not in ("", ".")])
         if target.startswith("/"):

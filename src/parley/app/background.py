@@ -20,7 +20,7 @@ KEPT_LOG_BYTES: Final = 1024 * 1024
 """The maximum size of the log file, in bytes, after a running server has shortened it. When a server is started, a
 larger file is emptied.
 """
-MOST_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
+MAX_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
 """The size of the log file, in bytes, above which a running server shortens the file."""
 
 INHERITED: Final = (
@@ -76,7 +76,7 @@ def shorten_log(home: str, stderr: int = 2) -> None:
     Raises:
         OSError: the file cannot be read or changed.
     """
-    if os.fstat(stderr).st_size <= MOST_LOG_BYTES:
+    if os.fstat(stderr).st_size <= MAX_LOG_BYTES:
         return
     log = os.open(os.path.join(home, SERVER_LOG), os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

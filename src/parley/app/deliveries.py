@@ -11,11 +11,11 @@ from parley.ports.clock import Clock
 
 __all__ = ["Deliveries"]
 
-MOST_AT_ONCE: Final = 4
+MAX_CONCURRENT: Final = 4
 """The maximum number of notifications that are sent at the same time."""
-MOST_ATTEMPTS: Final = 10
+MAX_ATTEMPTS: Final = 10
 SHORTEST_DELAY_SECONDS: Final = 1.0
-LONGEST_DELAY_SECONDS: Final = 60.0
+MAX_DELAY_SECONDS: Final = 60.0
 """The maximum delay before a retry, in seconds. The first delay is `SHORTEST_DELAY_SECONDS`, and each retry doubles
 the delay.
 """
@@ -50,7 +50,7 @@ class Deliveries(Generic[K, T]):
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._delayed: set[K] = set()
         """The keys whose next attempt is not due yet."""
-        self._room = asyncio.Semaphore(MOST_AT_ONCE)
+        self._room = asyncio.Semaphore(MAX_CONCURRENT)
         self._closed = False
 
     def put(self, key: K, notification: T) -> None:
@@ -112,7 +112,7 @@ class Deliveries(Generic[K, T]):
             attempts += 1
             if self._due.get(key) is not due:
                 continue  # send the newer notification
-            if trouble is None or attempts == MOST_ATTEMPTS or self._closed:
+            if trouble is None or attempts == MAX_ATTEMPTS or self._closed:
                 del self._due[key]
                 if trouble is not None:
                     self._log.warning(
@@ -121,6 +121,6 @@ class Deliveries(Generic[K, T]):
                 continue
             self._delayed.add(key)
             try:
-                await self._clock.sleep(min(LONGEST_DELAY_SECONDS, SHORTEST_DELAY_SECONDS * 2 ** (attempts - 1)))
+                await self._clock.sleep(min(MAX_DELAY_SECONDS, SHORTEST_DELAY_SECONDS * 2 ** (attempts - 1)))
             finally:
                 self._delayed.discard(key)

@@ -27,7 +27,7 @@ __all__ = [
 
 LOCK: Final = "serve.lock"
 DESCRIPTION: Final = "serve.json"
-_MOST_DESCRIPTION_BYTES: Final = 64 * 1024
+_MAX_DESCRIPTION_BYTES: Final = 64 * 1024
 
 
 class ResidentLock:
@@ -138,7 +138,7 @@ def read_description(home: str) -> dict[str, Any]:
     description.
     """
     try:
-        found = json.loads(read_file(os.path.join(home, DESCRIPTION), limit=_MOST_DESCRIPTION_BYTES))
+        found = json.loads(read_file(os.path.join(home, DESCRIPTION), limit=_MAX_DESCRIPTION_BYTES))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -43,13 +43,13 @@ KNOWN_HOSTS: Final = (
 """The push services of the common browsers."""
 KNOWN_DOMAINS: Final = (".push.services.mozilla.com", ".push.apple.com", ".notify.windows.com")
 """The domains whose hosts are push services of the common browsers."""
-MOST_UNDELIVERED: Final = 1000
+MAX_UNDELIVERED: Final = 1000
 ATTEMPT_SECONDS: Final = 10.0
 """The timeout for the answer of a push service, in seconds."""
 LIFE_SECONDS: Final = 24 * 3600
 """The time in seconds for which a push service keeps a message for a browser that is not connected."""
 AUTH_BYTES: Final = 16
-MOST_URL_CHARACTERS: Final = 2048
+MAX_URL_CHARACTERS: Final = 2048
 GONE: Final = frozenset({403, 404, 410})
 """The statuses with which a push service reports that a subscription has ended or belongs to another sender key."""
 REFUSED: Final = frozenset({400, 401, 413})
@@ -93,7 +93,7 @@ class PushSender:
         self._sign_ins, self._key, self._load = sign_ins, key, load
         self._http, self._clock, self._environ = http, clock, environ
         self._sender: asyncio.Future[SenderKey | None] | None = None
-        self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), most=MOST_UNDELIVERED)
+        self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), most=MAX_UNDELIVERED)
         """The messages that are not delivered yet, by sign-in and conversation."""
 
     async def public_key(self) -> str | None:
@@ -146,7 +146,7 @@ class PushSender:
 
     def _is_known(self, endpoint: str) -> bool:
         """Return whether an address belongs to a push service to which messages may be sent."""
-        if len(endpoint) > MOST_URL_CHARACTERS or not endpoint.isascii() or not endpoint.isprintable():
+        if len(endpoint) > MAX_URL_CHARACTERS or not endpoint.isascii() or not endpoint.isprintable():
             return False
         try:
             parts = urlsplit(endpoint)

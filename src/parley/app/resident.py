@@ -30,7 +30,7 @@ from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import os_detail
 from parley.common.resident_socket import HELLO_VERSION, RELAY, SIGN_IN, NoResident, Refused, ask, connect
-from parley.config.checks import MOST_PATH_BYTES
+from parley.config.checks import MAX_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
 from parley.config.types import ServeSettings
@@ -51,13 +51,13 @@ __all__ = ["AlreadyRunning", "Resident", "run_resident"]
 
 log = logging.getLogger(__name__)
 
-MOST_HELLO_BYTES: Final = 8 * 1024 * 1024
+MAX_HELLO_BYTES: Final = 8 * 1024 * 1024
 """The maximum length of a hello, in bytes. A hello contains the environment of a process, and the limit is larger
 than any such environment. A longer first line is a message of an ordinary client.
 """
 FIRST_LINE_SECONDS: Final = 30.0
 """The timeout for the first line of a connection, in seconds."""
-MOST_SILENT: Final = 128
+MAX_SILENT: Final = 128
 """The maximum number of open connections without a first line. When another connection arrives, the oldest of these
 connections is closed.
 """
@@ -333,7 +333,7 @@ class Resident:
 
     def _accepted(self, channel: socket.socket) -> None:
         channel.setblocking(False)
-        if len(self._greeting) >= MOST_SILENT:
+        if len(self._greeting) >= MAX_SILENT:
             next(iter(self._greeting)).cancel()
         elif len(self._tasks) >= self._most_connections:
             log.warning("refused a connection: %d are open", len(self._tasks))
@@ -381,7 +381,7 @@ class Resident:
     async def _serve_relay(self, channel: socket.socket, hello: Hello, rest: bytes) -> None:
         for member, paths in (("cwd", (hello.cwd,)), ("installed", hello.installed)):
             if not all(map(_is_path, paths)):
-                reason = f"`{member}` is not an absolute path of at most {MOST_PATH_BYTES} bytes"
+                reason = f"`{member}` is not an absolute path of at most {MAX_PATH_BYTES} bytes"
                 await _send(channel, {"ok": False, "reason": reason})
                 return
         if not add_installation(hello.installed):
@@ -571,7 +571,7 @@ async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
     If the line is too long or incomplete, return the bytes that were read.
     """
     loop, received = asyncio.get_running_loop(), bytearray()
-    while len(received) < MOST_HELLO_BYTES:
+    while len(received) < MAX_HELLO_BYTES:
         piece = await loop.sock_recv(channel, 64 * 1024)
         received += piece
         if not piece:
@@ -602,7 +602,7 @@ def _hello(line: bytes) -> Hello | None:
 
 def _is_path(path: str) -> bool:
     try:
-        return path.startswith("/") and "\0" not in path and len(os.fsencode(path)) <= MOST_PATH_BYTES
+        return path.startswith("/") and "\0" not in path and len(os.fsencode(path)) <= MAX_PATH_BYTES
     except UnicodeEncodeError:
         return False
 

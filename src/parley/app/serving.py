@@ -54,7 +54,7 @@ __all__ = ["Server", "SystemClock", "prepare_process", "report_unknown_keys", "s
 
 log = logging.getLogger(__name__)
 
-_MOST_REPORTED: Final = 20
+_MAX_REPORTED: Final = 20
 """The maximum number of unknown keys in config.toml that are logged. The number is limited because the file may
 belong to another program.
 """
@@ -261,7 +261,7 @@ def report_unknown_keys(loader: Loader) -> None:
         unknown = loader.unknown_keys()
     except ConfigError:
         return  # the first call that needs the settings reports the error
-    for sentence in islice(unknown, _MOST_REPORTED):
+    for sentence in islice(unknown, _MAX_REPORTED):
         log.warning("%s", sentence)
     if next(unknown, None) is not None:
         log.warning("config.toml has more unknown settings; `parley doctor` lists them")

@@ -28,7 +28,7 @@ __all__ = [
     "reload_resident_tokens",
 ]
 
-MOST_NAME_CHARACTERS: Final = 64
+MAX_NAME_CHARACTERS: Final = 64
 PAGE: Final = 1000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
@@ -55,9 +55,9 @@ async def create_token(
         BadTokenName: the name is in use or invalid.
         StoreError: the token cannot be stored.
     """
-    if len(name) > MOST_NAME_CHARACTERS or not _NAME.fullmatch(name):
+    if len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):
         raise BadTokenName(
-            f"invalid name {name[:MOST_NAME_CHARACTERS]!r} (use at most {MOST_NAME_CHARACTERS} letters, digits, "
+            f"invalid name {name[:MAX_NAME_CHARACTERS]!r} (use at most {MAX_NAME_CHARACTERS} letters, digits, "
             "and . _ @ - after the first)"
         )
     if name.lower() in RESERVED_NAMES:

@@ -31,7 +31,7 @@ __all__ = ["WebhookSender", "signature"]
 
 log = logging.getLogger(__name__)
 
-MOST_CONVERSATIONS: Final = 1000
+MAX_CONVERSATIONS: Final = 1000
 """The maximum number of conversations with an undelivered notification."""
 ATTEMPT_SECONDS: Final = 10.0
 """The timeout for the receiver's answer, in seconds."""
@@ -71,7 +71,7 @@ class WebhookSender:
         """
         self._load, self._http, self._clock, self._environ = load, http, clock, environ
         self._log = LimitedLog(log)
-        self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, most=MOST_CONVERSATIONS)
+        self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, most=MAX_CONVERSATIONS)
         """The notifications that are not delivered yet, by conversation."""
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:

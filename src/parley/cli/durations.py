@@ -9,7 +9,7 @@ from typing import Final
 __all__ = ["seconds"]
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-MOST_SECONDS: Final = 3660 * 86_400
+MAX_SECONDS: Final = 3660 * 86_400
 
 _LENGTH: Final = re.compile(r"([1-9][0-9]{0,8})([mhdw])")
 
@@ -22,6 +22,6 @@ def seconds(text: str) -> float:
     """
     found = _LENGTH.fullmatch(text)
     length = int(found[1]) * UNITS[found[2]] if found else 0
-    if not 0 < length <= MOST_SECONDS:
+    if not 0 < length <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"invalid time {text!r} (give a number and m, h, d or w, such as 7d)")
     return float(length)

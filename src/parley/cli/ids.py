@@ -17,7 +17,7 @@ SHORT: Final = 8
 """The number of characters of an id that lists show."""
 
 PAGE: Final = 1000
-MOST_NAMED: Final = 5
+MAX_NAMED: Final = 5
 
 _WHOLE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PART: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
@@ -87,6 +87,6 @@ def _only(what: str, given: str, found: Sequence[str]) -> str:
     if not found:
         raise CommandFailed(f"no {what} has an id that begins with {given!r}")
     if len(found) > 1:
-        more = "" if len(found) <= MOST_NAMED else f" and {len(found) - MOST_NAMED} more"
-        raise CommandFailed(f"{given!r} is ambiguous: {', '.join(found[:MOST_NAMED])}{more}")
+        more = "" if len(found) <= MAX_NAMED else f" and {len(found) - MAX_NAMED} more"
+        raise CommandFailed(f"{given!r} is ambiguous: {', '.join(found[:MAX_NAMED])}{more}")
     return found[0]

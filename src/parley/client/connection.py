@@ -47,7 +47,7 @@ log: Final = logging.getLogger("parley.client")
 _NO_PARAMS: Final = Raw(b"{}")
 
 FIRST_DELAY_SECONDS: Final = 0.05
-MOST_DELAY_SECONDS: Final = 1.0
+MAX_DELAY_SECONDS: Final = 1.0
 """The maximum delay, in seconds, before an attempt to reconnect. The delays start at `FIRST_DELAY_SECONDS` and
 double each time.
 """
@@ -357,7 +357,7 @@ class Connection:
                 while not self._is_open:
                     # The delay is random, because many clients may have lost the same server.
                     await asyncio.sleep(delay * random.uniform(0.5, 1))
-                    delay = min(2 * delay, MOST_DELAY_SECONDS)
+                    delay = min(2 * delay, MAX_DELAY_SECONDS)
                     try:
                         await self._transport.restart()
                         self._is_open = True

@@ -17,7 +17,7 @@ from typing import Final, cast
 from parley.common.home import SOCKET, named_home
 from parley.common.resident_socket import (
     ANSWER_SECONDS,
-    MOST_ANSWER_BYTES,
+    MAX_ANSWER_BYTES,
     RELAY,
     NoResident,
     Refused,
@@ -167,7 +167,7 @@ class _Protocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._answer is not None and not self._answer.done():
             self._start += data
-            if b"\n" not in self._start and len(self._start) <= MOST_ANSWER_BYTES:
+            if b"\n" not in self._start and len(self._start) <= MAX_ANSWER_BYTES:
                 return
             line, _, data = self._start.partition(b"\n")
             self._answer.set_result(line)

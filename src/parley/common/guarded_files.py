@@ -25,10 +25,10 @@ _OPEN_AT_ONCE: Final = 128
 closed. A directory that is opened again must have the same identity as before.
 """
 
-_MOST_LINKS: Final = 40
+_MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
-_MOST_HIDDEN_FILES: Final = 20_000
+_MAX_HIDDEN_FILES: Final = 20_000
 """The maximum number of hidden directory entries with which a file with several hard links is compared. If there
 are more entries, the file is refused.
 """
@@ -163,7 +163,7 @@ class DirFds:
                 here = f"{here}/{part}"
                 continue
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             from_project = from_project or (project is not None and is_below(here or "/", project))
             here = "" if target.startswith("/") else here
@@ -364,8 +364,8 @@ class _Hidden:
         if self._files is None:
             folders = (path for identity, path in self._paths.items() if identity != self.visible)
             entries = (entry for folder in folders for entry in self._below(folder))
-            found_there = list(islice(entries, _MOST_HIDDEN_FILES + 1))
-            self._too_many = len(found_there) > _MOST_HIDDEN_FILES
+            found_there = list(islice(entries, _MAX_HIDDEN_FILES + 1))
+            self._too_many = len(found_there) > _MAX_HIDDEN_FILES
             self._files = frozenset(() if self._too_many else found_there)
         return self._too_many or its in self._files
 

@@ -17,7 +17,7 @@ from parley.common.unix_sockets import is_of_same_user, short_path
 __all__ = [
     "ANSWER_SECONDS",
     "HELLO_VERSION",
-    "MOST_ANSWER_BYTES",
+    "MAX_ANSWER_BYTES",
     "RELAY",
     "SIGN_IN",
     "NoResident",
@@ -41,7 +41,7 @@ ANSWER_SECONDS: Final = 5.0
 """The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is
 stopped (SIGSTOP) never answers.
 """
-MOST_ANSWER_BYTES: Final = 64 * 1024
+MAX_ANSWER_BYTES: Final = 64 * 1024
 
 
 class NoResident(Exception):
@@ -132,7 +132,7 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
         while not answer.endswith(b"\n"):
             channel.settimeout(max(0.1, until - time.monotonic()))
             piece = channel.recv(4096)  # reads only the answer: the server sends nothing else until the client does
-            if not piece or len(answer) > MOST_ANSWER_BYTES:
+            if not piece or len(answer) > MAX_ANSWER_BYTES:
                 raise NoResident("the resident server ended during the handshake")
             answer += piece
     except OSError as error:

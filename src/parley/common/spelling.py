@@ -11,7 +11,7 @@ from typing import Final
 
 __all__ = ["forms_of", "is_about_safety", "letters_of", "near_miss", "nearest", "shortened", "shown_name"]
 
-MOST_EDITS: Final = 2
+MAX_EDITS: Final = 2
 """The maximum edit distance at which a name counts as a misspelling of a known name."""
 
 FEWEST_LETTERS: Final = 5
@@ -20,7 +20,7 @@ many words.
 """
 
 _SAFETY: Final = ("sandbox", "approval", "policy")
-_LONGEST_SHOWN: Final = 80
+_MAX_SHOWN: Final = 80
 
 
 def letters_of(name: str) -> str:
@@ -42,7 +42,7 @@ def is_about_safety(name: str) -> bool:
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that differs only in case, hyphens or underscores. If there is none, return the closest
-    known name within `MOST_EDITS` edits. Return None if there is no such name either.
+    known name within `MAX_EDITS` edits. Return None if there is no such name either.
     """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]
@@ -50,13 +50,13 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
         if theirs == letters:
             return each
     long_enough = [(each, theirs) for each, theirs in candidates if len(theirs) >= FEWEST_LETTERS]
-    return _closest(letters, long_enough, MOST_EDITS)
+    return _closest(letters, long_enough, MAX_EDITS)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the most similar known name, or None if no known name is similar enough."""
     letters = letters_of(name)
-    return _closest(letters, [(each, letters_of(each)) for each in known], max(MOST_EDITS, len(letters) // 3))
+    return _closest(letters, [(each, letters_of(each)) for each in known], max(MAX_EDITS, len(letters) // 3))
 
 
 def _closest(letters: str, candidates: list[tuple[str, str]], most: int) -> str | None:
@@ -86,6 +86,6 @@ def shown_name(name: str) -> str:
     return f"`{shortened(name)}`"
 
 
-def shortened(text: str, most: int = _LONGEST_SHOWN) -> str:
+def shortened(text: str, most: int = _MAX_SHOWN) -> str:
     """Return the text, shortened to at most `most` characters, for an error message or a log line."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -15,7 +15,7 @@ from typing import Final
 
 __all__ = ["is_confined", "is_of_same_user", "short_path"]
 
-MOST_PATH_BYTES: Final = 103
+MAX_PATH_BYTES: Final = 103
 """The maximum length, in bytes, of a path in a socket address that every system accepts. Linux allows four bytes
 more.
 """
@@ -32,7 +32,7 @@ def short_path(directory: str, name: str) -> Iterator[str]:
         OSError: the directory cannot be opened, or this system offers no shorter path.
     """
     path = os.path.join(directory, name)
-    if len(os.fsencode(path)) <= MOST_PATH_BYTES:
+    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         yield path
         return
     too_long = OSError(errno.ENAMETOOLONG, "the path is too long for a socket", path)

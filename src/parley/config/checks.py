@@ -133,7 +133,7 @@ def _secret(value: Any, at: KeyPath) -> str:
     return value
 
 
-MOST_PATH_BYTES: Final = 4096
+MAX_PATH_BYTES: Final = 4096
 """The maximum length of a path, in bytes. Linux cannot open a longer path, and resolving one would take a long
 time.
 """
@@ -141,8 +141,8 @@ time.
 
 def path(value: Any, at: KeyPath) -> str:
     given = text(value, at)
-    if len(given.encode(errors="surrogateescape")) > MOST_PATH_BYTES:
-        raise _invalid("value", value, at, f"a path of at most {MOST_PATH_BYTES} bytes")
+    if len(given.encode(errors="surrogateescape")) > MAX_PATH_BYTES:
+        raise _invalid("value", value, at, f"a path of at most {MAX_PATH_BYTES} bytes")
     return given
 
 

@@ -21,15 +21,15 @@ __all__ = [
     "remove_cwd_from_sys_path",
 ]
 
-_MOST_INSTALLATIONS: Final = 64
+_MAX_INSTALLATIONS: Final = 64
 """The maximum number of installations of relays that one server records."""
-_MOST_PATHS: Final = 256
+_MAX_PATHS: Final = 256
 """The maximum number of paths of one installation."""
 
 _ENVIRONMENTS: Final = (".venv", "venv", "env")
 """The usual directory names of a virtual environment in its project."""
 
-_MOST_LINKS: Final = 40
+_MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
 
 _PREFIX_DIRECTORIES: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
@@ -71,7 +71,7 @@ def add_installation(paths: tuple[str, ...]) -> bool:
         return True
     for known in [known for known in _of_relays if not os.path.lexists(known[0])]:
         del _of_relays[known]  # this installation was removed
-    if len(paths) > _MOST_PATHS or len(_of_relays) >= _MOST_INSTALLATIONS:
+    if len(paths) > _MAX_PATHS or len(_of_relays) >= _MAX_INSTALLATIONS:
         return False
     _of_relays[paths] = None
     return True
@@ -131,7 +131,7 @@ def _environments_in(roots: Iterable[str]) -> Iterator[str]:
 
 def _link_targets(path: str) -> Iterator[str]:
     """Yield a path. If the path is a symbolic link, also yield its target, the target of that target, and so on."""
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         yield path
         try:
             path = os.path.join(os.path.dirname(path), os.readlink(path))

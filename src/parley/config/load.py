@@ -75,7 +75,7 @@ bounds the memory that a client can use by sending a new combination with each c
 """
 
 
-_MOST_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
+_MAX_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
 
 STORE_VARIABLE: Final = "PARLEY_STORE_URL"
 """The environment variable with the URL of the database. It takes precedence over config.toml."""
@@ -658,7 +658,7 @@ def _read_instructions(named: str, settings: Settings) -> str:
     """
     path = os.path.join(settings.cwd, named)
     failed = f"failed to read experimental instructions file {path}"
-    limit, hidden = _MOST_INSTRUCTIONS_BYTES, settings.withheld_paths
+    limit, hidden = _MAX_INSTRUCTIONS_BYTES, settings.withheld_paths
     try:
         data = read_named(named, cwd=settings.cwd, limit=limit + 1, hidden=hidden, own=settings.home)
         text = data.decode("utf-8-sig").strip()

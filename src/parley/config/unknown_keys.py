@@ -25,7 +25,7 @@ _ONLY_SAFETY: Final = frozenset({"sandbox", "sandbox_workspace_write", "approval
 _ALSO_SAFETY: Final = frozenset({"limits", "shell_environment_policy"})
 """Tables in which an unknown key is refused if it is similar to a known key."""
 
-_MOST_UNKNOWN: Final = 100
+_MAX_UNKNOWN: Final = 100
 """The maximum number of unknown keys in a call. The server compares each unknown key with all known keys, and other
 clients wait during the comparison.
 """
@@ -70,7 +70,7 @@ def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
     Raises:
         Wrong: an unknown key looks like a misspelt setting or like a setting that restricts the agent, or there are
-            more than `_MOST_UNKNOWN` unknown keys.
+            more than `_MAX_UNKNOWN` unknown keys.
     """
     unknown = 0
     for table in tables:
@@ -78,8 +78,8 @@ def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
             if value is None:  # null means the same as a missing key
                 continue
             unknown += 1
-            if unknown > _MOST_UNKNOWN:
-                raise Wrong(path, f"more than {_MOST_UNKNOWN} unknown settings")
+            if unknown > _MAX_UNKNOWN:
+                raise Wrong(path, f"more than {_MAX_UNKNOWN} unknown settings")
             _refuse_if_misspelt(path, known)
         yield table
 

@@ -16,19 +16,19 @@ from parley.common.resolver import DaemonResolver
 if TYPE_CHECKING:
     from aiohttp.client_proto import ResponseHandler
 
-__all__ = ["MOST_CONNECTING", "connector"]
+__all__ = ["MAX_CONNECTING", "connector"]
 
 IDLE_SECONDS: Final = 15.0
 """The time, in seconds, for which an idle connection is kept."""
 
-MOST_IDLE: Final = 100
+MAX_IDLE: Final = 100
 FEWEST_IDLE: Final = 4
 IDLE_SHARE: Final = 8
 """The divisor that gives the maximum number of idle connections from the limit on open files. `FEWEST_IDLE` and
-`MOST_IDLE` bound the result.
+`MAX_IDLE` bound the result.
 """
 
-MOST_CONNECTING: Final = 64
+MAX_CONNECTING: Final = 64
 """The maximum number of connections to one provider that are being opened at the same time. If thousands of
 requests begin together, most of them wait and then reuse the connections of completed requests.
 """
@@ -39,7 +39,7 @@ def connector() -> aiohttp.TCPConnector:
     idle connections.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _Connector(most_idle=min(MOST_IDLE, max(FEWEST_IDLE, limit // IDLE_SHARE)))
+    return _Connector(most_idle=min(MAX_IDLE, max(FEWEST_IDLE, limit // IDLE_SHARE)))
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -50,12 +50,12 @@ class _Connector(aiohttp.TCPConnector):
             keepalive_timeout=IDLE_SECONDS,
         )
         self._most_idle = most_idle
-        self._connecting = defaultdict[Any, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_CONNECTING))
+        self._connecting = defaultdict[Any, asyncio.Semaphore](lambda: asyncio.Semaphore(MAX_CONNECTING))
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.connector.Connection:
-        """Return an idle connection, or open a new one. Wait while `MOST_CONNECTING` connections are being
+        """Return an idle connection, or open a new one. Wait while `MAX_CONNECTING` connections are being
         opened.
         """
         async with self._connecting[req.connection_key]:

@@ -26,7 +26,7 @@ from parley.wire.text import replace_surrogates
 
 __all__ = ["Decoder", "Endpoint", "origin_of"]
 
-LONGEST_RETRY_AFTER_SECONDS: Final = 60
+MAX_RETRY_AFTER_SECONDS: Final = 60
 """The maximum pause, in seconds, that a provider can request before a retry. A longer pause is reduced to this
 value.
 """
@@ -259,7 +259,7 @@ def _seconds(retry_after: str | None, *, now: float) -> float | None:
         )
     except (ValueError, OverflowError):
         return None
-    return min(max(seconds, 0.0), LONGEST_RETRY_AFTER_SECONDS)
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
 
 
 class _Fault(Struct, frozen=True):

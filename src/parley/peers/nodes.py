@@ -20,7 +20,7 @@ from parley.common.limited_log import LimitedLog
 from parley.errors import NoLink, ParleyError
 from parley.peers.link import SocketLink
 from parley.peers.unix import UnixPeers
-from parley.transports.unix import MOST_UNREAD_BYTES, Connection
+from parley.transports.unix import MAX_UNREAD_BYTES, Connection
 from parley.wire.nodes import NODE_PATH, NODE_VERSIONS
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class NodePeers:
             channel.close()
             return None
         # This end always reads. If both ends could stop reading, they could wait for each other forever.
-        connection = Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
+        connection = Connection(channel, stop_reading_at=MAX_UNREAD_BYTES)
         return self._local.link(connection, on_notification=on_notification, gone=gone, version=version)
 
     async def _dial(self, address: str) -> tuple[socket.socket, str]:

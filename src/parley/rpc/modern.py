@@ -23,8 +23,8 @@ NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_N
 HeaderNames = Mapping[tuple[str, ...], str]
 """The names of headers that repeat arguments of a tool, keyed by the path of the argument."""
 
-MOST_HEADERS: Final = 32
-MOST_HEADER_BYTES: Final = 4096
+MAX_HEADERS: Final = 32
+MAX_HEADER_BYTES: Final = 4096
 """The maximum size, in bytes, of an argument that a header repeats. Servers accept only a few kilobytes of headers.
 """
 
@@ -47,7 +47,7 @@ def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -
         headers[NAME] = _value(str(params.get("name", "")))
         for path, name in names.items():
             text = _text(_at(params.get("arguments"), path))
-            if text is not None and len(text) <= MOST_HEADER_BYTES:
+            if text is not None and len(text) <= MAX_HEADER_BYTES:
                 headers[f"Mcp-Param-{name}"] = _value(text)
     return headers
 
@@ -56,13 +56,13 @@ def header_names(schema: Any) -> HeaderNames:
     """Return the headers that a tool requests with `x-mcp-header` in its input schema."""
     names: dict[tuple[str, ...], str] = {}
     for path, name in _annotations(schema, ()):
-        if len(names) < MOST_HEADERS and _TOKEN.fullmatch(name):
+        if len(names) < MAX_HEADERS and _TOKEN.fullmatch(name):
             names[path] = name
     return names
 
 
 def _annotations(schema: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    if not isinstance(schema, dict) or len(path) > MOST_HEADERS:
+    if not isinstance(schema, dict) or len(path) > MAX_HEADERS:
         return
     if path and isinstance(name := schema.get("x-mcp-header"), str):
         yield path, name
@@ -83,7 +83,7 @@ def _text(value: Any) -> str | None:
             return "true" if value else "false"
         case str():
             return value
-        case int() if abs(value) < 10**MOST_HEADERS:
+        case int() if abs(value) < 10**MAX_HEADERS:
             return str(value)
         case _:
             return None

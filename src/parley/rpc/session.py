@@ -59,7 +59,7 @@ NO_HEADERS: Final[HeaderNames] = {}
 MAX_INITIALIZE_BYTES: Final = 1024 * 1024
 """The maximum size, in bytes, of a server's first answer."""
 
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 """The maximum number of unsent answers to a server that does not read them. Further answers are dropped."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
@@ -304,7 +304,7 @@ class Session:
         notifications are ignored.
         """
         if message.id is not UNSET:
-            if self.carrier.waiting < MOST_WAITING and self._ended is None:
+            if self.carrier.waiting < MAX_WAITING and self._ended is None:
                 refused = error_response(message.id, METHOD_NOT_FOUND, "Method not found")
                 self.carrier.send(Outgoing(response(message.id, b"{}") if method == Ping.METHOD else refused))
         elif method == ToolListChanged.METHOD:

@@ -58,7 +58,7 @@ REOPEN_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 1.0
 """Seconds before a stream is opened again if the server does not request a delay."""
 
-MOST_RETRY_SECONDS: Final = 30.0
+MAX_RETRY_SECONDS: Final = 30.0
 """The maximum delay, in seconds, that a server can request."""
 
 REOPEN_ATTEMPTS: Final = 2
@@ -77,7 +77,7 @@ CHECK_SECONDS: Final = 1.0
 report the loss.
 """
 
-MOST_REFUSAL_BYTES: Final = 1024 * 1024
+MAX_REFUSAL_BYTES: Final = 1024 * 1024
 """The maximum number of bytes that are read from the body of an HTTP error."""
 
 JSON: Final = "application/json"
@@ -321,8 +321,8 @@ class StreamableHttp:
         """
         if kind == JSON:
             try:
-                body = await _body(response, MOST_REFUSAL_BYTES)
-                if error_of(decode(body, MOST_REFUSAL_BYTES)) is not None:
+                body = await _body(response, MAX_REFUSAL_BYTES)
+                if error_of(decode(body, MAX_REFUSAL_BYTES)) is not None:
                     self._receiver.receive(body, of_request=request_id)
                     return
             except (UnreadableAnswer, TooLarge, SessionLost):
@@ -414,7 +414,7 @@ class StreamableHttp:
 
     def _delay(self, events: EventFramer) -> float:
         seconds = self._reopening.seconds if events.retry_seconds is None else events.retry_seconds
-        return min(max(seconds, self._reopening.least_seconds), MOST_RETRY_SECONDS)
+        return min(max(seconds, self._reopening.least_seconds), MAX_RETRY_SECONDS)
 
     # --- requests ------------------------------------------------------------------------
 

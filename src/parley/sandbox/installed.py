@@ -22,7 +22,7 @@ _FORBIDDEN: Final = (b"permission denied", b"eacces")
 read-only mount.
 """
 _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
-_MOST_NAMED: Final = 3
+_MAX_NAMED: Final = 3
 
 
 def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
@@ -65,7 +65,7 @@ class Denials:
 
     def begin(self, policy: ResolvedPolicy) -> None:
         """Set the policy of the command. The policy determines the explanations."""
-        named = ", ".join(map(quoted, policy.installed[:_MOST_NAMED]))
+        named = ", ".join(map(quoted, policy.installed[:_MAX_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))
         self._words = (*(_READ_ONLY if named else ()), *(_FORBIDDEN if policy.refused else ()))

@@ -44,7 +44,7 @@ terminals.
 _LIST: Final = int(Files.READ_DIR)
 _USE_DEVICE: Final = int(Files.READ_FILE | Files.WRITE_FILE | Files.TRUNCATE | Files.IOCTL_DEV)
 
-_MOST_RULES: Final = 20_000
+_MAX_RULES: Final = 20_000
 """The maximum number of rules for one command. Each rule adds a few microseconds to the start of a command."""
 
 
@@ -142,7 +142,7 @@ def restriction(
     for rules in (read_rules(resolved, listing), write_rules(resolved, listing), _device_rules()):
         for rule in rules:
             granted[rule.path] = granted.get(rule.path, 0) | rule.rights
-            if len(granted) > _MOST_RULES:
+            if len(granted) > _MAX_RULES:
                 raise SandboxUnavailable(
                     "the directories that contain hidden paths hold too many files for Landlock"
                 )

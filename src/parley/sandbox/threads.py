@@ -15,7 +15,7 @@ __all__ = ["in_thread"]
 
 T = TypeVar("T")
 
-_MOST_IDLE: Final = 4
+_MAX_IDLE: Final = 4
 """The maximum number of idle threads that are kept. They are kept because starting a thread can take as long as the
 work itself.
 """
@@ -60,6 +60,6 @@ class _Worker:
     def _run(self) -> None:
         while True:
             self._work.get()()
-            if len(_idle) >= _MOST_IDLE:
+            if len(_idle) >= _MAX_IDLE:
                 return
             _idle.append(self)

@@ -26,7 +26,7 @@ __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
 """The states, in the order in which the list contains them."""
-MOST_ORPHANED: Final = 1000
+MAX_ORPHANED: Final = 1000
 """The maximum number of running turns that are checked to find turns whose process was killed."""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
@@ -59,7 +59,7 @@ async def attention(
     mine = Query(conversation=principal.conversation, viewer=principal.viewer)
     if after is None:
         # `page` records the end of turns whose process was killed. Until then they count as running.
-        await conversations.page(replace(mine, state="running", archived=None, limit=MOST_ORPHANED))
+        await conversations.page(replace(mine, state="running", archived=None, limit=MAX_ORPHANED))
     first, place = ("waiting", None) if after is None else after
     items: list[AttentionItem] = []
     left = limit

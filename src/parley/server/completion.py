@@ -23,9 +23,9 @@ from parley.wire.prompts import CompleteParams, CompleteResult, Completion, Prom
 
 __all__ = ["completion_methods"]
 
-MOST_VALUES: Final = 100
+MAX_VALUES: Final = 100
 """The maximum number of completion values that the protocol allows."""
-MOST_SEARCHED: Final = 2000
+MAX_SEARCHED: Final = 2000
 """The maximum number of conversations that are compared with the entered text. The conversations with the latest
 activity are compared.
 """
@@ -81,11 +81,11 @@ async def _conversations(conversations: ConversationRegistry, principal: Princip
             if one.conversation_id.startswith(text) or text in one.summary.title.casefold()
         ]
         searched += len(page.items)
-        if not page.more or searched >= MOST_SEARCHED:
+        if not page.more or searched >= MAX_SEARCHED:
             break
         query = Query(conversation=principal.conversation, limit=PAGE_SIZE, after=page.items[-1].cursor)
     return Completion(
-        values=tuple(found[:MOST_VALUES]),
+        values=tuple(found[:MAX_VALUES]),
         total=UNSET if page.more else len(found),
-        has_more=page.more or len(found) > MOST_VALUES,
+        has_more=page.more or len(found) > MAX_VALUES,
     )

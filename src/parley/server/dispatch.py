@@ -24,7 +24,7 @@ from parley.common.spelling import shortened
 from parley.ports.outbox import Outbox
 from parley.server.context import OutboxReply, Reply, RequestContext
 from parley.server.errors import (
-    MOST_SHOWN,
+    MAX_SHOWN,
     InternalError,
     MessageNestedTooDeeply,
     MessageTooLarge,
@@ -216,7 +216,7 @@ class Dispatch:
             self._skip(_outline(frame), MessageTooLarge(f"message {error}"), reply)
             return
         except msgspec.DecodeError as error:
-            self._log.warning("ignored a line that is not a message: %s", shortened(str(error), MOST_SHOWN))
+            self._log.warning("ignored a line that is not a message: %s", shortened(str(error), MAX_SHOWN))
             outline = _outline(frame)
             if outline.id is not None and outline.is_answer:
                 self._refuse_answer(outline.id)
@@ -247,7 +247,7 @@ class Dispatch:
 
         The outline shows whether the message is a request, a notification or an answer.
         """
-        self._log.warning("%s: it was skipped", shortened(str(refused), MOST_SHOWN))
+        self._log.warning("%s: it was skipped", shortened(str(refused), MAX_SHOWN))
         request_id, is_answer = outline
         if request_id is None:
             return
@@ -365,7 +365,7 @@ class Dispatch:
             log.error(
                 "request %s failed: %s",
                 _shown_id(call.id),
-                shortened(str(why or error), MOST_SHOWN),
+                shortened(str(why or error), MAX_SHOWN),
                 exc_info=why is None,
             )
             if not call.closed:

@@ -53,7 +53,7 @@ __all__ = [
     "error_code",
 ]
 
-MOST_SHOWN: Final = 200
+MAX_SHOWN: Final = 200
 """The maximum number of characters of a client's text that an error repeats."""
 
 
@@ -262,7 +262,7 @@ class InvalidParams(RequestRefused):
     code, number = "invalid_params", INVALID_PARAMS
 
     def __init__(self, detail: Exception | str) -> None:
-        super().__init__(f"invalid params: {shortened(str(detail), MOST_SHOWN)}")
+        super().__init__(f"invalid params: {shortened(str(detail), MAX_SHOWN)}")
 
 
 class TaskNotPossible(RequestRefused):
@@ -281,7 +281,7 @@ class UnknownResource(RequestRefused):
     code, number, modern_number = "unknown_resource", RESOURCE_NOT_FOUND, INVALID_PARAMS
 
     def __init__(self, uri: str) -> None:
-        shown = shortened(uri, MOST_SHOWN)
+        shown = shortened(uri, MAX_SHOWN)
         super().__init__(f"Resource not found: {shown}")
         self.uri, self.details = uri, {"uri": shown}
 

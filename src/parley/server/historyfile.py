@@ -14,7 +14,7 @@ from parley.common.files import open_file, read_now
 __all__ = ["history_file"]
 
 PART_BYTES: Final = 1024 * 1024
-MOST_BYTES: Final = 256 * PART_BYTES
+MAX_BYTES: Final = 256 * PART_BYTES
 """The maximum size of the part of the file in which lines are counted, in bytes."""
 
 
@@ -32,7 +32,7 @@ def _count(path: str) -> tuple[int, int]:
     lines, size, last = 0, 0, b"\n"
     try:
         with open_file(path) as file:
-            while size < MOST_BYTES and (part := read_now(file, limit=PART_BYTES)):
+            while size < MAX_BYTES and (part := read_now(file, limit=PART_BYTES)):
                 lines, size, last = lines + part.count(b"\n"), size + len(part), part[-1:]
             return os.fstat(file.fileno()).st_ino, lines + (last != b"\n")
     except OSError:

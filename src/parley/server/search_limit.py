@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 __all__ = ["SearchLimit"]
 
-MOST_SEARCHES: Final = 2
+MAX_SEARCHES: Final = 2
 """The maximum number of searches that one principal runs at the same time. All reads share the four threads of the
 store, and the limit leaves threads for other principals.
 """
@@ -22,4 +22,4 @@ class SearchLimit:
 
     def of(self, principal: str) -> asyncio.Semaphore:
         """Return the semaphore that the searches of a principal hold while they run. `principal` is its key."""
-        return self._running.setdefault(principal, asyncio.Semaphore(MOST_SEARCHES))
+        return self._running.setdefault(principal, asyncio.Semaphore(MAX_SEARCHES))

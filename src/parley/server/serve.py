@@ -54,7 +54,7 @@ LAST_ANSWERS_SECONDS: Final = 0.05
 """The maximum time that a shutdown waits for the answers to requests that were waiting for the store, in
 seconds.
 """
-LONGEST_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SECONDS
+MAX_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SECONDS
 
 
 class ClosableOutbox(FrameOutbox, Protocol):
@@ -246,7 +246,7 @@ class ServerCore:
     def shutdown_seconds_left(self) -> float:
         """The time that is left for the shutdown, in seconds."""
         if self._ends_at is None:
-            return LONGEST_SHUTDOWN_SECONDS
+            return MAX_SHUTDOWN_SECONDS
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())
 
     def on_availability(self, state: AvailabilityState) -> None:
@@ -288,7 +288,7 @@ class ServerCore:
         self.is_shutting_down = True
         clients, conversations = tuple(self.clients), self.context.conversations
         began = asyncio.get_running_loop().time()
-        self._ends_at = began + LONGEST_SHUTDOWN_SECONDS
+        self._ends_at = began + MAX_SHUTDOWN_SECONDS
         late = "shutting down without waiting for turns that did not end"
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):

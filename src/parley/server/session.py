@@ -27,7 +27,7 @@ from parley.wire.modern import MODERN_VERSION, ModernMeta
 
 __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
-MOST_FIRST_REQUESTS: Final = 1000
+MAX_FIRST_REQUESTS: Final = 1000
 """The number of conversations for which a session remembers the client's first request. Above this number, the
 session forgets requests of conversations that the client is not receiving.
 """
@@ -244,11 +244,11 @@ class Session:
         """Record that a request creates, calls or streams a conversation. Only the first request for each
         conversation is recorded.
 
-        If more than `MOST_FIRST_REQUESTS` requests are recorded, forget the oldest request of a conversation that
+        If more than `MAX_FIRST_REQUESTS` requests are recorded, forget the oldest request of a conversation that
         the client is not receiving now.
         """
         self._first_requests.setdefault(conversation, str(request_id))
-        if len(self._first_requests) > MOST_FIRST_REQUESTS:
+        if len(self._first_requests) > MAX_FIRST_REQUESTS:
             needed = {conversation, *self._subscriptions.values()}
             if (unused := next((one for one in self._first_requests if one not in needed), None)) is not None:
                 del self._first_requests[unused]

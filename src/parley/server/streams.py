@@ -41,7 +41,7 @@ SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
 """The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
 
-MOST_ENDS: Final = 256
+MAX_ENDS: Final = 256
 """The maximum number of ended streams that are remembered for a client that may reconnect. The oldest are
 forgotten.
 """
@@ -269,7 +269,7 @@ class Streams:
         notice is stored because a client that reconnects may have missed it. A new stream of the conversation
         removes the notice.
         """
-        self._cancelled: deque[int] = deque(maxlen=MOST_ENDS)
+        self._cancelled: deque[int] = deque(maxlen=MAX_ENDS)
         """The numbers of the streams that the client has cancelled. The client needs no notice about their end."""
 
     def open(
@@ -466,7 +466,7 @@ class Streams:
 
     def _note_end(self, stream: StreamState, out: FrameOutbox, notice: bytes) -> None:
         self._ends[stream.conversation] = stream.number, out, notice
-        if len(self._ends) > MOST_ENDS:
+        if len(self._ends) > MAX_ENDS:
             del self._ends[next(iter(self._ends))]
 
     def _cancel(self, stream: _Stream) -> None:

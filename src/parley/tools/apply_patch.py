@@ -28,7 +28,7 @@ from parley.ports.tools import ApplyPatch, Granted, RejectedByPolicy, RejectedBy
 from parley.tools.errors import PatchChanged, PatchRefused
 from parley.tools.patch.deadline import CancelToken
 from parley.tools.patch.threads import written_in_thread
-from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
+from parley.tools.reapproval import MAX_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
     BAD_ARGUMENTS,
     denied_by_sandbox,
@@ -133,7 +133,7 @@ class Patches:
         Raises:
             PatchRefused: the patch no longer matches the files.
         """
-        for approvals in range(1, MOST_APPROVALS + 1):
+        for approvals in range(1, MAX_APPROVALS + 1):
             now = await verify()
             if now.covers == verified.covers:
                 attempt = await self._attempt(verified, action, verdict)
@@ -141,7 +141,7 @@ class Patches:
                     return attempt
                 now = await verify()
             await report_changed(self._context, "files")
-            if approvals == MOST_APPROVALS:
+            if approvals == MAX_APPROVALS:
                 break
             verified = now
             action = replace(

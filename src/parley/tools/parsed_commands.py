@@ -19,9 +19,9 @@ from parley.wire.events import (
     ParsedWithTargets,
 )
 
-__all__ = ["LONGEST_SCRIPT", "parse"]
+__all__ = ["MAX_SCRIPT", "parse"]
 
-LONGEST_SCRIPT: Final = 8 * 1024
+MAX_SCRIPT: Final = 8 * 1024
 """The maximum length, in characters, of a script that is summarised."""
 
 
@@ -36,7 +36,7 @@ def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
     """
     command = tuple(argv)
     match command:
-        case ("bash", "-lc" | "-c", script) if len(script) > LONGEST_SCRIPT:
+        case ("bash", "-lc" | "-c", script) if len(script) > MAX_SCRIPT:
             return (_unknown(command),)
         case ("bash", "-lc" | "-c" as flag, script):
             lexed = words_of(script)

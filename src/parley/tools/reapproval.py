@@ -10,13 +10,13 @@ from parley.conversation.records import Changed
 from parley.ports.tools import Action, Granted, RejectedByPolicy, ToolContext, Verdict
 from parley.wire.events import BackgroundEvent
 
-__all__ = ["MOST_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
+__all__ = ["MAX_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
-MOST_APPROVALS: Final = 3
+MAX_APPROVALS: Final = 3
 """The maximum number of approvals for one call whose target is replaced after each approval."""
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
-    why=f"its program, directory or files were replaced after each of {MOST_APPROVALS} approvals"
+    why=f"its program, directory or files were replaced after each of {MAX_APPROVALS} approvals"
 )
 
 _CHANGED: Final[dict[Changed, str]] = {

@@ -30,7 +30,7 @@ from parley.tools.command_target import CommandTarget
 from parley.tools.commands.environment import command_environment, with_restricted_git
 from parley.tools.errors import CommandReplaced
 from parley.tools.patch.extract import patch_in
-from parley.tools.reapproval import MOST_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
+from parley.tools.reapproval import MAX_APPROVALS, REPLACED_EACH_TIME, ask_to_escalate, report_changed
 from parley.tools.results import (
     BAD_ARGUMENTS,
     as_duration,
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
 """The name of the tool in calls of the built-in shell that some models were trained on."""
-MOST_WORDS: Final = 100_000
+MAX_WORDS: Final = 100_000
 """The maximum number of words in a command. A command with more words is refused, because it would block the
 server.
 """
@@ -143,7 +143,7 @@ class Shell:
         if self._context.settings.approval_policy == "never":  # the user is never asked
             verdict = await authorize(action)
             return await self._carry_out(action, shell_call, verdict) if isinstance(verdict, Granted) else verdict
-        for _ in range(MOST_APPROVALS):
+        for _ in range(MAX_APPROVALS):
             with CommandTarget(action.argv, action.cwd, action.search_path) as target:
                 verdict = await authorize(replace(action, covers=target.covers))
                 if not isinstance(verdict, Granted):
@@ -315,8 +315,8 @@ def _decoded_call(call: CallItem) -> _ShellCall:
 
 
 def _refuse_too_many_words(command: Sequence[str]) -> None:
-    if len(command) > MOST_WORDS:
-        raise BadArguments(f"more than {MOST_WORDS} words (command)", field="command")
+    if len(command) > MAX_WORDS:
+        raise BadArguments(f"more than {MAX_WORDS} words (command)", field="command")
 
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:

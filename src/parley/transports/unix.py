@@ -24,11 +24,11 @@ from parley.common.unix_sockets import is_confined, is_of_same_user, short_path
 from parley.transports.descriptors import STOP_READING_BYTES, DescriptorTransport
 from parley.wire.text import quoted
 
-__all__ = ["MOST_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", "prepare_directory", "unique_name"]
+__all__ = ["MAX_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", "prepare_directory", "unique_name"]
 
 log = logging.getLogger(__name__)
 
-MOST_UNREAD_BYTES: Final = 64 * 1024 * 1024
+MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """The maximum number of bytes that a process may leave unread before it is disconnected. The limit exceeds the
 longest message, so a process that reaches it has been stopped or is hanging.
 """
@@ -56,7 +56,7 @@ class Connection(DescriptorTransport):
         channel: socket.socket,
         *,
         stop_reading_at: int = STOP_READING_BYTES,
-        most_unread: int = MOST_UNREAD_BYTES,
+        most_unread: int = MAX_UNREAD_BYTES,
         why_too_large: Callable[[int], str | None] = lambda size: None,
         received: bytes = b"",
     ) -> None:
@@ -181,7 +181,7 @@ def connect(directory: str, name: str) -> Connection | None:
         channel.close()
         raise
     # This end always reads. If both ends could stop reading, they could wait for each other forever.
-    return Connection(channel, stop_reading_at=MOST_UNREAD_BYTES)
+    return Connection(channel, stop_reading_at=MAX_UNREAD_BYTES)
 
 
 def names_in(directory: str) -> list[str]:

@@ -22,7 +22,7 @@ from parley.errors import NoLink
 if TYPE_CHECKING:
     from aiohttp import web
 
-__all__ = ["CLOSE_SECONDS", "HEARTBEAT_SECONDS", "MOST_MESSAGE_BYTES", "WebSocketDialer", "carry"]
+__all__ = ["CLOSE_SECONDS", "HEARTBEAT_SECONDS", "MAX_MESSAGE_BYTES", "WebSocketDialer", "carry"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ if there is no answer within half of this time.
 """
 MESSAGE_BYTES: Final = 256 * 1024
 """The maximum size of a message that is sent, in bytes."""
-MOST_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """The maximum size of a message that is accepted, in bytes."""
 CLOSE_SECONDS: Final = 1.0
 """The maximum time for which a connection waits until the other end has closed it, in seconds."""
@@ -68,7 +68,7 @@ class WebSocketDialer:
                     protocols=protocols,
                     headers={"Authorization": f"Bearer {token}"},
                     heartbeat=HEARTBEAT_SECONDS,
-                    max_msg_size=MOST_MESSAGE_BYTES,
+                    max_msg_size=MAX_MESSAGE_BYTES,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
         except TimeoutError:

@@ -27,18 +27,18 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Alternative names for an argument, by the name in the schema."""
 
-_MOST_UNKNOWN: Final = 100
+_MAX_UNKNOWN: Final = 100
 """The maximum number of unknown arguments in a call. The number is limited because each unknown name is
 compared with all known names, which blocks the event loop.
 """
 
-_MOST_NAMES: Final = 10_000
+_MAX_NAMES: Final = 10_000
 """The maximum number of names in large arguments, including repeated names."""
 
-_LONGEST_NAME: Final = 1000
+_MAX_NAME: Final = 1000
 """The maximum number of characters of a name in large arguments."""
 
-_MOST_COMPARED: Final = 64 * 1024
+_MAX_COMPARED: Final = 64 * 1024
 """The maximum size, in bytes, of encoded values that are decoded for a comparison. Larger values are compared as
 bytes.
 """
@@ -64,8 +64,8 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
         if known is None:
             if not _is_null(value):  # null means the same as a missing argument
                 unknown += 1
-                if unknown > _MOST_UNKNOWN:
-                    raise BadArguments(f"more than {_MOST_UNKNOWN} unknown arguments", field="arguments")
+                if unknown > _MAX_UNKNOWN:
+                    raise BadArguments(f"more than {_MAX_UNKNOWN} unknown arguments", field="arguments")
                 _refuse_if_misspelt(name, kind)
             continue
         if known in arguments and not _is_null(value) and not _is_null(arguments[known]):
@@ -92,14 +92,14 @@ def limit_names(kind: type[Struct]) -> Callable[[str], None]:
         nonlocal names
         names += 1
         if name not in spellings:
-            if len(name) > _LONGEST_NAME:
-                detail = f"unknown argument {shown_name(name)}: the name has more than {_LONGEST_NAME} characters"
+            if len(name) > _MAX_NAME:
+                detail = f"unknown argument {shown_name(name)}: the name has more than {_MAX_NAME} characters"
                 raise BadArguments(detail, field=shortened(name))
             unknown.add(name)
-        if len(unknown) > _MOST_UNKNOWN:
-            raise BadArguments(f"more than {_MOST_UNKNOWN} unknown arguments", field="arguments")
-        if names > _MOST_NAMES:
-            raise BadArguments(f"more than {_MOST_NAMES} arguments", field="arguments")
+        if len(unknown) > _MAX_UNKNOWN:
+            raise BadArguments(f"more than {_MAX_UNKNOWN} unknown arguments", field="arguments")
+        if names > _MAX_NAMES:
+            raise BadArguments(f"more than {_MAX_NAMES} arguments", field="arguments")
 
     return check
 
@@ -114,7 +114,7 @@ def _is_same(one: Any, other: Any) -> bool:
         return encode(one) == encode(other)
     if one == other:
         return True
-    if max(len(memoryview(one)), len(memoryview(other))) > _MOST_COMPARED:
+    if max(len(memoryview(one)), len(memoryview(other))) > _MAX_COMPARED:
         return False
     try:
         return encode(decode_lenient(_any_decoder, one)) == encode(decode_lenient(_any_decoder, other))

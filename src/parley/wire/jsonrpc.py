@@ -65,7 +65,7 @@ class TooManySurrogates(msgspec.DecodeError):
     """Raised when JSON contains too many lone surrogates."""
 
     def __init__(self) -> None:
-        super().__init__(f"has more than {MOST_LONE_SURROGATES} unpaired surrogates")
+        super().__init__(f"has more than {MAX_LONE_SURROGATES} unpaired surrogates")
 
 
 class ErrorObject(Struct, frozen=True):
@@ -113,7 +113,7 @@ _named_decoder: Final = msgspec.json.Decoder(_Named)
 _raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
-MOST_LONE_SURROGATES: Final = 10_000
+MAX_LONE_SURROGATES: Final = 10_000
 """The maximum number of lone surrogates in one message. Replacing more would take too long."""
 
 _REPLACEMENT_CHARACTER: Final = "\ufffd".encode()
@@ -172,10 +172,10 @@ def decode_repaired(
                 raise
             # A constant replacement runs no Python code for each match. Clients choose the number of matches.
             escapes = copied.replace(_ESCAPED_BACKSLASH, _STAND_IN)
-            repaired, count = _LONE_SURROGATE.subn(half_as, escapes, MOST_LONE_SURROGATES)
+            repaired, count = _LONE_SURROGATE.subn(half_as, escapes, MAX_LONE_SURROGATES)
             if not count:
                 raise
-            if count == MOST_LONE_SURROGATES and _LONE_SURROGATE.search(repaired):
+            if count == MAX_LONE_SURROGATES and _LONE_SURROGATE.search(repaired):
                 raise TooManySurrogates from None
             repaired = repaired.replace(_STAND_IN, _ESCAPED_BACKSLASH)
             return decoder.decode(repaired), repaired

@@ -33,7 +33,7 @@ ERROR_LINES: Final = (b"event: error", b"event:error")
 NAME_BYTES: Final = 13
 """The size, in bytes, from which a line is not one of `ERROR_LINES`."""
 
-MOST_RETRY_DIGITS: Final = 9
+MAX_RETRY_DIGITS: Final = 9
 MESSAGES: Final = (b"", b"message")
 """The values of the field `event` for events that carry messages."""
 
@@ -130,7 +130,7 @@ class EventFramer:
                 self._name = value
             case b"id" if b"\0" not in value:
                 self._id = value.decode("utf-8", "replace")
-            case b"retry" if value.isdigit() and len(value) <= MOST_RETRY_DIGITS:
+            case b"retry" if value.isdigit() and len(value) <= MAX_RETRY_DIGITS:
                 self.retry_seconds = int(value) / 1000
             case _:
                 pass

@@ -31,8 +31,8 @@ LOCAL_SECONDS: Final = 300.0
 NETWORK_SECONDS: Final = 1800.0
 """The timeout for a Git command that uses the network. The first fetch of a large repository takes long."""
 
-_MOST_OUTPUT_BYTES: Final = 1024 * 1024
-_MOST_ERROR_CHARACTERS: Final = 600
+_MAX_OUTPUT_BYTES: Final = 1024 * 1024
+_MAX_ERROR_CHARACTERS: Final = 600
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _FROM_SERVER: Final = (*_PROXIES, "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
 """The variables of the server that Git gets for network access."""
@@ -194,7 +194,7 @@ class Git:
         printed: dict[OutputStream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
         def output(stream: OutputStream, data: bytes) -> None:
-            printed[stream] += data[: _MOST_OUTPUT_BYTES - len(printed[stream])]
+            printed[stream] += data[: _MAX_OUTPUT_BYTES - len(printed[stream])]
 
         paths = [*writable]
         if network and remote.address.path is not None:
@@ -231,7 +231,7 @@ class Git:
 
     def _explained(self, command: str, stderr: str) -> str:
         text = re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", self._remote.redacted(stderr)).strip()
-        return f"git {command}: {text[-_MOST_ERROR_CHARACTERS:] or 'failed without a message'}"
+        return f"git {command}: {text[-_MAX_ERROR_CHARACTERS:] or 'failed without a message'}"
 
 
 def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:

@@ -10,7 +10,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["branch_of", "commit_message", "is_branch_of", "is_from_parley", "next_branch"]
 
 _ID_CHARACTERS: Final = 12
-_LONGEST_SUBJECT: Final = 72
+_MAX_SUBJECT: Final = 72
 _HIDDEN: Final = re.compile(r"[^\S ]+|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
@@ -43,6 +43,6 @@ def commit_message(text: str, conversation_id: ConversationId) -> str:
     text = text[:10_000].encode(errors="replace").decode()
     lines = (" ".join(_HIDDEN.sub(" ", line).split()) for line in text.splitlines())
     subject = next(filter(None, lines), "Work of a turn")
-    if len(subject) > _LONGEST_SUBJECT:
-        subject = subject[: _LONGEST_SUBJECT - 3].rstrip() + "..."
+    if len(subject) > _MAX_SUBJECT:
+        subject = subject[: _MAX_SUBJECT - 3].rstrip() + "..."
     return f"{subject}\n\nParley-Conversation: {conversation_id}\n"

@@ -54,7 +54,7 @@ wait for the fetch.
 LOCK_POLL_SECONDS: Final = 0.05
 STALE_LOCK_SECONDS: Final = 600.0
 """The age at which a lock file of Git in a clone is removed. Git holds such a lock for a moment only."""
-MOST_BRANCHES: Final = 5
+MAX_BRANCHES: Final = 5
 """The maximum number of branches to which one push is attempted."""
 COLLECT_SECONDS: Final = 3600.0
 """The minimum time between two searches for worktrees to remove."""
@@ -404,7 +404,7 @@ class _Worktree:
             GitFailed: the commit was not pushed.
         """
         wanted = branch
-        for _ in range(MOST_BRANCHES):
+        for _ in range(MAX_BRANCHES):
             try:
                 await self._network(
                     *("push", "--quiet", "--porcelain", "--no-verify", "origin", f"{commit}:refs/heads/{branch}"),
@@ -420,7 +420,7 @@ class _Worktree:
                     await self._tree_git("update-ref", f"refs/heads/{branch}", commit)
                     await self._tree_git("symbolic-ref", "HEAD", f"refs/heads/{branch}")
                 return branch
-        raise GitFailed(f"git push: {MOST_BRANCHES} branches of the conversation have diverged")
+        raise GitFailed(f"git push: {MAX_BRANCHES} branches of the conversation have diverged")
 
     # --- unused worktrees --------------------------------------------------------------
 

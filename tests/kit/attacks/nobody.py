@@ -15,7 +15,7 @@ __all__ = ["NOBODY", "as_nobody"]
 NOBODY: Final = 64_217
 """A user id that no account has."""
 
-LONGEST_SECONDS: Final = 100
+MAX_SECONDS: Final = 100
 
 
 def as_nobody(*words: str, prepared: str = "") -> str:
@@ -62,6 +62,6 @@ def _run(*words: str, user: int = NOBODY) -> subprocess.CompletedProcess[str]:
         env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=LONGEST_SECONDS,
+        timeout=MAX_SECONDS,
         check=False,
     )

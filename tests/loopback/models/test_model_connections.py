@@ -29,7 +29,7 @@ from kit.models.raw_provider import (
 from kit.system.commands import PATIENCE_SECONDS
 from parley.common.threads import start_thread
 from parley.config.types import Environment
-from parley.models.connections import MOST_CONNECTING
+from parley.models.connections import MAX_CONNECTING
 from parley.models.http import Http
 from parley.ports.model import ModelRequest, ResponseDone, TextDelta
 from parley.version import __version__
@@ -161,10 +161,10 @@ async def test_more_than_a_hundred_conversations_stream_at_once(caller: Caller) 
 
 async def test_requests_that_begin_together_use_the_connections_of_those_that_end(caller: Caller) -> None:
     async with Peer(WHOLE) as peer:
-        await asyncio.gather(*(caller.ask(peer) for _ in range(8 * MOST_CONNECTING)))
+        await asyncio.gather(*(caller.ask(peer) for _ in range(8 * MAX_CONNECTING)))
 
-    assert len(peer.asked) == 8 * MOST_CONNECTING
-    assert peer.connections < 6 * MOST_CONNECTING
+    assert len(peer.asked) == 8 * MAX_CONNECTING
+    assert peer.connections < 6 * MAX_CONNECTING
 
 
 async def test_a_large_request_arrives_whole(caller: Caller) -> None:

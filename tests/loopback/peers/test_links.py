@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kit.servers.peers import LinkRecorder, StartPeer, leaving, saying
 from parley.peers import UnixPeers
-from parley.transports.unix import MOST_UNREAD_BYTES
+from parley.transports.unix import MAX_UNREAD_BYTES
 from parley.wire.jsonrpc import METHOD_NOT_FOUND, Message
 
 ANSWER = '{"jsonrpc":"2.0","id":$id,"result":{}}'
@@ -113,7 +113,7 @@ async def test_a_process_that_leaves_too_much_unread_is_disconnected(peers: Unix
     peer.stopped()
 
     megabyte = b'"' + b"x" * 2**20 + b'"'
-    for _ in range(MOST_UNREAD_BYTES // 2**20 + 1):
+    for _ in range(MAX_UNREAD_BYTES // 2**20 + 1):
         link.notify("much", megabyte)
 
     assert await recorder.next() == "gone"

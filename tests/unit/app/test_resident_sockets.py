@@ -125,7 +125,7 @@ async def test_a_connection_without_a_first_line_is_closed(tmp_path: Path) -> No
 async def test_many_silent_connections_do_not_keep_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident, "MOST_SILENT", 3)
+    monkeypatch.setattr(resident, "MAX_SILENT", 3)
     serving = server(tmp_path)
     connections = [await silent(tmp_path) for _ in range(4)]
 

@@ -12,8 +12,8 @@ import pytest
 from kit.servers.local_server import StandingClock
 from kit.servers.webhook_receiver import WebhookReceiver
 from kit.system.waiting import until
-from parley.app.deliveries import DRAIN_SECONDS, MOST_AT_ONCE, MOST_ATTEMPTS
-from parley.app.webhook import MOST_CONVERSATIONS, WebhookSender, signature
+from parley.app.deliveries import DRAIN_SECONDS, MAX_ATTEMPTS, MAX_CONCURRENT
+from parley.app.webhook import MAX_CONVERSATIONS, WebhookSender, signature
 from parley.config.types import Secret, Webhook, WebhookState
 from parley.errors import BadSetting
 from parley.models.http import Http
@@ -82,17 +82,17 @@ async def test_a_notification_is_repeated_with_growing_delays_until_it_is_accept
 
 async def test_the_log_says_when_a_notification_is_given_up(logged: Callable[[], list[str]]) -> None:
     async with WebhookReceiver() as receiver, sending(receiver.url) as one:
-        receiver.statuses = [503] * MOST_ATTEMPTS
+        receiver.statuses = [503] * MAX_ATTEMPTS
         one.sender.notify(FIRST, "failed")
-        for number in range(1, MOST_ATTEMPTS):
+        for number in range(1, MAX_ATTEMPTS):
             await until(partial(one.has_slept, number))
             one.clock.passes(60.0)
-        await receiver.wait_for(MOST_ATTEMPTS)
+        await receiver.wait_for(MAX_ATTEMPTS)
         await until(lambda: one.sender.deliveries.is_idle)
 
         assert logged() == ["a webhook notification is given up after 10 attempts: status 503"]
         one.sender.notify(FIRST, "finished")
-        await receiver.wait_for(MOST_ATTEMPTS + 1)
+        await receiver.wait_for(MAX_ATTEMPTS + 1)
 
 
 async def test_only_the_newest_state_of_a_conversation_is_sent() -> None:
@@ -126,9 +126,9 @@ async def test_a_slow_receiver_delays_no_other_conversation_and_a_newer_state_fo
 
 async def test_the_number_of_waiting_notifications_is_limited(logged: Callable[[], list[str]]) -> None:
     async with WebhookReceiver() as receiver, sending(receiver.url) as one:
-        for number in range(MOST_CONVERSATIONS + 2):
+        for number in range(MAX_CONVERSATIONS + 2):
             one.sender.notify(ConversationId(str(number)), "finished")
-        assert len(one.sender.deliveries) == MOST_CONVERSATIONS
+        assert len(one.sender.deliveries) == MAX_CONVERSATIONS
         one.webhook = None  # the other notifications are dropped
         await until(lambda: one.sender.deliveries.is_idle)
 
@@ -174,7 +174,7 @@ async def test_a_receiver_that_cannot_be_reached_is_named_without_its_path(
         url = receiver.url
     async with sending(f"{url}/secret") as one:
         one.sender.notify(FIRST, "finished")
-        for number in range(1, MOST_ATTEMPTS):
+        for number in range(1, MAX_ATTEMPTS):
             await until(partial(one.has_slept, number))
             one.clock.passes(60.0)
         await until(lambda: one.sender.deliveries.is_idle)
@@ -187,26 +187,26 @@ async def test_a_receiver_that_cannot_be_reached_is_named_without_its_path(
 async def test_a_notification_that_waited_for_room_has_the_newest_state_and_a_stop_drops_it() -> None:
     async with WebhookReceiver() as receiver, sending(receiver.url) as one:
         receiver.held = asyncio.Event()
-        for number in range(MOST_AT_ONCE):
+        for number in range(MAX_CONCURRENT):
             one.sender.notify(ConversationId(str(number)), "finished")
-        await receiver.wait_for(MOST_AT_ONCE)
+        await receiver.wait_for(MAX_CONCURRENT)
         one.sender.notify(FIRST, "waiting")
         await asyncio.sleep(0)  # its delivery waits until another delivery ends
         one.sender.notify(FIRST, "finished")
         receiver.held.set()
         await until(lambda: one.sender.deliveries.is_idle)
-        assert [sent.json["state"] for sent in receiver.received[MOST_AT_ONCE:]] == ["finished"]
+        assert [sent.json["state"] for sent in receiver.received[MAX_CONCURRENT:]] == ["finished"]
 
         receiver.held = asyncio.Event()
-        for number in range(MOST_AT_ONCE + 1):
+        for number in range(MAX_CONCURRENT + 1):
             one.sender.notify(ConversationId(str(number)), "failed")
-        await receiver.wait_for(2 * MOST_AT_ONCE + 1)
+        await receiver.wait_for(2 * MAX_CONCURRENT + 1)
         closing = asyncio.create_task(one.sender.close(seconds=DRAIN_SECONDS))
         await asyncio.sleep(0)
         receiver.held.set()
         await closing
 
-        assert len(receiver.received) == 2 * MOST_AT_ONCE + 1
+        assert len(receiver.received) == 2 * MAX_CONCURRENT + 1
 
 
 async def test_a_server_that_has_no_time_left_waits_for_no_attempt() -> None:

@@ -136,7 +136,7 @@ def test_a_file_with_two_names_is_refused_where_too_much_is_hidden(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.link(project / "own", project / "other")
-    monkeypatch.setattr("parley.common.guarded_files._MOST_HIDDEN_FILES", 1)
+    monkeypatch.setattr("parley.common.guarded_files._MAX_HIDDEN_FILES", 1)
 
     with pytest.raises(OSError, match="may not be read"):
         read(project, "other")

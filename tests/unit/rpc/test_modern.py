@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from parley.rpc.modern import MOST_HEADERS, header_names, modern_headers
+from parley.rpc.modern import MAX_HEADERS, header_names, modern_headers
 
 SCHEMA = {
     "type": "object",
@@ -34,7 +34,7 @@ def test_a_schema_of_another_shape_has_no_headers(schema: Any) -> None:
 def test_a_server_cannot_ask_for_many_headers() -> None:
     many = {"properties": {str(number): {"x-mcp-header": f"H{number}"} for number in range(1000)}}
 
-    assert len(header_names(many)) == MOST_HEADERS
+    assert len(header_names(many)) == MAX_HEADERS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from parley.rpc.errors import (
     UnsupportedVersion,
 )
 from parley.rpc.incoming import MAX_VALUES
-from parley.rpc.session import MAX_INITIALIZE_BYTES, MOST_WAITING, Outgoing, Session
+from parley.rpc.session import MAX_INITIALIZE_BYTES, MAX_WAITING, Outgoing, Session
 from parley.wire.framing import LineFramer
 from parley.wire.jsonrpc import RequestId
 
@@ -276,7 +276,7 @@ async def test_a_ping_is_answered_and_every_other_request_is_refused() -> None:
 
 async def test_a_server_that_asks_and_does_not_read_costs_no_more_memory() -> None:
     peer = Peer()
-    peer.line.waiting = MOST_WAITING
+    peer.line.waiting = MAX_WAITING
     peer.answer(id=1, method="ping")
 
     assert peer.line.sent == []

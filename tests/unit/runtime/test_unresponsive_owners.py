@@ -14,7 +14,7 @@ from kit.servers.slow_store import SlowStore
 from kit.system.commands import PATIENCE_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive, ShuttingDown
-from parley.ports.store import CALL_SECONDS as MOST_SECONDS
+from parley.ports.store import CALL_SECONDS as MAX_SECONDS
 from parley.wire.jsonrpc import Message
 from parley.wire.peers import Follow
 from parley.wire.principals import LOCAL
@@ -49,7 +49,7 @@ async def test_a_command_has_one_deadline_over_all_attempts(home: str, monkeypat
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         now = loop.time
-        monkeypatch.setattr(loop, "time", lambda: now() + MOST_SECONDS)
+        monkeypatch.setattr(loop, "time", lambda: now() + MAX_SECONDS)
         outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE_SECONDS)
         await following
         while not silent.asked.empty():
@@ -118,7 +118,7 @@ class Followed(Silent):
 
 
 async def test_listing_approvals_waits_once_for_a_stopped_owner(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parley.runtime.conversation.FOLLOW_SECONDS", MOST_SECONDS)
+    monkeypatch.setattr("parley.runtime.conversation.FOLLOW_SECONDS", MAX_SECONDS)
     store, silent = SlowStore(), Followed("of the second")
     first, second = Life(home, store, peers=Silent("of the first")), Life(home, store, peers=silent)
     async with first, second:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from kit.servers.local_server import LocalClient, LocalServer
-from parley.server.completion import MOST_VALUES
+from parley.server.completion import MAX_VALUES
 from parley.server.context import Principal, Role
 from parley.wire.mcp import PLAIN_VERSION
 
@@ -108,9 +108,9 @@ async def test_ids_are_completed_from_their_beginning_and_from_titles(home: str)
 async def test_at_most_a_hundred_values_are_returned(home: str) -> None:
     async with LocalServer(home) as server:
         client = await server.client()
-        for _ in range(MOST_VALUES + 1):
+        for _ in range(MAX_VALUES + 1):
             await server.create()
 
         found = await values(client, TEMPLATE, "id", "")
 
-        assert (len(found["values"]), found["total"], found["hasMore"]) == (MOST_VALUES, MOST_VALUES + 1, True)
+        assert (len(found["values"]), found["total"], found["hasMore"]) == (MAX_VALUES, MAX_VALUES + 1, True)

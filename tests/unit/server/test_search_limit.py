@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from parley.server.search_limit import MOST_SEARCHES, SearchLimit
+from parley.server.search_limit import MAX_SEARCHES, SearchLimit
 
 
 async def test_each_principal_runs_a_few_searches_at_a_time() -> None:
@@ -16,7 +16,7 @@ async def test_each_principal_runs_a_few_searches_at_a_time() -> None:
 
     tasks = [asyncio.create_task(search(name)) for name in ("a",) * 10 + ("b",) * 10]
     await asyncio.sleep(0)
-    assert running == ["a"] * MOST_SEARCHES + ["b"] * MOST_SEARCHES
+    assert running == ["a"] * MAX_SEARCHES + ["b"] * MAX_SEARCHES
     go_on.set()
     await asyncio.gather(*tasks)
 

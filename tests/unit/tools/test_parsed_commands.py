@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from parley.tools.parsed_commands import LONGEST_SCRIPT, parse
+from parley.tools.parsed_commands import MAX_SCRIPT, parse
 
 
 def shown(*argv: str) -> Any:
@@ -204,7 +204,7 @@ def test_a_path_is_shown_by_the_part_that_tells_most(path: str, name: str) -> No
 def test_a_script_too_long_to_be_read_is_shown_as_it_is() -> None:
     for script in ("ls;" * 400_000, "'" * 1_000_000, '"\\' * 500_000):
         assert shown("bash", "-lc", script) == [unknown("bash", "-lc", script)]
-    longest = "a" * LONGEST_SCRIPT
+    longest = "a" * MAX_SCRIPT
     assert shown("bash", "-lc", longest) == [unknown(longest)]
 
 

@@ -15,7 +15,7 @@ from parley.ports.http import HttpRequest
 
 __all__ = ["Guard"]
 
-MOST_HEADER_BYTES: Final = 32 * 1024
+MAX_HEADER_BYTES: Final = 32 * 1024
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 
 _OWN_SITE: Final = ("same-origin", "none")
@@ -99,7 +99,7 @@ class Guard:
 
         `is_page` is True for a file of the web page. A link on any other page may lead to such a file.
         """
-        if request.header_bytes > MOST_HEADER_BYTES:
+        if request.header_bytes > MAX_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         host = request.header("Host")
         if len(host) != 1:

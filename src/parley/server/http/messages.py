@@ -36,11 +36,11 @@ TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retr
 """The answer to a request that exceeds the rate of its principal."""
 UNAVAILABLE: Final = HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS})
 """The answer to a request on a connection that exceeds the limit of its principal."""
-MOST_MESSAGES: Final = 1000
+MAX_MESSAGES: Final = 1000
 """The maximum number of messages in one array."""
-MOST_ID_LENGTH: Final = 1024
+MAX_ID_LENGTH: Final = 1024
 """The maximum length of a request id, in characters. Event ids contain the ids of requests that opened streams."""
-MOST_INITIALIZE_BYTES: Final = 64 * 1024
+MAX_INITIALIZE_BYTES: Final = 64 * 1024
 """The maximum size of an `initialize` request, in bytes. The session keeps its parameters."""
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
 """The tools whose calls are answered by a stream, because they take a long time and send notifications."""
@@ -96,8 +96,8 @@ def read_messages(body: bytes) -> tuple[list[PostedMessage], bool]:
         frames = decode_lenient(_array_decoder, body)
     except msgspec.DecodeError:
         raise BadBody("the body is not JSON", number=PARSE_ERROR) from None
-    if not 0 < len(frames) <= MOST_MESSAGES:
-        raise BadBody(f"an array has 1 to {MOST_MESSAGES} messages")
+    if not 0 < len(frames) <= MAX_MESSAGES:
+        raise BadBody(f"an array has 1 to {MAX_MESSAGES} messages")
     messages = [_read(bytes(frame)) for frame in frames]
     if any(message.is_initialize for message in messages):
         raise BadBody("`initialize` cannot be part of an array")
@@ -118,10 +118,10 @@ def _read(frame: bytes) -> PostedMessage:
     has_method = isinstance(message.method, str)
     if not has_method and message.id is UNSET:
         raise BadBody("the body is not a JSON-RPC message")
-    if message.id is not UNSET and len(str(message.id)) > MOST_ID_LENGTH:
-        raise BadBody(f"the id of a message has at most {MOST_ID_LENGTH} characters")
-    if message.method == InitializeParams.METHOD and len(frame) > MOST_INITIALIZE_BYTES:
-        raise BadBody(f"`initialize` has at most {MOST_INITIALIZE_BYTES} bytes")
+    if message.id is not UNSET and len(str(message.id)) > MAX_ID_LENGTH:
+        raise BadBody(f"the id of a message has at most {MAX_ID_LENGTH} characters")
+    if message.method == InitializeParams.METHOD and len(frame) > MAX_INITIALIZE_BYTES:
+        raise BadBody(f"`initialize` has at most {MAX_INITIALIZE_BYTES} bytes")
     name = _name(message)
     return PostedMessage(
         frame,

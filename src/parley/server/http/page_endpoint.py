@@ -32,7 +32,7 @@ __all__ = ["PUSH_PATH", "SIGN_IN_PATH", "PageEndpoint", "PageFiles", "PushSubscr
 
 SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
-MOST_BODY_BYTES: Final = 4096
+MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
 """The time in seconds for which browsers keep the cookie, the longest that they allow. Most sign-ins end earlier.
 """
@@ -209,9 +209,9 @@ async def _body(request: HttpRequest) -> bytes:
     if request.header("Transfer-Encoding"):  # a body of many small chunks takes long to read
         raise BadBody("the body must have a Content-Length")
     try:
-        return await request.body(MOST_BODY_BYTES, lambda size: None)
+        return await request.body(MAX_BODY_BYTES, lambda size: None)
     except BodyTooLarge:
-        raise RequestBodyTooLarge(f"the body is larger than {MOST_BODY_BYTES} bytes") from None
+        raise RequestBodyTooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes") from None
     except BodyUnreadable as error:
         raise RequestBodyUnreadable(str(error)) from None
 

@@ -16,11 +16,11 @@ from parley.ports.outbox import OpenFrame
 
 __all__ = ["PushOutbox"]
 
-MOST_STREAMS: Final = 4
+MAX_STREAMS: Final = 4
 """The maximum number of GET streams of one session. When another stream is opened, the oldest is closed, because
 the client has probably lost it.
 """
-MOST_KEPT: Final = 256
+MAX_FRAMES: Final = 256
 """The maximum number of messages that are kept for the next GET stream. The oldest are discarded."""
 
 
@@ -34,7 +34,7 @@ class PushOutbox:
         """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
-        self._kept: deque[bytes] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
         """The stream that will call `_wake` when it is writable; None if there is no such stream."""
@@ -64,7 +64,7 @@ class PushOutbox:
             stream.end()
             return []
         self._streams.append(stream)
-        if len(self._streams) > MOST_STREAMS:
+        if len(self._streams) > MAX_STREAMS:
             self._streams[0].end()
         kept = list(self._kept)
         self._kept.clear()

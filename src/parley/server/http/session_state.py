@@ -14,9 +14,9 @@ from msgspec import Struct
 from parley.server.session import StreamState
 from parley.wire.mcp import InitializeParams, LogLevel
 
-__all__ = ["MOST_STATE_BYTES", "SessionState", "decode_state", "encode_state", "session_digest"]
+__all__ = ["MAX_STATE_BYTES", "SessionState", "decode_state", "encode_state", "session_digest"]
 
-MOST_STATE_BYTES: Final = 1024 * 1024
+MAX_STATE_BYTES: Final = 1024 * 1024
 """The maximum size of a stored state, in bytes. A larger state, for example one with a very long client name, is
 not stored.
 """
@@ -42,7 +42,7 @@ _decoder: Final = msgspec.json.Decoder(SessionState)
 def encode_state(state: SessionState) -> bytes | None:
     """Encode a state; return None if it is too large to be stored."""
     data = msgspec.json.encode(state)
-    return data if len(data) <= MOST_STATE_BYTES else None
+    return data if len(data) <= MAX_STATE_BYTES else None
 
 
 def decode_state(data: bytes) -> SessionState | None:

@@ -23,7 +23,7 @@ from parley.server.http.event_ids import EventIds
 from parley.server.http.replies import first_of
 from parley.server.http.session import HttpSession
 from parley.server.http.session_state import (
-    MOST_STATE_BYTES,
+    MAX_STATE_BYTES,
     SessionState,
     decode_state,
     encode_state,
@@ -40,7 +40,7 @@ CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
 """The minimum time in seconds between two writes of the last use of a session."""
-MOST_STREAMS: Final = 600
+MAX_STREAMS: Final = 600
 """The maximum number of streams of one session. Each event id names all streams of its session, and a client sends
 the id in a header, whose length is limited.
 """
@@ -262,8 +262,8 @@ class HttpSessions:
         if not self._stores:
             raise ShuttingDown
         streams = {one.conversation for one in (*session.client.streams, *session.opening, stream)}
-        if len(streams) > MOST_STREAMS:
-            raise TooManyStreams(MOST_STREAMS)
+        if len(streams) > MAX_STREAMS:
+            raise TooManyStreams(MAX_STREAMS)
         session.opening.append(stream)
         try:
             error = await asyncio.shield(self._start(self._save(session)))
@@ -307,7 +307,7 @@ class HttpSessions:
             if data is None:
                 if not session.opening:  # otherwise the store has the session without the streams that are refused
                     client.outlives_server = False
-                return SessionNotSaved(f"its state has more than {MOST_STATE_BYTES} bytes")
+                return SessionNotSaved(f"its state has more than {MAX_STATE_BYTES} bytes")
             client.outlives_server = True
             now = self._wall_clock()
             stored = StoredSession(digest=session.digest, principal=session.principal.key, data=data, used_at=now)

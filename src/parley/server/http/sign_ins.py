@@ -37,15 +37,15 @@ CODE_SECONDS: Final = 60.0
 """The time in seconds for which a one-time code is valid."""
 IDLE_SECONDS: Final = 30 * 86_400.0
 """The time in seconds after which a sign-in ends that is not used."""
-MOST_SIGN_INS: Final = 256
+MAX_SIGN_INS: Final = 256
 """The maximum number of sign-ins. When another is added, the one that was not used for the longest time ends."""
-MOST_OF_TOKEN: Final = 16
+MAX_PER_TOKEN: Final = 16
 """The maximum number of sign-ins with the same token, for the same reason."""
-MOST_CODES: Final = 16
+MAX_CODES: Final = 16
 """The maximum number of unused codes. When another is created, the oldest becomes invalid."""
 SIGN_INS_PER_SECOND: Final = 1
 """The maximum rate of sign-ins with the same token, on average over ten seconds."""
-MOST_SECRET_CHARACTERS: Final = 256
+MAX_SECRET_CHARACTERS: Final = 256
 REFRESH_SECONDS: Final = 30.0
 USE_SECONDS: Final = 600.0
 """The minimum time in seconds between two writes of the time of last use."""
@@ -118,7 +118,7 @@ class SignIns:
         now = self._now()
         code = secrets.token_urlsafe(24)
         codes = sorted((one for one in await self._store.sign_ins() if one.is_code), key=lambda one: one.created_at)
-        if surplus := [one.digest for one in codes[: max(0, len(codes) - MOST_CODES + 1)]]:
+        if surplus := [one.digest for one in codes[: max(0, len(codes) - MAX_CODES + 1)]]:
             await self._store.remove_sign_ins(surplus)
         await self._store.add_sign_in(StoredSignIn(digest=token_digest(code), created_at=now, used_at=now))
         return code
@@ -190,8 +190,8 @@ class SignIns:
         await self.reload()
         current = sorted(self._sign_ins.values(), key=lambda one: self._used.get(one.digest, one.used_at))
         of_token = [one for one in current if token and one.token == token]
-        surplus = of_token[: max(0, len(of_token) - MOST_OF_TOKEN + 1)]
-        surplus += [one for one in current if one not in surplus][: max(0, len(current) - MOST_SIGN_INS + 1)]
+        surplus = of_token[: max(0, len(of_token) - MAX_PER_TOKEN + 1)]
+        surplus += [one for one in current if one not in surplus][: max(0, len(current) - MAX_SIGN_INS + 1)]
         if surplus:
             await self._store.remove_sign_ins([one.digest for one in surplus])
             for one in surplus:
@@ -242,7 +242,7 @@ class SignIns:
 
     async def _find(self, request: HttpRequest) -> StoredSignIn | None:
         given = request.header(PAGE_SECRET)
-        secret = given[0] if len(given) == 1 and len(given[0]) <= MOST_SECRET_CHARACTERS else ""
+        secret = given[0] if len(given) == 1 and len(given[0]) <= MAX_SECRET_CHARACTERS else ""
         name = self.cookie_name(request)
         value = _cookie(request, name) if secret and name is not None else None
         if value is None:

@@ -16,7 +16,7 @@ from parley.server.context import Role, ServerContext
 from parley.server.dispatch import Call
 from parley.server.errors import TooManySubscriptions, UnknownResource
 from parley.server.params import params_of
-from parley.server.resources.subscriptions import MOST_SUBSCRIPTIONS, give_back_subscriptions, take_subscriptions
+from parley.server.resources.subscriptions import MAX_SUBSCRIPTIONS, give_back_subscriptions, take_subscriptions
 from parley.server.resources.uris import address_of
 from parley.server.resources.watching import CoalescedNotification, ListWatch, ResourceWatch, watch_resource
 from parley.server.session import Session
@@ -45,8 +45,8 @@ async def listen(call: Call, session: Session, server: ServerContext) -> None:
     wanted = params_of(_decoder, call).notifications
     if isinstance(wanted, UnsetType):
         wanted = NotificationFilter()
-    if len(wanted.resource_subscriptions) > MOST_SUBSCRIPTIONS:
-        raise TooManySubscriptions(MOST_SUBSCRIPTIONS)
+    if len(wanted.resource_subscriptions) > MAX_SUBSCRIPTIONS:
+        raise TooManySubscriptions(MAX_SUBSCRIPTIONS)
     listening = _Listening(call, session, server)
     try:
         await listening.begin(wanted)

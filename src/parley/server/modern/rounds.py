@@ -32,9 +32,9 @@ from parley.wire.ids import START, ApprovalId, EventId, Seq
 from parley.wire.jsonrpc import Message, decode_lenient, encode
 from parley.wire.mcp import CallToolParams
 
-__all__ = ["MOST_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
+__all__ = ["MAX_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
 
-MOST_ROUNDS: Final = 9
+MAX_ROUNDS: Final = 9
 """The maximum number of approval requests for one call. The official clients give up at the tenth request."""
 STATE_SECONDS: Final = 24 * 3600
 """The time in seconds within which an approval request can be answered by repeating the call."""
@@ -197,14 +197,14 @@ class Rounds:
         before the turn, for a call that waits for the end of the turn.
         """
         rounds = 1 + (0 if self.previous is None else self.previous.rounds)
-        if rounds > MOST_ROUNDS:
+        if rounds > MAX_ROUNDS:
             return None
         asked = elicitation(
             approval,
             conversation.id,
             request=request,
             features=self._features,
-            session_first=rounds == MOST_ROUNDS,
+            session_first=rounds == MAX_ROUNDS,
         )
         state = RoundState(
             principal=self._principal.key,

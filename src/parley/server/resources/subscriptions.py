@@ -19,12 +19,12 @@ __all__ = ["ResourceSubscriptions", "give_back_subscriptions", "take_subscriptio
 
 log = logging.getLogger(__name__)
 
-MOST_SUBSCRIPTIONS: Final = 1000
+MAX_SUBSCRIPTIONS: Final = 1000
 """The maximum number of resources to which one client may subscribe. The number is limited because each
 subscription keeps a conversation in memory.
 """
 
-MOST_OF_PRINCIPAL: Final = 5000
+MAX_PER_PRINCIPAL: Final = 5000
 """The maximum number of resources to which all clients of one principal together may subscribe."""
 
 
@@ -34,8 +34,8 @@ def take_subscriptions(server: ServerContext, principal: Principal, count: int =
     Raises:
         TooManySubscriptions: the principal would exceed the maximum number of subscriptions.
     """
-    if server.subscribed[principal.key] + count > MOST_OF_PRINCIPAL:
-        raise TooManySubscriptions(MOST_OF_PRINCIPAL)
+    if server.subscribed[principal.key] + count > MAX_PER_PRINCIPAL:
+        raise TooManySubscriptions(MAX_PER_PRINCIPAL)
     server.subscribed[principal.key] += count
 
 
@@ -67,8 +67,8 @@ class ResourceSubscriptions:
         address = address_of(uri)
         if uri in self._subscribed:
             return
-        if len(self._subscribed) >= MOST_SUBSCRIPTIONS:
-            raise TooManySubscriptions(MOST_SUBSCRIPTIONS)
+        if len(self._subscribed) >= MAX_SUBSCRIPTIONS:
+            raise TooManySubscriptions(MAX_SUBSCRIPTIONS)
         take_subscriptions(self._server, principal)
         self._principal = principal
         updated = self._notification(ResourceUpdated.METHOD, encode(ResourceUpdated(uri=uri)))

@@ -18,7 +18,7 @@ from parley.wire.tools import ConversationSearchArguments, ConversationSearchRes
 __all__ = ["search"]
 
 DEFAULT_LIMIT: Final = 20
-MOST_STEPS: Final = 100
+MAX_STEPS: Final = 100
 """The maximum number of store searches in one call. Each search examines a limited part of the messages. Other
 calls can use the store between two searches.
 """
@@ -35,7 +35,7 @@ async def search(call: ToolCall, args: ConversationSearchArguments) -> CallToolR
     before = None if args.cursor is None else decode_cursor(args.cursor, _POSITIONS)
     limit, found = args.limit or DEFAULT_LIMIT, list[SearchHit]()
     async with call.server.searches.of(call.principal.key):
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if call.call.cancelled or call.session.has_left:
                 break
             query = SearchQuery(text=args.text, conversation=conversation, before=before, limit=limit - len(found))

@@ -34,7 +34,7 @@ __all__ = ["Backoff", "Database", "close", "location_of"]
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 4
+MAX_CONNECTIONS: Final = 4
 """The maximum number of connections in the pool. The writer, the leases and the notifications use
 separate connections.
 """
@@ -43,7 +43,7 @@ CONNECT_SECONDS: Final = 5.0
 """The maximum time for opening a connection, in seconds."""
 
 FIRST_PAUSE_SECONDS: Final = 0.02
-LONGEST_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 1.0
 """The maximum pause between two attempts to connect, in seconds. The pause begins with `FIRST_PAUSE_SECONDS` and
 doubles each time.
 """
@@ -81,7 +81,7 @@ class Backoff:
         The wait ends at the time `until`, on the event loop's clock, at the latest.
         """
         seconds = self._seconds * random.uniform(0.5, 1.0)
-        self._seconds = min(self._seconds * 2, LONGEST_PAUSE_SECONDS)
+        self._seconds = min(self._seconds * 2, MAX_PAUSE_SECONDS)
         if until is not None:
             seconds = min(seconds, max(0.0, until - asyncio.get_running_loop().time()))
         await asyncio.sleep(seconds)
@@ -96,7 +96,7 @@ class Database:
         self.location = location_of(url)
         self._migrations = schema.MIGRATIONS if migrations is None else migrations
         self._idle: list[Connection] = []
-        self._slots = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._tasks: set[Task[Any]] = set()
         self._migrating: Task[None] | None = None
         self.availability = Availability(self.location)

@@ -29,7 +29,7 @@ BATCH_SECONDS: Final = 0.01
 PAYLOAD_BYTES: Final = 7500
 """The maximum size of a notification, in bytes. PostgreSQL accepts less than 8000 bytes."""
 
-LONGEST_ID: Final = 100
+MAX_ID: Final = 100
 """The maximum length of the id of a conversation in a notification, in bytes. A longer id is not sent."""
 
 
@@ -121,12 +121,12 @@ class Notifications:
 
 
 def _payloads(changed: Iterable[ConversationId]) -> Iterator[str]:
-    """Join ids into payloads of at most `PAYLOAD_BYTES`. Leave out ids that are longer than `LONGEST_ID`."""
+    """Join ids into payloads of at most `PAYLOAD_BYTES`. Leave out ids that are longer than `MAX_ID`."""
     joined: list[str] = []
     size = 0
     for one in changed:
         length = len(one.encode()) + 1
-        if length > LONGEST_ID or "\0" in one or "\n" in one:
+        if length > MAX_ID or "\0" in one or "\n" in one:
             continue
         if size + length > PAYLOAD_BYTES:
             yield "\n".join(joined)

@@ -20,7 +20,7 @@ __all__ = ["search"]
 SHORTEST_INDEXED: Final = 3
 """The minimum length of a text that the index can find, in characters."""
 
-MOST_CANDIDATES: Final = 5000
+MAX_CANDIDATES: Final = 5000
 """The number of matching messages from which the index is not used. Windows without the index find such a frequent
 text quickly.
 """
@@ -104,8 +104,8 @@ async def _following(db: Connection, pattern: str, before: int) -> int | None:
     async with db.transaction():
         # PostgreSQL cannot know the number of matching rows, and could choose a slow scan of all messages.
         await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
-        count, latest = await db.fetchrow(_CANDIDATES, pattern, before, MOST_CANDIDATES) or (0, None)
-    if count == MOST_CANDIDATES:
+        count, latest = await db.fetchrow(_CANDIDATES, pattern, before, MAX_CANDIDATES) or (0, None)
+    if count == MAX_CANDIDATES:
         return before
     return None if latest is None else int(latest) + 1
 

@@ -23,7 +23,7 @@ from parley.wire.ids import START, ConversationId, Seq
 
 __all__ = ["Saved", "export_lines", "save_unreachable"]
 
-MOST_BYTES: Final = 256 * 1024 * 1024
+MAX_BYTES: Final = 256 * 1024 * 1024
 """The total size of the saved files, in bytes, after which no further conversation is saved. Recently active
 conversations are saved first.
 """
@@ -67,7 +67,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
     size = 0
     for conversation_id in lacking:
         path = os.path.join(place, f"{conversation_id}.jsonl")
-        if size < MOST_BYTES and (written := _save(db, conversation_id, path)) is not None:
+        if size < MAX_BYTES and (written := _save(db, conversation_id, path)) is not None:
             saved.append(path)
             size += written
     if not saved:

@@ -36,7 +36,7 @@ __all__ = ["Salvaged", "salvaged"]
 
 POLL_SECONDS: Final = 0.05
 PAGE_BYTES: Final = 4096
-MOST_FAILED: Final = 100_000
+MAX_FAILED: Final = 100_000
 """The number of consecutive unreadable rows after which the remaining rows of the table are skipped."""
 
 
@@ -207,7 +207,7 @@ class _Salvage:
         if self._places is None:
             self._places = defaultdict(dict)
             at = failed = 0
-            while failed < MOST_FAILED:
+            while failed < MAX_FAILED:
                 before = at
                 try:
                     for place, row, seq in self._db.execute(

@@ -49,7 +49,7 @@ FIRST_FILE: Final = 3
 LAST_DESCRIPTOR: Final = 2**32 - 1
 INSTRUCTION_BYTES: Final = 8
 """The size of one `struct sock_filter` in bytes."""
-MOST_INSTRUCTIONS: Final = 4096
+MAX_INSTRUCTIONS: Final = 4096
 """The kernel's limit on the number of instructions in a seccomp program."""
 
 RULESET_STEP, CLOSE_STEP, PRIVILEGE_STEP, LANDLOCK_STEP, SECCOMP_STEP = range(len(STEPS))
@@ -235,7 +235,7 @@ def _opened(path: bytes) -> int:
 
 def _program(instructions: bytes) -> _Program:
     count, rest = divmod(len(instructions), INSTRUCTION_BYTES)
-    if rest or count > MOST_INSTRUCTIONS:
+    if rest or count > MAX_INSTRUCTIONS:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     return _Program(count, instructions)
 

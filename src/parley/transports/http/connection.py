@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Connections"]
 
-MOST_HEADER_BYTES: Final = 32 * 1024
-MOST_LINE_BYTES: Final = 8 * 1024
+MAX_HEADER_BYTES: Final = 32 * 1024
+MAX_LINE_BYTES: Final = 8 * 1024
 """The maximum length of a request line, in bytes."""
-MOST_HEADERS: Final = 100
+MAX_HEADERS: Final = 100
 
 _HEADERS_END: Final = b"\r\n\r\n"
 
@@ -78,9 +78,9 @@ class Connection(RequestHandler):
             keepalive_timeout=24 * 3600,  # disables the library's timeout; our own deadlines close idle connections
             lingering_time=0,
             access_log=None,  # type: ignore[arg-type] # the library accepts None, its types do not
-            max_line_size=MOST_LINE_BYTES,
-            max_field_size=MOST_HEADER_BYTES,
-            max_headers=MOST_HEADERS,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+            max_headers=MAX_HEADERS,
             auto_decompress=False,  # a small compressed body could expand to a large one
         )
         self._connections, self._deadlines = connections, deadlines
@@ -121,7 +121,7 @@ class Connection(RequestHandler):
             rest = self._count_headers(data)
             if rest is None:
                 self._connections.log.warning(
-                    "closed a connection: the headers of a request are larger than %d bytes", MOST_HEADER_BYTES
+                    "closed a connection: the headers of a request are larger than %d bytes", MAX_HEADER_BYTES
                 )
                 self.abort()
                 return
@@ -232,7 +232,7 @@ class Connection(RequestHandler):
             joined = joined.lstrip(b"\r\n")  # empty lines before a request are ignored
         end = joined.find(_HEADERS_END)
         size = self._header_bytes + len(data) - (0 if end < 0 else len(joined) - end)
-        if size > MOST_HEADER_BYTES:
+        if size > MAX_HEADER_BYTES:
             return None
         if end >= 0 or not self._header_bytes:
             self._close_after(self._deadlines.header_seconds)

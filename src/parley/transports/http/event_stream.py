@@ -19,7 +19,7 @@ HIGH_WATER_BYTES: Final = 256 * 1024
 for stdio, because there may be a thousand streams.
 """
 LOW_WATER_BYTES: Final = 64 * 1024
-MOST_UNREAD_BYTES: Final = 160 * 1024 * 1024
+MAX_UNREAD_BYTES: Final = 160 * 1024 * 1024
 """The maximum number of unread bytes. A stream that exceeds this number is closed. Only messages that cannot wait,
 such as answers, are sent above the high-water mark.
 """
@@ -101,7 +101,7 @@ class EventStream:
         self._changed.set()
         if self._unread >= HIGH_WATER_BYTES:
             self._full = True
-            if self._unread > MOST_UNREAD_BYTES:
+            if self._unread > MAX_UNREAD_BYTES:
                 self.close()
 
     def when_writable(self, wake: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from aiohttp.web_exceptions import HTTPException
 
 from parley.errors import BodyTooLarge, BodyUnreadable
 from parley.transports.http.event_stream import EventStream
-from parley.transports.websocket import CLOSE_SECONDS, HEARTBEAT_SECONDS, MOST_MESSAGE_BYTES, carry
+from parley.transports.websocket import CLOSE_SECONDS, HEARTBEAT_SECONDS, MAX_MESSAGE_BYTES, carry
 from parley.wire.http import HEADERS, HttpAnswer
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ async def _open_websocket(request: BaseRequest, answer: WebSocketAnswer) -> web.
     opened = web.WebSocketResponse(
         protocols=(answer.protocol,),
         heartbeat=HEARTBEAT_SECONDS,
-        max_msg_size=MOST_MESSAGE_BYTES,
+        max_msg_size=MAX_MESSAGE_BYTES,
         compress=False,
         timeout=CLOSE_SECONDS,
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parley.server.http.cursors import StreamCursors
 from parley.server.http.event_ids import EventIds, SessionCursors
-from parley.server.http.guard import MOST_HEADER_BYTES
+from parley.server.http.guard import MAX_HEADER_BYTES
 from parley.server.http.push import PushOutbox
 from parley.server.positions import Position
 from parley.transports.http.event_stream import EventStream
@@ -53,5 +53,5 @@ def test_an_id_of_many_streams_fits_into_a_header_and_names_them_all(
     ids = EventIds(b"key")
     sealed = ids.seal("session", SessionCursors(streams=streams))
 
-    assert len(sealed) < MOST_HEADER_BYTES - 4096
+    assert len(sealed) < MAX_HEADER_BYTES - 4096
     assert ids.open("session", sealed) == SessionCursors(streams=streams)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from parley.server.http.push import MOST_KEPT, MOST_STREAMS, PushOutbox
+from parley.server.http.push import MAX_FRAMES, MAX_STREAMS, PushOutbox
 from parley.transports.http.event_stream import HIGH_WATER_BYTES, EventStream
 
 
@@ -16,11 +16,11 @@ def frames(stream: EventStream) -> list[bytes]:
 
 async def test_what_cannot_wait_is_kept_for_the_next_stream() -> None:
     push, stream = PushOutbox(), EventStream()
-    for number in range(MOST_KEPT + 1):
+    for number in range(MAX_FRAMES + 1):
         push.send(b"%d" % number)
     push.attach(stream)
 
-    assert frames(stream) == [b"%d" % number for number in range(1, MOST_KEPT + 1)]
+    assert frames(stream) == [b"%d" % number for number in range(1, MAX_FRAMES + 1)]
 
 
 @pytest.mark.promises("http.stream")
@@ -54,7 +54,7 @@ async def test_messages_go_to_the_newest_stream_and_then_to_the_one_before() -> 
 
 async def test_a_session_has_few_streams_and_its_end_ends_them() -> None:
     push = PushOutbox()
-    streams = [EventStream() for _ in range(MOST_STREAMS + 1)]
+    streams = [EventStream() for _ in range(MAX_STREAMS + 1)]
     for stream in streams:
         push.attach(stream)
     first = streams[0]._ending

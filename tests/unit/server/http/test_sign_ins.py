@@ -16,7 +16,7 @@ from parley.ports.store import StoredSignIn, StoredToken
 from parley.server.context import PAGE_USER, Principal, Role
 from parley.server.http.authentication import Authenticator
 from parley.server.http.errors import SignInFailed, SignInNotStored
-from parley.server.http.sign_ins import IDLE_SECONDS, MOST_SIGN_INS, USE_SECONDS, NewSignIn, SignIns
+from parley.server.http.sign_ins import IDLE_SECONDS, MAX_SIGN_INS, USE_SECONDS, NewSignIn, SignIns
 from parley.server.http.tokens import StoredTokens, token_digest
 from parley.stores.memory import MemoryStore
 from parley.wire.http import PAGE_SECRET
@@ -202,9 +202,9 @@ async def test_there_are_at_most_so_many_sign_ins_in_all() -> None:
     sign_ins = SignIns(Authenticator(), store, now=clock)
     first = await with_code(sign_ins)
     (row,) = await store.sign_ins()
-    for number in range(MOST_SIGN_INS - 1):
+    for number in range(MAX_SIGN_INS - 1):
         await store.add_sign_in(replace(row, digest=number.to_bytes(32, "big"), used_at=clock.time + 1))
     last = await with_code(sign_ins)
 
-    assert len(await store.sign_ins()) == MOST_SIGN_INS
+    assert len(await store.sign_ins()) == MAX_SIGN_INS
     assert [await found(sign_ins, one) is not None for one in (first, last)] == [False, True]

@@ -13,7 +13,7 @@ from kit.servers.slow_store import SlowStore
 from parley.errors import StoreFailed
 from parley.ports.store import ConversationPage, Query
 from parley.server.context import Principal, Role
-from parley.server.resources.subscriptions import MOST_SUBSCRIPTIONS
+from parley.server.resources.subscriptions import MAX_SUBSCRIPTIONS
 from parley.stores.memory import MemoryStore
 from parley.wire.ids import ConversationId
 from parley.wire.resources import ResourceListChanged, ResourceUpdated
@@ -168,7 +168,7 @@ async def test_a_bound_principal_hears_of_its_conversation_alone(home: str) -> N
 async def test_one_client_has_a_limited_number_of_subscriptions(home: str) -> None:
     async with LocalServer(home) as server:
         client, conversation = await server.client(), await server.create()
-        subscriptions = [f"{LIST}/{(await server.create()).id}" for _ in range(MOST_SUBSCRIPTIONS)]
+        subscriptions = [f"{LIST}/{(await server.create()).id}" for _ in range(MAX_SUBSCRIPTIONS)]
         await subscribe(client, *subscriptions)
 
         uri = f"{LIST}/{conversation.id}"

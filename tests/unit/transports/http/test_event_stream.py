@@ -8,7 +8,7 @@ import pytest
 
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
-from parley.transports.http.event_stream import HIGH_WATER_BYTES, MOST_UNREAD_BYTES, EventStream
+from parley.transports.http.event_stream import HIGH_WATER_BYTES, MAX_UNREAD_BYTES, EventStream
 
 OPEN = b":\n\n"
 
@@ -65,7 +65,7 @@ async def test_a_stream_with_too_much_unread_is_closed() -> None:
     stream = EventStream()
     closed = []
     stream.on_closed(lambda: closed.append(True))
-    stream.send(bytes(MOST_UNREAD_BYTES))
+    stream.send(bytes(MAX_UNREAD_BYTES))
 
     assert (stream.closed, closed) == (True, [True])
 
