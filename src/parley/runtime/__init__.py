@@ -1,3 +1,3 @@
-"""The runtime, which owns conversations, runs their turns and wakes their readers."""
+"""The runtime: loads conversations, runs their turns, and sends new entries to their readers."""
 
 __all__: list[str] = []

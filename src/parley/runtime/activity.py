@@ -30,7 +30,7 @@ class Activity:
         self._watchers[owner] = call
 
     def unwatch(self, owner: Hashable) -> None:
-        """Remove an owner's callback. Do nothing if the owner has no callback."""
+        """Remove an owner's callback, if the owner has one."""
         self._watchers.pop(owner, None)
 
     def notify(self, conversation_id: ConversationId, changes_list: bool, *, read_by: str | None = None) -> None:

@@ -41,7 +41,7 @@ maximum time for which one call of `conversationRead` waits.
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The answer to an approval request, as the turn receives it."""
+    """The answer to an approval request, in the form in which the turn gets it."""
 
     decision: Decision
     reason: str | None = None
@@ -76,7 +76,7 @@ class OpenApprovals:
         clock: Clock,
         may_be_followed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create the approvals of a log.
+        """Create the approvals of the conversation whose log is `durable_log`.
 
         `may_be_followed` returns whether another client may begin to follow the conversation.
         """
@@ -85,7 +85,9 @@ class OpenApprovals:
         self._turn: _Turn | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._not_durable: ApprovalId | None = None
-        """The id of an approval that is not durable yet; None if there is none. Its write may still fail."""
+        """The id of an approval whose request has not been stored yet; None if there is none. Storing it may still
+        fail.
+        """
         self._approvals = Approvals()
         self._listeners: dict[object, Callable[[], None]] = {}
         self._polled: asyncio.Task[None] | None = None
@@ -96,7 +98,7 @@ class OpenApprovals:
         """The full length of the running timeout, in seconds; None if no timeout is running."""
         self._timeout_since = 0.0
         self._spent_seconds = 0.0
-        """The part of the timeout that had passed when the timeout was last paused, in seconds."""
+        """The part of the timeout, in seconds, that had already passed when the timeout was last paused."""
 
     @property
     def open(self) -> PendingApproval | None:
@@ -111,12 +113,16 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True if a client can be asked about limits, or if all clients know the event `limit_reached`."""
+        """True if a client can be asked whether a turn may exceed a limit, or if all clients know the event
+        `limit_reached`.
+        """
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
     def seconds_for_followers(self) -> float:
-        """The number of seconds that remain for another client to begin to follow the turn of a waiting call."""
+        """The remaining time, in seconds, in which another client can begin to follow the turn of a waiting call; 0
+        if no other client may follow the conversation.
+        """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
 
@@ -145,8 +151,8 @@ class OpenApprovals:
         """Request an approval, wait for the answer, and return it. At most one approval is open at a time.
 
         `shown` is the event that clients see, `asked` is the record of the request, and `approvals` are the
-        approval settings of the turn. The call does not return if the answer is `abort`, because the turn is then
-        cancelled. A cancellation drops the approval, unless `leave_open` was called.
+        approval settings of the turn. If the answer is `abort`, the turn is cancelled and the call does not return.
+        Cancelling the call settles the approval as dropped, unless `leave_open` was called.
         """
         if self._log.projections.approvals.open is not None:
             raise RuntimeError("an approval is open already")
@@ -164,7 +170,11 @@ class OpenApprovals:
     async def wait_for(
         self, answer: asyncio.Future[Answered], written: asyncio.Future[None] | None = None
     ) -> Answered:
-        """Wait for the answer and return it. The future `written` is done when the approval is durable."""
+        """Wait for the answer to the approval, and return it.
+
+        `answer` is the future from `expect`. `written` is done when the approval is durable; None if it is already
+        durable.
+        """
         try:
             if written is not None:
                 await run_to_completion(written)
@@ -236,7 +246,7 @@ class OpenApprovals:
         else:
             written.add_done_callback(
                 settled
-            )  # runs after the callback of the log, which sends the entry to readers
+            )  # this callback runs after the callback of the log, which sends the entry to readers
         return written
 
     def _settled(
@@ -256,9 +266,9 @@ class OpenApprovals:
             self._turn.interrupt(principal=principal)
 
     def drop(self, principal: PrincipalRef | None = None) -> None:
-        """Settle the open approval because its turn is ending. Do nothing if no approval is open.
+        """Settle the open approval as dropped because its turn is ending. Do nothing if no approval is open.
 
-        `principal` is the principal that interrupted the turn.
+        `principal` is the principal that interrupted the turn; None if no principal did.
         """
         if (pending := self._log.projections.approvals.open) is not None and self._log.is_owner:
             record = ApprovalSettlement(
@@ -313,21 +323,20 @@ class OpenApprovals:
             self.recheck()
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that the result of a call has asked a client for an approval.
-
-        The client may repeat the call with the answer.
+        """Record that a call has returned an approval as its result. The client may repeat the call with the
+        answer.
         """
         if self._is_open(approval_id):
             self._recipients.awaited_retry = approval_id
             self.recheck()
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer the approval that it was sent."""
+        """Record that a client to which the approval was sent will not answer it."""
         if self._recipients.withdraw(recipient):
             self.recheck()
 
     def refresh(self) -> None:
-        """Notify clients of settlements that another process has stored."""
+        """Report settlements that another process has stored to the clients to which the approvals were sent."""
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:
@@ -335,13 +344,16 @@ class OpenApprovals:
         self.recheck()
 
     def to_deliver(self) -> PendingApproval | None:
-        """Notify clients of earlier settlements, and then return the open approval; None if no approval is open."""
+        """Return the open approval, so that the caller sends it to a client; None if no approval is open.
+
+        First, earlier settlements are reported to the clients to which the approvals were sent.
+        """
         if not self._log.is_owner:
             self.refresh()
         return self.open
 
     def subscribe(self, listener: object, call: Callable[[], None]) -> None:
-        """Call `call` whenever the set of reading clients or the set of clients that can be asked may have changed.
+        """Call `call` after each change to the set of reading clients or to the set of clients that can be asked.
 
         `unsubscribe` with the same `listener` ends the calls.
         """
@@ -406,7 +418,7 @@ class OpenApprovals:
             await self._settle_by_timeout(pending.approval_id, "abort" if aborts else "timed_out")
         except (ApprovalIsSettled, UnknownApproval, LeaseLost, HomeLost):
             pass  # a client answered just before the timeout, or another process owns the turn
-        except Exception:  # a bug: the approval stays open, and a client may still answer it
+        except Exception:  # this is a bug: the approval stays open, and a client may still answer it
             log.exception("failed to settle an approval after its timeout")
 
     async def _settle_by_timeout(self, approval_id: ApprovalId, decision: Settlement) -> None:
@@ -424,7 +436,7 @@ class OpenApprovals:
 
 
 def _settlement_event(pending: PendingApproval, record: ApprovalSettlement) -> ApprovalSettled:
-    """Return the event that shows a settlement."""
+    """Return the event that tells clients how an approval was settled."""
     return ApprovalSettled(
         approval_id=pending.approval_id,
         call_id=pending.request.call_id,

@@ -14,7 +14,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""The maximum size of a page of entries, in bytes."""
+"""The size in bytes at which a page of entries ends. Its last entry may exceed this size."""
 
 
 async def bulk_create(
@@ -28,9 +28,8 @@ async def bulk_create(
     """Create a conversation completely or not at all.
 
     No part of the conversation is stored if reading the pages fails, the caller is cancelled or the process is
-    killed. Without `summary`, a summary is computed from the entries. A long conversation gets a checkpoint, so it
-    loads quickly. With
-    `archived`, the new conversation is archived.
+    killed. Without `summary`, a summary is computed from the entries. A long conversation also gets a checkpoint,
+    which makes it load quickly. With `archived`, the new conversation is archived.
 
     Raises:
         StoreError: the conversation cannot be stored, or the id is already in use.

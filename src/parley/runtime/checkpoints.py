@@ -23,19 +23,19 @@ __all__ = ["TAIL_ENTRIES", "Checkpoints"]
 log = logging.getLogger(__name__)
 
 TAIL_ENTRIES: Final = 2000
-"""The number of newest entries of a log that stay in memory."""
+"""The number of newest entries of a log that stay in memory. Earlier entries are read from the store."""
 LACKING_ENTRIES: Final = 10_000
-"""The number of entries after the last checkpoint above which a log gets a new checkpoint when it is loaded, even
-if the log is only read.
+"""The number of entries after the last checkpoint beyond which loading a log also stores a new checkpoint, even if
+no client writes to the conversation.
 """
 SMALL: Final = 4000
-"""The maximum number of items in projections that are encoded on the event loop. Encoding so many items takes a few
-milliseconds. Larger projections are encoded in a thread.
+"""The maximum number of items in projections that are encoded on the event loop, which takes a few milliseconds.
+Larger projections are encoded in a thread.
 """
 
 
 class Checkpoints:
-    """The copies of one log's projections."""
+    """The copies of the projections of one log."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Checkpoints:
             return None
         try:
             decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
-            restored = await asyncio.to_thread(decode)  # a long history takes long to decode
+            restored = await asyncio.to_thread(decode)  # decoding a long history takes long
             if restored.position != checkpoint.seq:
                 raise ValueError(f"its position is {restored.position}, not {checkpoint.seq}")
         except ValueError as error:
@@ -87,11 +87,11 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether the position `last` is far enough after the newest copy for another copy."""
+        """Return whether the position `last` is so far after the newest copy that another copy must be made."""
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
-        """Add a copy of projections. All entries in the projections must be durable."""
+        """Add a copy of `projections`. All entries that they contain must be durable."""
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
@@ -99,7 +99,7 @@ class Checkpoints:
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:
-        """Discard copies that are not needed, and return the position up to which entries can be removed from
+        """Discard copies that are no longer needed. Return the position up to which entries may be removed from
         memory.
         """
         while len(self._copies) > 1 and self._copies[1].position <= last - self._tail:
@@ -115,9 +115,9 @@ class Checkpoints:
     # --- storing -----------------------------------------------------------------------
 
     def store_newest(self, lease: Lease) -> None:
-        """Begin to store the newest copy, unless the stored checkpoint is recent enough.
+        """Begin to store the newest copy as the checkpoint, unless the stored checkpoint is recent enough.
 
-        A failure is not reported, because it only makes the next load slower.
+        A failure is ignored, because it only makes the next load slower.
         """
         newest = self.newest
         if newest is None or self._encoding is not None or newest.position < self._stored + self.every:
@@ -145,7 +145,8 @@ class Checkpoints:
             log.debug("%s: the checkpoint was not stored: %s", self._id, error)
 
     async def finish(self, lease: Lease) -> None:
-        """Wait until a copy that is being encoded is submitted to the store, and submit a newer copy if one is due.
+        """Wait until the copy that is being encoded has been submitted to the store. If a newer copy is due, submit
+        it too.
 
         The log calls this method before it releases the lease.
         """

@@ -1,8 +1,8 @@
 """The commands of one conversation, and their effects in the process that owns the conversation.
 
-A command is repeated if the owner has not answered it, so each command is idempotent: messages and answers have
-ids, an interrupt names its turn, and a title replaces the previous title. `Command.apply` never waits. The future
-that `apply` returns is done when the entries of the command are durable.
+A command that the owner has not answered is sent again. Each command is therefore idempotent: messages and answers
+have ids, an interrupt names its turn, and a title replaces the previous title. `Command.apply` never waits. The
+future that `apply` returns is done when the entries of the command are durable.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ __all__ = [
 PeerRequest = (
     SettleApproval | EditQueued | Enqueue | InterruptTurn | RemoveQueued | RenameConversation | ResumeQueue | Submit
 )
-PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn
-"""A request that a node sends to the node that has the working directory (`Place`)."""
-
 """A request that a process sends to the owner of a conversation."""
+PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn
+"""A request with which a node lets the node that has the working directory begin a turn (`Place`)."""
+
 
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
 
 
 class Local(Struct, frozen=True):
-    """The parts of a conversation that commands change in the process that owns the conversation."""
+    """The components of a conversation that commands read and change in the process that owns the conversation."""
 
     log: DurableLog
     runner: TurnRunner
@@ -95,7 +95,7 @@ class Command:
     without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if the command waits for the write lock before it is applied while a turn is running."""
+    """True if the command waits for the store's write lock before it is applied while a turn is running."""
     starts_turn: ClassVar = False
     """True if the command begins a turn, and therefore waits for the end of an interrupted turn."""
     applies_while_closing: ClassVar = False
@@ -103,12 +103,14 @@ class Command:
 
     def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         self.deadline = deadline
-        """The time at which the command fails if no process has executed it by then."""
+        """The time after which the caller of the command gets an error if no process has executed the command."""
         self.is_from_peer = is_from_peer
-        """True if another process sent the command. Such a command is refused if this process is not the owner."""
+        """True if another process sent the command. Such a command fails with `NotOwned` if this process is not the
+        owner.
+        """
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_fresh = False
-        """True if the log was read after the command arrived."""
+        """True if this process has read the log from the store after the command arrived."""
         self.is_writable = False
         """True if the store has been writable at some time since the command arrived."""
         self.is_executed = False
@@ -120,22 +122,26 @@ class Command:
         there is no such owner.
         """
         self.is_placed = is_from_peer
-        """True if this process has been chosen to execute the command, although the command begins a turn."""
+        """True if this process may execute the command although the command begins a turn, because this node was
+        chosen for the turn or the command came from another process.
+        """
         self.refused_by: set[str] = set()
-        """The ids of the nodes that were chosen to execute the command and did not execute it."""
+        """The ids of the nodes that were asked to execute the command and did not execute it."""
 
     @property
     def has_failed(self) -> bool:
-        """True if the caller of the command has received an error. The command may still be executed."""
+        """True if the caller of the command has already received an error. The command may still be executed."""
         return self.done.done() and not self.done.cancelled() and self.done.exception() is not None
 
     def directory(self, local: Local) -> WorkingDirectory:
-        """Return the working directory of the turn that the command begins or resumes."""
+        """Return the working directory of the turn that the command begins or resumes, which determines the node of
+        the turn.
+        """
         return _directory_in(local.log.projections.settings_history.now, local)
 
     def placed_request(self, local: Local) -> PlacedRequest | None:
-        """Return the request to send to the node that has the working directory; None if this node only has to
-        take over the conversation.
+        """Return the request for the node that has the working directory; None if that node only has to take over
+        the conversation.
         """
         return None
 
@@ -145,25 +151,28 @@ class Command:
         Return a future that is done when the effects are durable; None if they are already durable.
 
         Raises:
-            ParleyError: the command is refused. The caller of the command gets this error.
+            ParleyError: the command cannot be executed. The caller of the command gets this error.
         """
-        raise NotImplementedError  # only `Delete` has no `apply`, because the mailbox executes it
+        raise NotImplementedError  # `Delete` and `MoveTurn` have no `apply`: the mailbox executes them itself
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
-        """Return the request to send to the owner; None if there is nothing to send.
+        """Return the request to send to the owner; None if nothing has to be sent.
 
-        `unanswered` contains the ids of the messages that were sent before this command and have not been answered
-        yet.
+        `unanswered` contains the ids of the messages that were sent to the owner before this command and that the
+        owner has not answered yet.
         """
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Process the owner's answer before any reader sees the effects of the command."""
+        """Process the owner's answer `result`. This happens before any reader sees the effects of the command.
+
+        `remote_turn` returns the turn of another process that handles a message.
+        """
 
     def is_repeated(self, local: Local) -> bool:
         """Return whether the command has already been executed.
 
-        A repeated command is answered when the effects of the first execution are durable.
+        The caller of a repeated command gets its answer when the effects of the first execution are durable.
         """
         return False
 
@@ -182,7 +191,12 @@ class Command:
         return False
 
     async def read_files(self, local: Local) -> None:
-        """Read the files that the command names. Raise InvalidRequest or ConfigError."""
+        """Read the files that the command names.
+
+        Raises:
+            InvalidRequest: a file cannot be read or used.
+            ConfigError: the settings cannot be used.
+        """
 
 
 class Observe(Command):
@@ -213,7 +227,7 @@ class SubmitMessage(Command):
 
         `accepted` is called when the message becomes durable. `resolve` resolves the settings of a turn that the
         message begins; the default is the resolver of this process. With `ignores_unknown_parent`, an unknown
-        parent id is dropped instead of refused. `is_from_peer` is True if another process sent the command.
+        parent id is ignored and raises no error. `is_from_peer` is True if another process sent the command.
         """
         super().__init__(deadline, is_from_peer=is_from_peer)
         self.message, self.resolve = message, resolve
@@ -245,7 +259,9 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: Local) -> bool:
-        """Return whether the message would begin a branch at a message that is not in the projections in memory."""
+        """Return whether the message begins a branch at an earlier message whose branch point is not in memory. The
+        projections must then be computed from the first entry of the log.
+        """
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
             return False
@@ -277,7 +293,7 @@ class SubmitMessage(Command):
         )
 
     def accepted(self, message: Accepted) -> None:
-        """Report that the message is durable, unless the caller has already received an error."""
+        """Call the callback for the durable message, unless the caller has already received an error."""
         if not self.has_failed:
             self._accepted(message)
 
@@ -292,9 +308,7 @@ class SubmitMessage(Command):
         try:
             return _directory_in(history.after(self.message.parent_id, local.log.id), local)
         except (ParentUnknown, EarlierEntriesNeeded):
-            return _directory_in(
-                history.now, local
-            )  # the node that executes the command knows or refuses the parent
+            return _directory_in(history.now, local)  # the node that executes the command checks the parent
 
     def placed_request(self, local: Local) -> Submit | Enqueue:
         return self.request(local, ())
@@ -308,7 +322,9 @@ class SubmitMessage(Command):
         )
 
     def _check_parent(self, local: Local) -> None:
-        """Drop an unknown parent id from an older client (docs/protocol.md#messages)."""
+        """Remove the parent id from a message of an older client if no message has this id
+        (docs/protocol.md#messages).
+        """
         parent, known = self.message.parent_id, local.log.projections.state.messages
         if not self._ignores_unknown_parent or self._has_stored_parent:
             return
@@ -327,7 +343,7 @@ class SubmitMessage(Command):
 class Continue(Command):
     """Begins a turn after a turn that was interrupted or failed.
 
-    The command is refused while another process is running a turn.
+    The command fails with `TurnIsRunning` while another process is running a turn.
     """
 
     starts_turn = waits_for_write_lock = True
@@ -340,7 +356,11 @@ class Continue(Command):
         began: Callable[[LocalTurn | None], None],
         resolve: ResolveSettings | None,
     ) -> None:
-        """Create the command. `began` is called with the turn; with None if another node runs the turn."""
+        """Create the command.
+
+        `began` is called when the start of the turn is durable. Its argument is the turn; None if another node runs
+        the turn. `resolve` resolves the settings of the turn; the default is the resolver of this process.
+        """
         super().__init__(deadline)
         self._principal, self._began, self._resolve = principal, began, resolve
 
@@ -459,7 +479,9 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Acquires the lease. The acquisition also stores the checkpoint of a log (`DurableLog.acquire`)."""
+    """Acquires the lease and releases it. Acquiring the lease stores a checkpoint of a long log
+    (`DurableLog.acquire`).
+    """
 
     def apply(self, local: Local) -> None:
         return None
@@ -483,7 +505,7 @@ def _directory_in(change: SettingsChange, local: Local) -> WorkingDirectory:
 
 
 def _repository_in(change: SettingsChange) -> str | None:
-    """Return the repository of a conversation, which only its first settings name."""
+    """Return the repository that `change` or an earlier change of settings names; None if no change names one."""
     step: SettingsChange | None = change
     while step is not None:
         if isinstance(named := step.asked.get("repository"), str):

@@ -85,7 +85,9 @@ class Conversation:
     def __init__(self, conversation_id: ConversationId, deps: RuntimeDeps, grants: SessionGrants) -> None:
         self.id = conversation_id
         self.grants = grants
-        """The session grants, and the settings that contain secrets. Both outlive this object."""
+        """The session grants, and the settings that contain secrets. They stay in memory when this object is
+        evicted.
+        """
         self._deps = deps
         self._log = DurableLog(
             conversation_id,
@@ -143,12 +145,14 @@ class Conversation:
 
     @property
     def phase(self) -> Phase:
-        """The phase at the last durable entry."""
+        """The phase of the conversation after its last durable entry."""
         return self._log.phase
 
     @property
     def workspace(self) -> WorkspaceUpdated | None:
-        """The newest commit; None if the conversation has not worked in a repository."""
+        """The event that describes the newest commit in the worktree; None if the conversation has not worked in a
+        repository.
+        """
         return self._log.projections.workspace
 
     @property
@@ -161,10 +165,10 @@ class Conversation:
         return self.grants.resolver.resolved(self._log.projections.settings_history.now).settings
 
     def refuse_looser(self, change: SettingsChange) -> None:
-        """Check that the settings after a change are not looser than the settings of the next turn.
+        """Check that settings after the change `change` are not looser than the settings of the next turn.
 
         Raises:
-            SettingNotAllowed: the settings after the change are looser.
+            SettingNotAllowed: the changed settings are looser.
             ConfigError: the settings are no longer valid.
         """
         resolver, now = self.grants.resolver, self._log.projections.settings_history.now
@@ -246,7 +250,11 @@ class Conversation:
             await self._read_new_unless(current)
 
     async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
-        """Load new entries. Stop and fail if `current` fails, because the database does not answer."""
+        """Load new entries from the store.
+
+        If the future `current` fails first, because the database does not answer, stop loading and raise its
+        exception.
+        """
         reading = asyncio.ensure_future(self._ownership.read_new())
         try:
             await asyncio.wait({current, reading}, return_when=asyncio.FIRST_COMPLETED)
@@ -256,14 +264,16 @@ class Conversation:
             await asyncio.wait({reading})
 
     def _store_checkpoint(self) -> None:
-        """Store a checkpoint for a long log that has no checkpoint, unless another process is writing now."""
+        """Store a checkpoint of a long log that lacks one, unless another process holds the lease."""
         if self._log.lacks_checkpoint and self._log.phase is Phase.IDLE and not self._has_tried_checkpoint:
             self._has_tried_checkpoint = True
             stored = self._mailbox.post(StoreCheckpoint(Deadline(0.0)))
             stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
-        """Wait until the followed log has all entries that are in the store now."""
+        """Wait until the log, which follows the owner, has all entries that are in the store at the time of the
+        call.
+        """
         head = await self._deps.store.head(self.id)
         ownership = self._ownership
         try:
@@ -284,7 +294,9 @@ class Conversation:
         return current
 
     def move_turn(self) -> asyncio.Future[None]:
-        """Let another node continue the turn, which waits for an approval, if there is a node that can do this."""
+        """Let another node continue the turn that is waiting for an approval. Keep the turn if no other node can
+        run it.
+        """
         moved = self._mailbox.post(MoveTurn(Deadline(CALL_SECONDS)))
         moved.add_done_callback(lambda done: done.cancelled() or done.exception())
         return moved
@@ -320,7 +332,7 @@ class Conversation:
         return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
 
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
-        """Return the position of a message, which need not be in memory; None if there is no such message.
+        """Return the position of a message, in memory or in the store; None if there is no such message.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -329,7 +341,8 @@ class Conversation:
         return await self._log.position_of(MESSAGE, message_id)
 
     async def position_of_turn(self, event_id: EventId) -> Seq | None:
-        """Return the position of the start of a turn, which need not be in memory; None if there is no such turn.
+        """Return the position of the start of the turn `event_id`, in memory or in the store; None if there is no
+        such turn.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -338,11 +351,11 @@ class Conversation:
         return await self._log.position_of(TURN, event_id)
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. The reader sends the entries after its cursor when the next entry becomes durable."""
+        """Attach a reader. From the next durable entry on, it sends the entries after its cursor."""
         self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
-        """Remove a reader and its registration."""
+        """Remove a reader, and unregister its client as a recipient of approvals."""
         self._log.detach(reader)
         self._approvals.unregister_reader(reader)
 
@@ -387,7 +400,7 @@ class Conversation:
     # --- commands ----------------------------------------------------------------------
 
     async def _execute(self, command: Command) -> None:
-        """Post a command, and wait until it is executed and durable."""
+        """Put a command into the mailbox, and wait until it is executed and its effects are durable."""
         try:
             await self._mailbox.post(command)
         except UnknownConversation:
@@ -419,9 +432,9 @@ class Conversation:
         parent may then loosen the settings of the conversation.
 
         With `parent_id`, the message begins a branch after the parent. With `ignores_unknown_parent`, an unknown
-        parent id is dropped instead of refused. `event_id` is the preferred id of a turn that the message begins.
-        `wanted` are settings that apply from this message on. `resolve` resolves the settings of a turn that the
-        message begins. The call waits for other processes until `deadline`, by default for `CALL_SECONDS`.
+        parent id is ignored and raises no error. A turn that the message begins gets the id `event_id`, if it is
+        given. `wanted` are settings that apply from this message on. `resolve` resolves the settings of a turn that
+        the message begins. The call waits for other processes until `deadline`, by default for `CALL_SECONDS`.
         `accepted` is called when the message becomes durable, before any reader sees it.
 
         Nothing is changed if an error is raised.
@@ -449,7 +462,7 @@ class Conversation:
             is_limited=is_limited,
         )
         if message.message_id == MessageId(self.id):
-            raise MessageIdTaken(message.message_id)  # this id, as a parent, means the start of the conversation
+            raise MessageIdTaken(message.message_id)  # an id that, as a parent, means the start of the conversation
         kind = QueueMessage if queued else SubmitMessage
         await self._execute(
             kind(
@@ -468,7 +481,7 @@ class Conversation:
 
     @property
     def is_queue_pending(self) -> bool:
-        """True if every turn has ended and this process is about to begin a turn with a queued message."""
+        """True if no turn is unfinished and this process is about to begin a turn with a queued message."""
         return self._queue.is_pending and self._mailbox.continues_queue
 
     async def queued(self) -> list[Waiting]:
@@ -630,7 +643,7 @@ class Conversation:
     # --- tool servers ------------------------------------------------------------------
 
     def start_tool_servers(self) -> None:
-        """Start the tool servers of the current settings in the background."""
+        """Begin to start the tool servers of the current settings, and return immediately."""
         self._tool_servers.begin(self.settings, self._append_outside_turn)
 
     async def _append_outside_turn(self, event: ErrorEvent) -> None:
@@ -643,7 +656,7 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Stop waiting for the tool servers to start. Failures are reported when the next turn begins."""
+        """Let `tool_servers_started` return now. Failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
 
     # --- deletion and shutdown ---------------------------------------------------------
@@ -669,7 +682,7 @@ class Conversation:
             call()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the running turn because the home directory has been lost. The end of the turn cannot be stored."""
+        """End the running turn because the home directory has been lost. The end of the turn is not stored."""
         self.lost = lost
         self._runner.lose(lost)
         self._mailbox.lose(lost)

@@ -48,7 +48,10 @@ class ConversationApprovals:
         return self._approvals.open
 
     def to_deliver(self) -> PendingApproval | None:
-        """Notify clients of earlier settlements, and then return the open approval; None if no approval is open."""
+        """Return the open approval, so that the caller sends it to a client; None if no approval is open.
+
+        First, earlier settlements are reported to the clients to which the approvals were sent.
+        """
         return self._approvals.to_deliver()
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
@@ -57,12 +60,14 @@ class ConversationApprovals:
 
     @property
     def is_returned(self) -> bool:
-        """True if a call that is waiting for the turn gets the open approval as its result."""
+        """True if a call that waits for the end of the turn returns the open approval as its result."""
         return self._approvals.is_returned
 
     @property
     def seconds_for_followers(self) -> float:
-        """The time in seconds during which a client of another process can still begin to follow the turn."""
+        """The remaining time, in seconds, in which a client of another process can begin to follow the turn of a
+        waiting call.
+        """
         return self._approvals.seconds_for_followers
 
     # --- clients -----------------------------------------------------------------------
@@ -72,7 +77,7 @@ class ConversationApprovals:
         self._approvals.register_reader(reader, client)
 
     def unregister_reader(self, reader: Hashable) -> None:
-        """Undo `register_reader`. An approval that was delivered to the client is not withdrawn."""
+        """Undo `register_reader`. An approval that was already sent to the client is not withdrawn."""
         self._approvals.unregister_reader(reader)
 
     def note_poll(self, *, can_answer: bool) -> None:
@@ -87,22 +92,22 @@ class ConversationApprovals:
         self._approvals.delivered_to(recipient)
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that the result of a call has asked a client for an approval. The client may repeat the call with
-        the answer.
+        """Record that a call has returned an approval as its result. The client may repeat the call with the
+        answer.
 
-        Until the client repeats the call, the timeout for approvals that no client can answer applies.
+        Until the client repeats the call, the approval has the timeout of approvals that no client can answer.
         """
         self._approvals.await_retry(approval_id)
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer the approval that it was sent."""
+        """Record that a client to which the approval was sent will not answer it."""
         self._approvals.withdrawn_from(recipient)
 
     # --- answers -----------------------------------------------------------------------
 
     @property
     def is_answering(self) -> bool:
-        """True if `answer_with_retry` has begun to settle an approval and has not finished."""
+        """True if `answer_with_retry` is still settling an approval."""
         return bool(self._retrying)
 
     def answer(
@@ -139,9 +144,9 @@ class ConversationApprovals:
         principal: PrincipalRef,
         reason: str | None = None,
     ) -> asyncio.Future[None]:
-        """Settle an approval as `answer` does, and retry while the settlement cannot be stored.
+        """Settle an approval as `answer` does. If the settlement cannot be stored, try again until it is stored.
 
-        A retry is necessary because the failure cannot be reported to the client.
+        The client of such an answer waits for no result, so a failure cannot be reported to it.
         """
         answer = self._answer(approval_id, decision, by, principal, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))

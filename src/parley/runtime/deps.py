@@ -45,11 +45,13 @@ class RuntimeDeps(Struct, frozen=True):
     process begins such turns only after it has run a turn of the conversation or a client has sent a message to it.
     """
     is_store_silent: Callable[[], bool] | None
-    """A function that returns whether the store has stopped answering; None if the store is on this computer."""
+    """A function that returns whether the store has stopped answering; None if the store is a local database, which
+    always answers.
+    """
     draining: asyncio.Event
-    """An event that is set when this process begins no more turns, because it will stop."""
+    """An event that is set when this process must begin no more turns, because it will stop."""
     closing: asyncio.Event
-    """An event that is set when the server shuts down."""
+    """An event that is set when the server begins to shut down."""
     activity: Activity
     on_attention: Callable[[ConversationId, AttentionState], None]
     """The callback that is called when a conversation of this process begins to wait for a person, or when a turn

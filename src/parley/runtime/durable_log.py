@@ -40,7 +40,7 @@ __all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
 log = logging.getLogger(__name__)
 
 BETWEEN_TRIES_SECONDS: Final = 1.0
-"""The delay between two attempts to write an entry that the store refused, in seconds."""
+"""The delay in seconds before a write that the store refused is tried again."""
 
 READ_BYTES: Final = 1024 * 1024
 """The default maximum size of a page of entries, in bytes. The limit is low because decoding and encoding a page
@@ -51,7 +51,7 @@ _ENDED: Final = record_type(TurnEnded)
 
 
 class _Write:
-    """The entries that were submitted to the store in one append."""
+    """The entries of one append that has been submitted to the store."""
 
     __slots__ = ("before", "last", "on_durable", "phase", "written")
 
@@ -83,8 +83,8 @@ class DurableLog:
         """Create an empty log.
 
         `on_listing` is called when the phase or the title has changed. Its argument is True if the title has
-        changed. `on_attention` is called when an append of this process has made the conversation wait for a person
-        or has ended its turn.
+        changed. `on_attention` is called when this process has appended an entry that makes the conversation wait
+        for a person or ends its turn.
         """
         self.id = conversation_id
         self.log = Log()
@@ -98,12 +98,12 @@ class DurableLog:
         self._store, self._clock = store, clock
         self._checkpoints = checkpoints or Checkpoints(conversation_id, store)
         self._holds_texts = False
-        """True while a turn needs the texts of the history."""
+        """True from `hold_texts` to `release_texts`, while a turn needs the texts of the whole history."""
         self._lease: Lease | None = None
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._in_flight: list[_Write] = []
-        """The writes that the store has not confirmed, in order."""
+        """The submitted writes that are not durable yet, in order."""
         self._loading = asyncio.Lock()
         self._acquiring = False
         self._source: object = None
@@ -138,10 +138,7 @@ class DurableLog:
 
     @property
     def lacks_checkpoint(self) -> bool:
-        """True if the log is long and has no checkpoint near its end.
-
-        In this case, `acquire` stores a checkpoint.
-        """
+        """True if the log is long and has no checkpoint near its end, so that the next `acquire` stores one."""
         return self._checkpoints.is_lacking
 
     # --- the lease ---------------------------------------------------------------------
@@ -245,7 +242,7 @@ class DurableLog:
             self._checkpoints.replace(copied)
 
     async def has_owner(self) -> bool:
-        """Return whether a process holds the lease.
+        """Return whether any process holds the lease.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -304,9 +301,10 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """Accept entries of the owner only from the connection `source` from now on.
+        """From now on, accept entries of the owner only from the connection `source`.
 
-        Return False if the log does not end at `after`, or if this process is about to become the owner.
+        Return False and change nothing if the log does not end at the position `after`, or if this process is about
+        to become the owner.
         """
         if self._acquiring or self._lease is not None or after != self.log.durable:
             return False
@@ -320,7 +318,7 @@ class DurableLog:
         self._source = None
 
     def apply_remote(self, entries: Sequence[Entry]) -> None:
-        """Add entries that another process has stored. No entry is added if an error is raised.
+        """Add entries that another process has stored. If an error is raised, no entry is added.
 
         Raises:
             Unreadable: an entry is damaged.
@@ -383,7 +381,7 @@ class DurableLog:
         if self._lease is None:
             raise LeaseLost
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append(payloads, at=at)  # may raise; nothing has changed then
+        entries = self.log.append(payloads, at=at)  # may raise an error; nothing has changed then
         try:
             for one in payloads:
                 self.projections.apply(one, at=at)
@@ -440,7 +438,11 @@ class DurableLog:
             self._on_attention("failed" if outcome.has_failed else "finished")
 
     def _undo(self, write: _Write, error: BaseException) -> None:
-        """Undo a failed write and all later writes. Earlier writes may still succeed."""
+        """Remove the entries of a failed write and of all later writes from the log, and set `error` on their
+        futures.
+
+        Earlier writes may still succeed.
+        """
         log.error("%s: %s", self.id, error)
         if isinstance(error, LeaseLost):
             self._lose_lease()
@@ -476,7 +478,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """Copy the projections if a copy is due, and remove old durable entries from memory."""
+        """If a copy of the projections is due, make it. Then remove old durable entries from memory."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -496,13 +498,13 @@ class DurableLog:
     # --- open items --------------------------------------------------------------------
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Append `text` to the open text of a kind, and send the delta to readers."""
+        """Append `text` to the open text of the given kind, and send the delta to readers."""
         delta = self.log.extend(kind, text)
         if self._readers:
             self._show_delta(delta, encode_delta(delta))
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the open text of a kind; an empty string if no text of this kind is open."""
+        """Return the open text of the given kind; an empty string if no text of this kind is open."""
         item = self.log.open.get(kind)
         return item.text() if item else ""
 
@@ -514,16 +516,23 @@ class DurableLog:
             self._show_delta(delta, encode_output_delta(delta) if taken else b"")
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        """Return the record of the output that a command has produced so far; None if there is no output."""
+        """Return the output that a running command has produced so far, as a record; None if there is no output."""
         return next(self.log.output_records(call_id), None)
 
     def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
-        """Append `text` to an open text that another process is writing."""
+        """Append `text`, which another process has produced, to an open text, and send the delta to readers.
+
+        `offset` is the position of `text` in the open text.
+        """
         if (delta := self.log.mirror(item, kind, offset, text)) is not None and self._readers:
             self._show_delta(delta, encode_delta(delta))
 
     def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
-        """Append `data` to the open output of a command that another process is running."""
+        """Append `data`, output of a command that another process is running, to the open output, and send the
+        deltas to readers.
+
+        `offset` is the position of `data` in the output.
+        """
         delta = self.log.mirror_output(item, call_id, stream, offset, data)
         if delta is not None and self._readers:
             self._show_delta(delta, encode_output_delta(delta))
@@ -574,7 +583,7 @@ class DurableLog:
         return _page(self.log.between(after, Seq(before - 1))[::-1], max_bytes)[::-1]
 
     async def entry_at(self, position: Seq) -> Entry:
-        """Return the durable entry at a position. Raises StoreError."""
+        """Return the durable entry at a position, from memory or from the store. Raises StoreError."""
         page = await self.read_after(Seq(position - 1), limit=1)
         if not page:
             raise Unreadable(self.id, f"entry {position} is missing")
@@ -590,7 +599,7 @@ class DurableLog:
         """
         self._holds_texts = True
         if self.log.base == START:
-            return  # all texts are in memory
+            return  # all texts are already in memory
         missing = self.history.missing
         wanted, at = set(missing), 0
         while at < len(missing):
@@ -622,7 +631,7 @@ class DurableLog:
         return await self._store.position_of(self.id, kind, key)
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. The reader sends the entries after its cursor when the next entry becomes durable."""
+        """Attach a reader. From the next durable entry on, it sends the entries after its cursor."""
         self._readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -657,7 +666,7 @@ class DurableLog:
         for reader in tuple(self._readers):
             try:
                 reader.pump()
-            except Exception as error:  # a bug, or no memory: drop this reader, but continue the turn
+            except Exception as error:  # a bug, or memory is exhausted: remove this reader, but continue the turn
                 is_bug = not isinstance(error, MemoryError)
                 log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
                 if reader in self._readers:

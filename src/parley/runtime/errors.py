@@ -37,8 +37,10 @@ class NoNodeForDirectory(InvalidRequest):
     code = "no_node_for_directory"
 
     def __init__(self, place: str, announced: Sequence[str] = ()) -> None:
-        """Create the error. `place` is the directory or the repository, with this word in front. `announced`
-        describes the nodes that have announced it.
+        """Create the error.
+
+        `place` is the directory or the repository that no node can use, as a phrase, for example `directory
+        /srv/app`. `announced` describes the nodes whose announcements come close, for the error text.
         """
         known = ", ".join(announced)
         why = f"announced by: {known}" if known else "no node has announced it"
@@ -101,7 +103,7 @@ class UnknownApproval(InvalidRequest):
 class RemoteRefusal(InvalidRequest):
     """Raised when the process that owns the conversation has refused a request.
 
-    The error has the text and the code of the refusal.
+    The error has the text and the code of the owner's error.
     """
 
     code = "refused"

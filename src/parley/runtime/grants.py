@@ -58,7 +58,8 @@ class SessionGrants:
     def record(
         self, action: RunCommand, settings: Settings, principal: PrincipalRef | None
     ) -> SessionGranted | None:
-        """Return the record of an approval for the session; None if the approval is valid only once.
+        """Return the record that grants an action for the session after a person has approved it so; None if the
+        approval is valid only once.
 
         An approval without a known principal is valid only once.
         """
@@ -68,7 +69,7 @@ class SessionGrants:
 
 
 def _key(action: RunCommand, settings: Settings) -> str | None:
-    """Return a digest of everything that must be equal for a session approval to apply to an action.
+    """Return a digest of the action and of the settings that must be the same for a session grant to apply.
 
     Return None if the directory of the action cannot be resolved.
     """

@@ -1,4 +1,6 @@
-"""Reads a long log in pages: to fork a conversation, to find the end of a turn, or to read entries backwards."""
+"""Functions that read a long log in pages: to fork a conversation, to find the end of a turn, or to read entries
+backwards.
+"""
 
 from __future__ import annotations
 
@@ -77,11 +79,11 @@ async def scan_back(
 async def entries_of_fork(
     log: LogPages, at: MessageId | None, *, last: Seq, is_idle: bool
 ) -> AsyncIterator[Sequence[Entry]]:
-    """Yield pages of the entries up to the end of the turn that handled the message `at`.
+    """Yield the entries that a fork copies, in pages: up to the end of the turn that handled the message `at`.
 
-    If `at` is None, yield all entries up to `last`. A title that was set after that turn is included, because it is
-    the title of the whole conversation. Session grants are not included. `is_idle` is True if the last turn has
-    ended.
+    If `at` is None, these are all entries up to the position `last`. A title that was set after that turn is
+    included, because it is the title of the whole conversation. Session grants are not included. `is_idle` is True
+    if the last turn has ended.
 
     Raises:
         UnknownMessage: there is no such message.

@@ -56,8 +56,8 @@ doubles the delay.
 """
 
 SILENCE_SECONDS: Final = 0.25
-"""The time between the deadline of a command and its failure if the store is silent, in seconds. It is also the
-interval at which the command is checked again if the store answers.
+"""The time in seconds that a command waits beyond its deadline before it fails because the store is silent. While
+the store answers, the command is checked again after the same time.
 """
 
 MAX_RETRY_SECONDS: Final = 30.0
@@ -99,9 +99,9 @@ class Mailbox:
         """The tasks that read the files of messages."""
         self._task: asyncio.Task[None] | None = None
         self._watched: LocalTurn | None = None
-        """The turn whose end makes this mailbox check its commands again; None if there is none."""
+        """The turn after whose end this mailbox checks its commands again; None if there is none."""
         self._has_tried_queue = False
-        """True if the next queued message is beginning a turn, or has failed to begin one and waits for the next
+        """True if the next queued message is beginning a turn, or failed to begin one and waits for the next
         attempt.
         """
         self._retry: asyncio.Task[None] | None = None
@@ -110,7 +110,9 @@ class Mailbox:
         """The delay after the next failed attempt to begin a turn with a queued message, in seconds."""
         self._answers = asyncio.Event()
         self._last_error = ""
-        """The text of the last `Observe` failure that was logged; empty if there is none."""
+        """The text of the last logged failure of an `Observe` command; empty if there is none. The same failure is
+        logged only once.
+        """
         self._lost: HomeLost | None = None
 
     @property
@@ -157,7 +159,7 @@ class Mailbox:
             self._fail(command, command.unanswered or StoreFailed("the database does not answer"))
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Add an `Observe` command, which loads entries from other processes, and follows or recovers an unfinished
+        """Add an `Observe` command. It loads the entries of other processes, and follows or recovers an unfinished
         turn.
         """
         current = self.post(Observe(Deadline(CALL_SECONDS)))
@@ -295,8 +297,8 @@ class Mailbox:
             written.add_done_callback(partial(self._written, command))
 
     def _begins_while_draining(self, command: Command) -> bool:
-        """Return whether a command would begin a turn although this process will stop. Nodes let another node begin
-        the turn.
+        """Return whether a command would begin a turn although this process begins no more turns. If this process
+        is a node, another node begins the turn.
         """
         begins = command.starts_turn and self._local.runner.turn is None and not command.is_repeated(self._local)
         return begins and self._placer is None and self._draining.is_set()
@@ -312,7 +314,7 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Fail a command with an error for its caller."""
+        """Remove a command and report `error` to its caller."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
@@ -332,7 +334,9 @@ class Mailbox:
     # --- waiting -----------------------------------------------------------------------
 
     async def _advance(self, command: Command) -> None:
-        """Wait for the next condition that the first command needs."""
+        """Do the next step that the first command waits for, for example load entries, acquire the lease or send
+        the command to the owner.
+        """
         try:
             if self._closing.is_set() and self._ownership.state is not OwnershipState.OWNER:
                 raise ShuttingDown
@@ -379,7 +383,9 @@ class Mailbox:
             command.is_writable = True
 
     async def _read_for(self, command: Command) -> None:
-        """Load new entries once for all queued commands that need a current log."""
+        """Load new entries if `command` needs a current log. The result is valid for all commands that are queued
+        now.
+        """
         waiting = [one for one in self._queue if one.needs_turn]
         await self._ownership.read_new()
         for one in waiting:
@@ -434,18 +440,18 @@ class Mailbox:
     # --- nodes -------------------------------------------------------------------------
 
     def _needs_place(self, command: Command) -> bool:
-        """Return whether a command may begin a turn here, and it is unknown whether this node may run the turn."""
+        """Return whether a command may begin a turn here and no node has been chosen for the turn yet."""
         is_new = command.starts_turn and not command.is_placed
         return self._placer is not None and is_new and self._local.runner.turn is None
 
     async def _place(self, command: Command) -> None:
-        """Find the node that runs the turn of a command, and let this node execute the command.
+        """Find the node that runs the turn of a command. If it is another node, send the command to it.
 
-        If the node does not execute the command, the caller tries again.
+        If that node does not execute the command, the caller must call this method again.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
-            ParleyError: the node refuses the command, or cannot be found.
+            ParleyError: the node has refused the command, or the nodes cannot be listed.
         """
         assert self._placer is not None
         node = await self._placer.node_for(command)
@@ -500,9 +506,10 @@ class Mailbox:
     # --- messages that name files ------------------------------------------------------
 
     def _set_aside(self, command: Command) -> bool:
-        """Begin to read the files that a command names. Return False if no files have to be read.
+        """If a command names files that have not been read, begin to read them and return True; otherwise return
+        False.
 
-        The command is posted again when the files have been read.
+        The command is added again when the files have been read.
         """
         if not command.needs_files(self._local):
             return False
@@ -554,7 +561,7 @@ class Mailbox:
             return  # the deadline has passed, or the caller was cancelled
         if isinstance(answer, NotOwned):
             command.was_refused = True
-            return  # following ends, which returns the command to the queue
+            return  # following ends then, which returns the command to the queue
         timer.cancel()
         del self._sent[command]
         if isinstance(answer, ParleyError):
@@ -581,7 +588,9 @@ class Mailbox:
             self._fail(command, error)
 
     def _following_ended(self) -> None:
-        """Return unanswered commands to the front of the queue, and check the state of the turn."""
+        """Return unanswered commands to the front of the queue and schedule a check of the turn, because following
+        has ended.
+        """
         remote = self._ownership.remote
         self._ownership.following_ended()
         sent, self._sent = self._sent, {}
@@ -614,7 +623,9 @@ class Mailbox:
     # --- shutdown ----------------------------------------------------------------------
 
     def mark_gone(self) -> None:
-        """Refuse all commands, because the conversation has been deleted or the home directory has been lost."""
+        """Fail all current and later commands, because the conversation has been deleted or the home directory has
+        been lost.
+        """
         self._ownership.mark_gone()
         self._cancel_retry()
 
@@ -651,6 +662,6 @@ class Mailbox:
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Mark the exception of a future as retrieved, because there may be no caller that awaits it."""
+    """Retrieve the exception of a future, so that asyncio does not log an error if no caller awaits the future."""
     if not done.cancelled():
         done.exception()

@@ -68,13 +68,13 @@ class MessageIntake:
         self._closing = closing
 
     def needs_files(self, message: Submit) -> bool:
-        """Return whether files must be read before the message can be accepted."""
+        """Return whether the message names files that must be read before it can be accepted."""
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Return whether a message with this id is in memory.
+        """Return whether a message with the same id is in memory.
 
-        A repeated message must not be accepted again. It is answered when the first message is durable.
+        A repeated message is not accepted again. Its caller gets an answer when the first message is durable.
         """
         known = self._log.projections
         return message.message_id in known.state.messages or message.message_id in known.queue.known
@@ -102,9 +102,11 @@ class MessageIntake:
         return await self.read_named(message)
 
     async def read_named(self, message: Submit) -> tuple[InputItem, ...]:
-        """Return the content of a message including the images that it names.
+        """Return the content of a message, including the images that it names.
 
-        Raises InvalidRequest, ConfigError.
+        Raises:
+            InvalidRequest: an image cannot be read or used.
+            ConfigError: the settings cannot be used.
         """
         return await read_content(message.content, self.resolve(message).settings)
 
@@ -160,7 +162,7 @@ class MessageIntake:
         return self._accept(message, read, until, lambda _: None, resolve, (changed,))
 
     def _without_looser(self, message: Submit) -> Submit:
-        """Return a message of a limited principal without overrides that are looser than the current settings."""
+        """Return the message of a limited principal without settings that are looser than the current settings."""
         if not message.is_limited or (overrides := _overrides(message)) is None:
             return message
         now = self._resolver.resolved(self._log.projections.settings_history.now).settings
@@ -297,8 +299,8 @@ class MessageIntake:
     ) -> Accepted | None:
         """Return the earlier result for a message that was accepted before; None for a new message.
 
-        A repeated message thus gets the same answer as the first message. `stored` and `queued` have the same
-        meaning as for `accept`.
+        The client thus gets the same answer for a repeated message as for the first one. `stored` and `queued` have
+        the same meaning as for `accept`.
 
         Raises:
             MessageIdTaken: the earlier message has different content.
@@ -323,7 +325,10 @@ class MessageIntake:
     def resolve(self, message: Submit) -> ResolvedSettings:
         """Return the settings of a turn that the message begins.
 
-        Raises ConfigError, ParentUnknown, SettingNotAllowed.
+        Raises:
+            ConfigError: the settings cannot be used.
+            ParentUnknown: no message has the id of the parent.
+            SettingNotAllowed: the message of a limited principal would loosen the settings.
         """
         history = self._log.projections.settings_history
         try:

@@ -1,6 +1,6 @@
-"""The queue of one conversation in the process that owns it.
+"""The message queue of one conversation, in the process that owns the conversation.
 
-Queued messages are in the log. The next message begins a turn when the previous turn is complete.
+Queued messages are stored in the log. When a turn is complete, the next message in the queue begins a turn.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class MessageQueue:
 
     @property
     def next(self) -> tuple[MessageId, QueuedMessage] | None:
-        """The message that begins the next turn; None if the queue is empty."""
+        """The id and the log record of the message that begins the next turn; None if the queue is empty."""
         return next(iter(self._log.queue.waiting.items()), None)
 
     def takes(self) -> bool:
-        """Return whether a new message would be queued now. Otherwise the message would begin a turn."""
+        """Return whether a new message would wait in the queue now. If not, the message would begin a turn."""
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 
     async def read(self, message_id: MessageId, place: QueuedMessage) -> Waiting:
-        """Read a queued message from the log. Raises StoreError."""
+        """Read a queued message from the log. `place` contains the positions of its entries. Raises StoreError."""
         queued = await self._log.entry_at(place.queued)
         record = _queued.decode(queued.encoded)
         content = queued if place.content == place.queued else await self._log.entry_at(place.content)
@@ -190,10 +190,10 @@ class MessageQueue:
     def pause(
         self, *reason: LogPayload, principal: PrincipalRef | None = None, until: float
     ) -> asyncio.Future[None]:
-        """Append the given entries, which show the reason, and pause the queue.
+        """Append the entries `reason`, which show clients why the queue is paused, and pause the queue.
 
-        `principal` is the principal that pauses the queue. The write waits for the write lock until the time
-        `until`.
+        `principal` is the principal that pauses the queue; None if no principal does. The write waits for the write
+        lock until the time `until`.
         """
         queue = self._log.queue
         changed = replace(queue.changed(principal=principal), paused=bool(queue.waiting))
@@ -214,8 +214,8 @@ class MessageQueue:
     def begin(self, message: Waiting, *, until: float) -> asyncio.Future[None]:
         """Begin a turn with the next message.
 
-        If that fails, pause the queue and append an event with the reason. The write waits for the write lock until
-        the time `until`.
+        If the turn cannot begin, pause the queue and append an event with the reason. The write waits for the write
+        lock until the time `until`.
         """
         submit = Submit(
             conversation_id=self._log.id,

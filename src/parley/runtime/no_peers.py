@@ -10,7 +10,7 @@ __all__ = ["NoPeers"]
 
 
 class NoPeers:
-    """An empty set of other processes."""
+    """A `Peers` that knows no other process."""
 
     address = ""
 

@@ -38,7 +38,7 @@ __all__ = ["TRANSITIONS", "Ownership", "OwnershipEvent", "OwnershipState"]
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.05
-"""The time in seconds between two attempts to acquire the lease after its holder could not be followed."""
+"""The delay in seconds before the next attempt to acquire the lease, after its holder could not be followed."""
 
 
 class OwnershipState(Enum):
@@ -49,7 +49,9 @@ class OwnershipState(Enum):
     ACQUIRING = "acquiring"
     """This process is acquiring the lease."""
     OWNER = "owner"
-    """This process holds the lease: a turn is running or waiting here, or commands are being applied."""
+    """This process holds the lease: a turn is running or waiting for an approval here, or commands are being
+    applied.
+    """
     CONNECTING = "connecting"
     """Another process holds the lease, and this process is connecting to it."""
     FOLLOWING = "following"
@@ -114,7 +116,7 @@ class Ownership:
 
     @property
     def is_releasable(self) -> bool:
-        """True if this process holds the lease and no turn needs it."""
+        """True if this process holds the lease and no turn of this process needs it."""
         return self.state is OwnershipState.OWNER and self._runner.turn is None
 
     # --- taking over -------------------------------------------------------------------
@@ -140,7 +142,8 @@ class Ownership:
         is called when following ends.
 
         Raises:
-            OwnerNotLinked: the owner is a process of another home, and is not a node like this process.
+            OwnerNotLinked: the owner is a process of another home, and this process and the owner are not both
+            nodes.
             OwnerUnresponsive: the owner did not answer before the deadline.
             WriteLockHeld: another process held the write lock until the deadline.
             StoreError: the lease cannot be acquired, or the end of an orphaned turn cannot be stored.
@@ -158,7 +161,7 @@ class Ownership:
             OwnedElsewhere: another process holds the lease; the state is `ACQUIRING`.
             StoreError: the lease cannot be acquired; the state is `IDLE`.
         """
-        await self._runner.over()  # a turn that was handed over may still be ending
+        await self._runner.over()  # a turn that was handed over may still be stopping
         self._move(OwnershipEvent.ACQUIRE)
         try:
             await self._peers.listen()
@@ -199,7 +202,7 @@ class Ownership:
         await self._log.release()
 
     def lose_lease(self) -> None:
-        """Hand the turn over, because another process has acquired the lease."""
+        """Stop the turn without storing its end, because another process has acquired the lease."""
         if self.state is OwnershipState.OWNER:
             self._move(OwnershipEvent.LEASE_LOST)
         self._runner.lose_lease()
@@ -261,7 +264,9 @@ class Ownership:
         self._log.wake()
 
     def _applied(self) -> None:
-        """Update the open approval and the remote turn after entries from another process have been applied."""
+        """Bring the open approval and the remote turn up to date with the entries of another process that were just
+        applied.
+        """
         self._approvals.refresh()
         self.forget_remote_turn()
 
@@ -275,12 +280,12 @@ class Ownership:
         turn = self._remote_turn
         if turn is None or turn.event_id != event_id or turn.work.done():
             if turn is not None:
-                turn.work.cancel()  # the earlier turn is over if another one has begun
+                turn.work.cancel()  # the earlier turn has ended if another one has begun
             turn = self._remote_turn = RemoteTurn(event_id, first)
         return turn
 
     def forget_remote_turn(self) -> None:
-        """Complete the remote turn if it has ended according to the log."""
+        """Mark the remote turn as over if the log contains its end."""
         if (turn := self._remote_turn) is None or self._log.log.durable < turn.first:
             return
         state = self._log.projections.state

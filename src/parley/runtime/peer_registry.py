@@ -22,7 +22,7 @@ __all__ = ["Follower", "PeerConnection", "PeerNews", "PeerRegistry"]
 log = logging.getLogger(__name__)
 
 PeerNews = PeerEntry | PeerDelta | PeerOutput
-"""A notification from an owner to a process that follows it."""
+"""A notification that an owner sends to a process that follows it: an entry, a delta, or output of a command."""
 
 _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
     cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput)
@@ -35,7 +35,7 @@ class Follower(Protocol):
     def on_notification(self, news: PeerNews) -> None: ...
 
     def lost(self) -> None:
-        """Handle the loss of the connection to the owner."""
+        """Stop following, because the connection to the owner is broken."""
         ...
 
 
@@ -46,11 +46,13 @@ class PeerConnection:
         self.link: Link | None = None
         self.users: set[Follower] = set()
         self.followed: dict[ConversationId, Follower] = {}
-        """The conversations for which the owner has begun to send entries and deltas."""
+        """The conversations that this process follows over this connection."""
 
     @property
     def version(self) -> str:
-        """The version of a link between nodes; empty if the process is not a node or the link is broken."""
+        """The version of Parley of the other node; empty if the other process is not a node or the connection is
+        broken.
+        """
         return "" if self.link is None else self.link.version
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -115,11 +117,13 @@ class PeerRegistry:
         self._peers.notify_all(TakeOver.METHOD, encode(taken_over))
 
     def has_peers(self) -> bool:
-        """Return whether another process is using the home directory now."""
+        """Return whether any other process is using the home directory now."""
         return self._peers.has_others()
 
     def can_reach(self, address: str) -> bool:
-        """Return whether the process at an address is a process of this home, or a node like this process."""
+        """Return whether this process can connect to the process at an address: a process of the same home, or
+        another node if this process is a node.
+        """
         return self._peers.can_reach(address)
 
     async def connect(self, address: str) -> PeerConnection:

@@ -1,4 +1,4 @@
-"""Decides which actions of the agent are allowed in one conversation, either by the settings or by asking a person.
+"""Decides which actions of the agent are allowed in one conversation: by the settings, or by asking a person.
 
 The module `approvals.py` decides which clients are asked. The module `grants.py` contains the approvals for the
 session.
@@ -40,7 +40,7 @@ __all__ = ["PermissionGate", "Resumed"]
 
 
 class Resumed(Struct, frozen=True):
-    """An approval that another process requested, and its answer."""
+    """The answer to an approval that another process requested, for a turn that this process resumes."""
 
     asked: ApprovalRequest
     answered: Answered
@@ -146,7 +146,8 @@ class PermissionGate:
 
 
 def _is_about(asked: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
-    """Return whether an earlier approval request is exactly the request that the action needs now.
+    """Return whether an earlier approval request is exactly the request that the action needs under the current
+    settings.
 
     The check is necessary because the log may have been imported, or the settings may have changed.
     """
@@ -164,7 +165,7 @@ def _paths(policy: SandboxPolicy) -> tuple[str, ...]:
 
 
 def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy | None) -> bool:
-    """Return whether a command is known to be safe.
+    """Return whether a command is known to be safe, and therefore needs no approval.
 
     Return False without a check if the result would not change the decision.
     """
@@ -176,7 +177,7 @@ def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy
         writable = (os.path.realpath(settings.cwd),) if policy is None else _paths(policy)
     except OSError:
         return False
-    # A program in a directory that the agent may have written to is not safe.
+    # a program in a directory that the agent can write to is not safe
     return is_safe(action, writable)
 
 

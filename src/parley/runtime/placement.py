@@ -64,7 +64,7 @@ def choose_node(
 
 
 def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: bool) -> bool:
-    """Return whether a node has announced that it can run turns in a directory."""
+    """Return whether a node has announced a root or a repository that makes it able to run turns in a directory."""
     if directory.repository is not None:
         return directory.repository in node.repositories
     if node.roots:
@@ -76,7 +76,7 @@ def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: 
 
 
 def _is_missing(node: Node, directory: WorkingDirectory) -> bool:
-    """Return whether the roots of a node that contain a directory do not exist now."""
+    """Return whether a node announces roots that contain a directory, but none of these roots exists now."""
     if directory.repository is not None or not node.roots:
         return False
     return not is_below_any(posixpath.normpath(directory.path), set(node.roots) - set(node.missing))

@@ -24,8 +24,7 @@ __all__ = ["Poller", "keep_running"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-"""The interval in seconds between queries for new entries from other processes, in conversations that clients are
-reading.
+"""The interval in seconds at which the store is queried for entries of other processes, while clients are reading.
 """
 REEXAMINE_TICKS: Final = 5
 """The number of polls after which all conversations in memory are examined again, including unused ones."""
@@ -73,8 +72,8 @@ class Poller:
             self._task.cancel()
 
     async def _poll(self) -> None:
-        """Query once a second for new entries in conversations that clients are reading and that other processes
-        may write to.
+        """Query the store once a second for new entries in the conversations that clients of this process are
+        reading and that other processes may write to.
         """
         polled = _Polled()
         last_error = ""
@@ -117,9 +116,8 @@ class Poller:
             self._activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
 
     async def _is_newest_changed(self) -> bool:
-        """Query the store for the conversation with the latest activity.
-
-        Return whether the result differs from the last query.
+        """Return whether another conversation is now the most recently active one, or its title or activity has
+        changed, since the last query.
         """
         found = await self._store.find(Query(archived=None, limit=1))
         before = self._newest
@@ -130,7 +128,9 @@ class Poller:
 
 
 class _Polled:
-    """The conversations that clients of this process are reading and that other processes can write to."""
+    """The conversations that clients of this process are reading and that other processes can write to, grouped by
+    how they are polled.
+    """
 
     def __init__(self) -> None:
         self.watched: set[ConversationId] = set()
@@ -145,20 +145,20 @@ class _Polled:
         because the owner may have died.
         """
 
-    def examine(self, conversation_id: ConversationId, one: Conversation | None) -> None:
-        """Record the state of a conversation. `one` is None if the conversation is no longer in memory."""
+    def examine(self, conversation_id: ConversationId, conversation: Conversation | None) -> None:
+        """Record how a conversation must be polled. `conversation` is None if it is no longer in memory."""
         self.ends.pop(conversation_id, None)
         for some in (self.watched, self.with_turns, self.unfinished):
             some.discard(conversation_id)
-        if one is None or not (one.is_watched or one.has_commands):
+        if conversation is None or not (conversation.is_watched or conversation.has_commands):
             return
         self.watched.add(conversation_id)
-        is_idle = one.state.phase is Phase.IDLE and not one.is_queue_pending
+        is_idle = conversation.state.phase is Phase.IDLE and not conversation.is_queue_pending
         if not is_idle:
             self.with_turns.add(conversation_id)
-        if one.needs_polling:
+        if conversation.needs_polling:
             if is_idle:
-                self.ends[conversation_id] = one.log.durable
+                self.ends[conversation_id] = conversation.log.durable
             else:
                 self.unfinished.add(conversation_id)
 
@@ -169,6 +169,6 @@ async def keep_running(work: Callable[[], Awaitable[None]], clock: Clock) -> Non
         try:
             await work()
             return
-        except Exception:  # a bug; without the loop, clients would miss entries, or memory would fill up
+        except Exception:  # a bug; without this loop, clients would miss entries, or memory would fill up
             log.exception("a background loop of the conversations failed, and begins again")
             await clock.sleep(RESTART_SECONDS)

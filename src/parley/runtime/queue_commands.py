@@ -107,7 +107,9 @@ class Resume(Command):
 
 
 class BeginQueued(Command):
-    """Begins a turn with the next queued message, unless the queue is paused. The mailbox posts this command."""
+    """Begins a turn with the next queued message, unless the queue is paused. Only the mailbox creates this
+    command.
+    """
 
     starts_turn = waits_for_write_lock = True
 

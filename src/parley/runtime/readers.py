@@ -1,8 +1,8 @@
 """Readers, each of which sends a log to one client, beginning at its cursor.
 
-A reader that keeps up gets each delta immediately, without a task, a queue or a copy. A reader whose client is not
-reading stays at its position and uses no CPU time. When the outbox is writable again, the reader sends everything
-that the client lacks, and merges the deltas of each open text.
+A reader that keeps up gets each delta immediately, without a task, a queue or a copy. A reader whose client does
+not read its connection stays at its position and uses no CPU time. When the outbox is writable again, the reader
+sends everything that the client lacks, and merges the deltas of each open text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["EventEncoder", "Reader"]
 log = logging.getLogger(__name__)
 
 STEPS_PER_ROUND: Final = 512
-"""The maximum number of entries that one reader sends before the other readers of its connection continue."""
+"""The maximum number of entries that one reader sends before the other readers of its connection get their turn."""
 
 
 ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
@@ -36,7 +36,7 @@ class EventEncoder(Protocol):
     hidden: frozenset[str]
     """The event types that this client does not get."""
     sends_records: bool
-    """True if the client also gets records."""
+    """True if the client also gets log records, which are not events."""
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
         """Encode one entry, and pass each of its messages to `send`."""
@@ -121,7 +121,9 @@ class Reader:
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        """Send the newest delta of the log, or record that the client has missed it. This is a hot path."""
+        """Send the newest delta of the log. If the client is not keeping up, only record that it lacks the delta.
+        This is a hot path.
+        """
         cursor = self._cursor
         if cursor.live:
             if self._out.writable:
@@ -138,7 +140,9 @@ class Reader:
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
-        """Send everything that the client lacks, until the outbox is full or other readers must continue."""
+        """Send all durable entries and deltas that the client lacks, until the outbox is full or other readers must
+        get their turn.
+        """
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):
             if self._closed or self._reading is not None:

@@ -26,12 +26,12 @@ class ApprovalRecipient(Protocol):
     """A client that was sent an approval."""
 
     def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
-        """Handle the settlement of the approval. The method must not raise."""
+        """Report to the client how an approval was settled. The method must not raise an exception."""
         ...
 
 
 class ReadingClient(Struct, frozen=True, kw_only=True):
-    """What the client of a reader can do with approvals. This determines how long an open approval waits."""
+    """The abilities of a reader's client concerning approvals. They determine how long an open approval waits."""
 
     principal: PrincipalRef | None
     """The principal of the client; None for another process, which reports only clients that may answer."""
@@ -68,11 +68,13 @@ class Recipients:
         settled.
         """
         self.polled = False
-        """True if a client has polled recently. An approval cannot be sent to such a client."""
+        """True if a client has polled within the last minute. The server cannot send an approval to such a client
+        by itself.
+        """
         self.awaited_retry: ApprovalId | None = None
-        """The id of an approval for which the result of a call has asked a client; None if there is none. The
-        client may repeat the call with the answer. Until the approval is settled, the client counts as a reader
-        that cannot be asked.
+        """The id of an approval that a call has returned as its result; None if there is none. The client may
+        repeat the call with the answer. Until the approval is settled, the client counts as a reader that cannot be
+        asked.
         """
         self._poller_can_answer = False
         """True if a polling client may call `approvalAnswer`."""
@@ -82,7 +84,7 @@ class Recipients:
 
     @property
     def _counted(self) -> list[ReadingClient]:
-        """The clients of readers whose principal is allowed to interrupt the turn."""
+        """The clients of readers that count: those whose principal may interrupt the turn."""
         return [one for one in self._readers.values() if one.may_interrupt]
 
     def remove(self, reader: Hashable) -> bool:
@@ -103,7 +105,7 @@ class Recipients:
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Record that a client will not answer. Return whether it had been sent an approval."""
+        """Record that a client will not answer the approval. Return whether the approval had been sent to it."""
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
         return len(self._delivered) < before
@@ -148,7 +150,9 @@ class Recipients:
 
     @property
     def may_end_at_limit(self) -> bool:
-        """True if a client that does not know the event `limit_reached` may answer approvals."""
+        """True if a client that may answer approvals does not know the event `limit_reached`. The turn may then end
+        at a limit without an approval.
+        """
         return any(one.may_answer and not one.knows_limits for one in self._counted)
 
     @property

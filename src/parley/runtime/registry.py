@@ -120,7 +120,7 @@ class ConversationRegistry:
         self._kept: dict[ConversationId, Conversation] = {}
         """The conversations that stay in memory even if they are unused, in the order of their last use."""
         self._used: dict[ConversationId, float] = {}
-        """The time of the last use of each conversation in `_kept`."""
+        """The time of the last use of each conversation in `_kept`, in seconds."""
         self._grants: dict[ConversationId, SessionGrants] = {}
         """The session grants. They outlive an evicted conversation if the log does not contain all their data."""
         self._store_settings, self._release_memory = store_settings, release_memory
@@ -148,8 +148,8 @@ class ConversationRegistry:
         return conversation
 
     def get(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation without checking that it exists. The command that uses the conversation performs
-        the check.
+        """Return a conversation without checking that it exists. The next command on the conversation performs the
+        check.
         """
         conversation = self._alive.get(conversation_id)
         if conversation is None or conversation.is_deleted:
@@ -158,7 +158,7 @@ class ConversationRegistry:
         return conversation
 
     async def find(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation with a current log.
+        """Return a conversation whose log in memory is current.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -195,7 +195,7 @@ class ConversationRegistry:
         return self._alive.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Return the stored state of a conversation. Raises UnknownConversation, StoreError."""
+        """Return the stored summary of a conversation's newest state. Raises UnknownConversation, StoreError."""
         return await self._store.head(conversation_id)
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
@@ -272,7 +272,9 @@ class ConversationRegistry:
         return await self._store.search(query)
 
     async def find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation as `find` does; None if it cannot be read. Lists leave such a conversation out."""
+        """Return a conversation as `find` does; None if it cannot be read, because lists leave such a conversation
+        out.
+        """
         try:
             return await self.find(conversation_id)
         except UnknownConversation:
@@ -390,7 +392,7 @@ class ConversationRegistry:
 
     @property
     def begins_turns_of_other_nodes(self) -> bool:
-        """True if this process accepts requests of other nodes to begin turns."""
+        """True if this process begins turns at the request of other nodes."""
         placement = self._deps.placement
         return placement is not None and not placement.is_draining and not self.closing
 
@@ -480,7 +482,8 @@ class ConversationRegistry:
     def _lose(self, lost: HomeLost) -> None:
         """End every turn and every stream, because the home directory has been lost.
 
-        All conversations are removed from memory, because they may have entries that the store lacks.
+        All conversations are removed from memory, because their logs in memory may contain entries that are not in
+        the store.
         """
         for one in self:
             one.lose(lost)
@@ -532,4 +535,4 @@ async def _unless_looser(
 
 
 def _no_node(directory: str) -> None:
-    """Return the node of a directory in a process that is not a node."""
+    """Return None as the node of any directory, because this process is not a node."""

@@ -1,4 +1,4 @@
-"""A conversation that another process owns, followed over a connection to that process.
+"""Follows a conversation that another process owns, over a connection to that process.
 
 The owner sends entries and deltas in order, and they are added to the log of this process. Commands are sent to the
 owner.
@@ -69,7 +69,7 @@ class RemoteOwner:
         """Create the object; `follow` begins to follow the owner.
 
         `process` describes the owner in error texts. `applied` is called after each entry of the owner. `over` is
-        called once, when following ends. It is not called if following has not begun.
+        called once, when following ends; it is not called if following never began.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -117,9 +117,11 @@ class RemoteOwner:
         await self._following
 
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
-        """Begin to follow if the log still ends at the requested position.
+        """Handle the owner's answer to a `Follow` request. Begin to follow if the log still ends at the position
+        `after`.
 
-        Otherwise an earlier connection has supplied entries in the meantime, and following must begin again.
+        If the log has grown, because an earlier connection has supplied entries in the meantime, send another
+        request.
         """
         if following.done():
             return
@@ -147,17 +149,17 @@ class RemoteOwner:
             self._following.set_exception(NotOwned())
 
     def lost(self) -> None:
-        """Stop following, and call `over`."""
+        """Stop following because the connection is broken, and call `over`."""
         if not self.is_over:
             self.end()
             if self._begun:
                 self._over()
 
     def send(self, method: str, params: Struct, *, answered: Callable[[Raw | ParleyError], None]) -> None:
-        """Send a request. `answered` is called with the result or the refusal, before clients see any effect of the
-        request.
+        """Send a request. `answered` is called with the result or the owner's error, before clients see any effect
+        of the request.
 
-        `answered` is not called if the connection breaks first.
+        `answered` is not called if the connection breaks before the answer.
 
         Raises:
             NotOwned: following has ended.
@@ -216,7 +218,7 @@ class RemoteOwner:
 
 
 def refusal(error: ErrorObject) -> ParleyError:
-    """Return the error of this process for the error that another process has answered."""
+    """Convert an error object that another process has answered to the exception for callers in this process."""
     if error.code == REFUSED and error.name == ApprovalIsSettled.code and error.data is not UNSET:
         with suppress(msgspec.DecodeError):  # an older version sends other data
             return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))

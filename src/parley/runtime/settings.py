@@ -23,7 +23,7 @@ from parley.wire.ids import MessageId
 __all__ = ["NODE", "ResolveSettings", "SettingsResolver", "refuse_looser"]
 
 ResolveSettings = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
-"""A function that resolves the overrides of a call on top of the previous settings."""
+"""A function that returns the settings that result from the overrides of a call on top of the previous settings."""
 
 NODE: Final = "node"
 """The key in a settings record for the id of the node on whose disk the working directory is."""
@@ -51,12 +51,14 @@ class SettingsResolver:
         config.toml, the command line and the environment of this process.
         """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
-        """The overrides of clients of this process, including secrets, by message. The log contains no secrets."""
+        """The overrides that clients of this process have supplied, including secrets, by the message that
+        contained them. The log contains no secrets.
+        """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
         """The resolved settings, by the message that changed them. They stay valid when the log is read again."""
         self.real_cwds: dict[str, str] = {}
-        """The working directories of the conversation, each with its path without symbolic links at the time when
-        the directory was first chosen. The log contains these paths, so that later processes also know them.
+        """The working directories of the conversation, each with the path without symbolic links that it had when
+        it was first chosen. The log contains these paths, so that later processes also know them.
         """
         self.has_secrets = False
         """True if a client has supplied settings that are not stored because they are secret."""

@@ -1,6 +1,6 @@
-"""Starts the tool servers of one conversation, and reports the servers that failed to start.
+"""Starts the tool servers of one conversation, and appends an event for each server that fails to start.
 
-The tool servers belong to the process. This module records which failures are already in the log.
+The tool servers belong to the process. This module remembers which failures are already in the log.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ToolServers:
     async def _start(self, settings: Settings, append: Append) -> None:
         for name, failure in await self._tools.start_servers(settings):
             if name not in self._reported:
-                # A report that is being stored is completed even if this task is cancelled.
+                # The report is stored completely even if this task is cancelled.
                 self._reporting = asyncio.create_task(self._report(name, failure, append))
                 await asyncio.shield(self._reporting)
 

@@ -1,4 +1,4 @@
-"""Hands commands of one conversation to the node that has its working directory."""
+"""Sends the commands of one conversation to the node that has its working directory."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ class TurnPlacer:
             raise
 
     async def send(self, node: Node, command: Command, *, takes_over: bool) -> Raw | None:
-        """Let a node execute a command, or only take over the conversation if `takes_over` is True.
+        """Let a node execute a command, or only take over the conversation if `takes_over` is True. Return the
+        node's answer.
 
-        Return the answer. Return None if the node refuses the command or does not answer, because it is stopping or
-        has ended. The node is then noted in the command.
+        Return None, and record in the command that the node did not execute it, if the node refuses the command, is
+        stopping or has ended.
 
         Raises:
             OwnerUnresponsive: the node did not answer before the deadline of the command.
-            ParleyError: the node refuses the command, as it would for a client of its own.
+            ParleyError: the command fails on the node with this error, as it would for a client of that node.
         """
         request = None if takes_over else command.placed_request(self._local)
         place = (
@@ -98,7 +99,7 @@ class _Answer:
     def __init__(self) -> None:
         self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self.is_lost = False
-        """True if the connection broke before the answer."""
+        """True if the connection broke before the answer arrived."""
 
     def take(self, message: Message) -> None:
         if self.result.done():

@@ -64,7 +64,9 @@ class Turn:
     def __init__(self, event_id: EventId) -> None:
         self.event_id = event_id
         self.work: asyncio.Future[TurnEnded] = asyncio.get_running_loop().create_future()
-        """A future that is done when only the end of the turn still has to be stored."""
+        """A future that is done when the work of the turn is finished and only the end of the turn remains to be
+        stored.
+        """
         self.handed_over = False
         """True if the turn was handed over unfinished to another process."""
         self.lost: HomeLost | None = None
@@ -212,7 +214,9 @@ class TurnRunner:
             self._resume()
 
     def _orphaned_message(self) -> str | None:
-        """Return why the orphaned turn was interrupted; None if this server was restarted."""
+        """Return the text that says why the orphaned turn was interrupted; None if the reason is that this server
+        was restarted.
+        """
         state = self._log.projections.state
         if state.event_id == self._stopped:
             return CUT_OFF
@@ -291,7 +295,9 @@ class TurnRunner:
     async def _resume_work(
         self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
     ) -> TurnEnded:
-        """Continue a turn of another process when `answer`, the answer to its open approval, is known."""
+        """Continue a turn that another process began, after `answer`, the future for the answer to its open
+        approval, is done.
+        """
         result = await self._approvals.wait_for(answer)
         if isinstance(reached := pending.event, LimitReached) and not result.is_yes:
             return await end_at_limit(reached, self._log)
@@ -332,7 +338,7 @@ class TurnRunner:
         """Interrupt the turn for the reason `why`. Do nothing if there is no turn."""
         if (turn := self.turn) is not None and (turn.task is None or self.running is turn):
             turn.interrupt(why, principal=principal)
-            self._approvals.drop(principal)  # drop the approval now, so that no late answer settles it
+            self._approvals.drop(principal)  # settle the approval as dropped now, so that no late answer settles it
 
     def lose_lease(self) -> None:
         """Stop the turn without storing its end, because this process no longer holds the lease."""
@@ -341,7 +347,9 @@ class TurnRunner:
         self.hand_over()
 
     def hand_over(self) -> None:
-        """Hand the unfinished turn over to another process. Do nothing if there is no unfinished turn."""
+        """Stop the running turn without storing its end, so that another process can continue it. Do nothing if
+        there is no unfinished turn.
+        """
         if self.turn is not None:
             self.turn.handed_over = True
             self._approvals.leave_open()
@@ -386,7 +394,7 @@ class TurnRunner:
                 await self._append_end_of(turn, until=deadline.at)
 
     async def over(self) -> None:
-        """Wait for the end of the turn. Return at once if there is no turn."""
+        """Wait until the turn is over. Return at once if there is no turn."""
         while (turn := self.turn) is not None:
             if turn.task is not None:
                 await asyncio.wait({turn.over})

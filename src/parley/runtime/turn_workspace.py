@@ -39,7 +39,7 @@ class TurnWorkspace:
             await self._log.append(event)
 
     async def save(self) -> tuple[LogPayload, ...]:
-        """Commit and push the files, and return the entries for the end of the turn.
+        """Commit and push the changed files, and return the entries to append together with the end of the turn.
 
         Raises:
             StoreError: the message of the turn cannot be read.
