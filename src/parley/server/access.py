@@ -32,9 +32,11 @@ __all__ = [
 ]
 
 ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_instructions", "compact_prompt")
-"""The overrides that need the role admin. They can change any setting, or replace the server's own instructions."""
+"""The overrides that only the role admin may use. They can change any setting, or replace the server's own
+instructions.
+"""
 RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
-"""The arguments that a principal below admin may only make stricter, with the settings that they override."""
+"""The arguments that a principal below admin may only make stricter, each with the setting that it overrides."""
 
 
 def require_role(principal: Principal, needed: Role) -> None:
@@ -76,7 +78,7 @@ def require_all_conversations(principal: Principal) -> None:
 
 
 def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
-    """Return whether the principal may be asked for an approval and may decide it.
+    """Return whether the principal may decide an approval, and may therefore be asked for it.
 
     If `approval` is None, return whether the role of the principal allows it to decide approvals.
 
@@ -108,10 +110,10 @@ def may_call_approval_answer(
 def allowed_overrides(
     principal: Principal, wanted: SettingsOverrides, loader: Loader, *, current: Settings | None = None
 ) -> SettingsOverrides:
-    """Check that the principal may choose the overrides of a call, and return the overrides to apply.
+    """Check that the principal may choose the overrides `wanted` of a call, and return the overrides to apply.
 
-    The result differs from `wanted` only in `cwd`. If `serve.roots` restricts the principal, `cwd` has its symbolic
-    links resolved.
+    The result is equal to `wanted`, except that symbolic links in `cwd` are resolved if `serve.roots` restricts the
+    principal.
 
     `current` are the settings of the conversation that the call changes; None if the call creates a conversation.
 

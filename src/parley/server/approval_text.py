@@ -1,5 +1,5 @@
-"""Writes the descriptions of approvals, for clients at each version and for the list of open approvals, and reads
-the answers of clients.
+"""Writes the text of approval requests and of the list of open approvals, in the form of each protocol version, and
+reads the answers of clients.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = ["decision_of", "elicitation", "listed", "settled_text", "what_is_aske
 
 
 def decision_of(answer: Message, features: Features) -> tuple[Decision, str | None]:
-    """Return the decision and the escaped reason in the answer of a client; the reason is None if there is none.
+    """Return the decision in a client's answer, and the escaped reason; the reason is None if the answer has none.
 
-    If `Features.dismissal_denies` is True for the client, a dismissal is a denial.
+    A dismissal of the form is a denial if `Features.dismissal_denies` is True for the client.
     """
     decision, reason = read_answer(answer)
     if features.dismissal_denies and is_dismissal(answer):
@@ -60,7 +60,9 @@ _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 
 LISTED_FILES: Final = 10
-"""The maximum number of files of a patch that the message names. The fields of the request name all files."""
+"""The maximum number of files of a patch that the text of an approval request lists. The fields of the request name
+all files.
+"""
 
 
 _ASKED_AGAIN: Final[dict[Changed, str]] = {
@@ -69,7 +71,9 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
     "files": "A file or directory of this patch was changed after it was approved.",
     "unknown": "Something was changed after this was approved.",
 }
-"""The first line of an approval that is requested again, by the kind of change."""
+"""The first line of the text of an approval that is requested again, by the kind of change that made this
+necessary.
+"""
 
 
 def elicitation(
@@ -103,7 +107,7 @@ def _with_task(fields: ApprovalFields, task_id: str | None) -> ApprovalFields:
 
 
 def listed(approval: PendingApproval, conversation: ConversationId) -> tools.ListedApproval:
-    """Return an open approval as the struct that tools return to clients."""
+    """Convert an open approval to the struct that tools return to clients."""
     asked = approval.request
     is_command = asked.kind == "exec"
     return tools.ListedApproval(
@@ -134,10 +138,10 @@ def _message(approval: PendingApproval, features: Features) -> str:
 
 
 def _why(reason: str, request: ApprovalRequest) -> str:
-    """Return the lines with the server's reason and the model's reason, each if there is one.
+    """Return the lines with the server's reason and the model's reason. A reason that does not exist has no line.
 
-    The server's reason is recognised by the record, never by its text, because the model can write the same text.
-    The model's reason is quoted and marked as the model's words.
+    The record says whether a reason is the server's; the text would be no proof, because the model can write the
+    same text. The model's reason is quoted and marked as the model's words.
     """
     own = RETRY if request.has_failed else unrestored_reason(request.unrestored) if request.unrestored else ""
     words = reason.removeprefix(own).removeprefix("; ") if own else reason
@@ -178,7 +182,7 @@ def what_is_asked(asked: ApprovalRequest) -> str:
 
 
 def settled_text(error: ApprovalIsSettled, features: Features) -> str:
-    """Return a description of how an approval was settled.
+    """Return the text that tells a client how an approval was settled.
 
     Clients without the additions get only the decision.
     """
@@ -197,7 +201,7 @@ def _what(shown: _Action) -> str:
 
 
 def _is_given_reasons(shown: _Action, features: Features) -> bool:
-    """Return whether the client gets the reason for an approval request.
+    """Return whether the text of an approval request contains its reason for a client.
 
     Clients at older versions get the reason only for patches.
     """

@@ -27,7 +27,7 @@ __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
 """The states, in the order in which the list contains them."""
 MAX_ORPHANED: Final = 1000
-"""The maximum number of running turns that are checked to find turns whose process was killed."""
+"""The maximum number of running turns that are checked in order to find turns whose process was killed."""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
 """A position in the list: a state, and a position among the conversations in this state. None means the first
@@ -42,7 +42,7 @@ class AttentionPage(NamedTuple):
 
     items: tuple[AttentionItem, ...]
     rest: AttentionPosition | None
-    """The position of the next page; None if this is the last page."""
+    """The position at which the next page begins; None if this is the last page."""
 
 
 async def attention(

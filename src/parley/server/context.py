@@ -39,13 +39,13 @@ __all__ = [
 
 PAGE: Final = "page"
 RESERVED_NAMES: Final = ("local", "serve", PAGE)
-"""The names of principals without a stored token: the user who runs the server, the holder of a token that is
-valid while the server is running, and the user who signed in to the web page with a one-time code.
+"""The principal names that no stored token can have. They belong to the user who runs the server, to the holder of
+the token that is valid while the server runs, and to the user who signed in to the web page with a one-time code.
 """
 
 
 class ServerContext:
-    """The parts of a server that all its clients share."""
+    """The components of a server that all its clients share."""
 
     def __init__(
         self,
@@ -57,18 +57,19 @@ class ServerContext:
     ) -> None:
         """Create the context.
 
-        `on_initialized` is called after each answer to an `initialize`. It does work that was postponed at startup.
-        `find_key` returns the signing key and is called once. By default, a new key is created.
+        `on_initialized` is called after each answer to an `initialize`. The callback does work that was postponed
+        at startup. `find_key` returns the signing key, and is called when the key is first needed. By default, a
+        new key is created.
         """
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
         """The ids of the requests that the server sends. They are unique across all its clients."""
         self.subscribed = Counter[str]()
-        """The number of subscriptions to resources, by the key of the principal."""
+        """The number of subscriptions to resources, by the key of the subscribed principal."""
         self.searches = SearchLimit()
         self.availability: AvailabilityState = AVAILABLE
-        """The availability of the store."""
+        """Whether the store can be reached."""
         self.on_initialized = on_initialized
         self._find_key = find_key
 
@@ -102,7 +103,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     name: str
     role: Role
     conversation: ConversationId | None = None
-    """The only conversation that the principal may see; None if it may see all conversations."""
+    """The id of the only conversation that the principal may see; None if it may see all conversations."""
     token_id: str = ""
     """An id that distinguishes the token from a revoked token with the same name. It is not secret, and it is empty
     only for `LOCAL_USER`.
@@ -126,7 +127,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """The string that identifies the principal in stored data, across restarts of the server."""
         if self.name == PAGE:
-            return LOCAL.name  # the same person
+            return LOCAL.name  # the page's user and the local user are the same person
         return self.name if self.name in RESERVED_NAMES else self.token_id
 
     @property
@@ -138,7 +139,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def token_holder(self) -> Principal:
-        """The principal of requests with the token itself, without a sign-in to the web page."""
+        """The principal without its sign-in to the web page, as if the request contained the token itself."""
         return replace(self, sign_in="") if self.sign_in else self
 
     def belongs_to(self, other: Principal) -> bool:
@@ -147,7 +148,9 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def limited_as(self) -> str | None:
-        """The string that identifies the principal in limits on connections; None for an admin, who has none."""
+        """The string that identifies the principal in limits on connections; None for an admin, who has no such
+        limits.
+        """
         return self.key if self.is_limited else None
 
     @property
@@ -180,16 +183,15 @@ class Reply(Protocol):
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client has closed the channel.
+        """Call `do` when the client has closed the channel before the answer was sent.
 
-        `do` is never called if the channel stays open until the client leaves.
+        `do` is not called if the channel stays open until the client leaves.
         """
         ...
 
     def answer(self, frame: bytes | None) -> None:
-        """Send the answer. If `frame` is None, the request was dropped and gets no answer.
-
-        This method is called once for each request.
+        """Send the encoded answer, once for each request. If `frame` is None, the client has cancelled the request
+        and gets no answer.
         """
         ...
 

@@ -1,9 +1,9 @@
 """Dispatches requests to handlers, and manages their ids, concurrency, cancellation and answers.
 
 The messages of a client take effect in the order of arrival. Each request runs as its own task, so reading never
-waits for a handler. A request is answered exactly once, or dropped when a cancellation has ended it. A request can
-be cancelled while its stream or its turn is active, even if the request was answered earlier. An answer from the
-client is passed to the code that sent the request.
+waits for a handler. A request is answered exactly once, or gets no answer because the client has cancelled it. A
+request can be cancelled while its stream or its turn is active, even if the request was answered earlier. An answer
+from the client is passed to the code that sent the request.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ class Call:
     ) -> None:
         self.id, self.method, self.params = request_id, method, params
         self.closed = False
-        """True if the request has been answered or dropped."""
+        """True if the request has been answered, or was cancelled and gets no answer."""
         self.cancelled = False
-        """True if the client has cancelled the request, even if the cancellation had no effect."""
+        """True if the client has cancelled the request, even if the cancellation came too late to have an
+        effect.
+        """
         self.cancel_reason: str | None = None
         """The reason that the client gave with its cancellation; None if it gave none."""
         self._dispatch, self._reply = dispatch, reply
@@ -92,12 +94,15 @@ class Call:
     def on_cancel(self, do: Callable[[], None]) -> None:
         """Call `do` when the client cancels the request, or at once if the request is already cancelled."""
         self._on_cancel = do
-        self._dispatch.remember(self)  # the request may be answered already
+        self._dispatch.remember(self)  # the request may already be answered
         if self.cancelled:
             self.cancel()
 
     def stop_on_cancel(self) -> None:
-        """Let a cancellation stop the current task, which handles the request, and drop the request."""
+        """If the client cancels the request, stop the current task and send no answer.
+
+        The current task must be the handler of the request.
+        """
         task = asyncio.current_task()
         assert task is not None
 
@@ -108,7 +113,7 @@ class Call:
         self.on_cancel(stop)
 
     def hold(self, end: Callable[[], None]) -> None:
-        """Keep the request open, for example for a stream.
+        """Keep the request open after its handler has returned, for example while a stream is open.
 
         `end` is called when the server shuts down. It must answer the request.
         """
@@ -116,7 +121,9 @@ class Call:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the handler as only waiting during the block. Such a handler is stopped when the client leaves."""
+        """Mark the handler as only waiting while the block runs. Such a handler is stopped when the client
+        leaves.
+        """
         task = asyncio.current_task()
         assert task is not None
         with self._dispatch.waiting(task):
@@ -131,7 +138,7 @@ class Call:
             do()
 
     def finished(self) -> None:
-        """Record that no part of the request is active. A cancellation then has no effect."""
+        """Record that the stream or turn of the request has ended. A cancellation then has no effect."""
         self._on_cancel = None
         if self.closed:
             self._dispatch.forget(self)
@@ -176,9 +183,9 @@ class Dispatch:
     ) -> None:
         """Create the dispatcher.
 
-        `context` makes the context of a request from its reply channel and its `_meta`. `notices` handles
-        notifications. `own` handles the client's answers to requests of the server. `meta_of` returns the `_meta`
-        of a request at version 2026-07-28 from its parameters, and None for other requests. It may raise
+        `context` makes the context of a request from its reply channel and its `_meta`. `notices` contains the
+        handlers of notifications, by method. `own` are the server's requests to the client. `meta_of` returns the
+        `_meta` of a request at version 2026-07-28 from its parameters, and None for other requests. It may raise
         RequestRefused. `modern_requests` handles requests at version 2026-07-28.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
@@ -190,7 +197,7 @@ class Dispatch:
         self._waiting: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
         self._held: dict[Call, Callable[[], None]] = {}
-        """The requests that stay open until they are ended, each with the function that ends it."""
+        """The requests that stay open after their handlers have returned, each with the function that ends it."""
 
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
         """Handle one frame from the client. An invalid frame does not affect the next one.
@@ -229,23 +236,24 @@ class Dispatch:
             self._request(message.id, message.method, message.params, reply)
 
     def resume(self, request_id: RequestId, reply: Reply) -> Call:
-        """Return a call that continues an earlier request. Its answer is sent to `reply`."""
+        """Return a call that continues an earlier request of the client. Its answer is sent to `reply`."""
         call = self._calls[request_id] = Call(request_id, "", UNSET, self, reply)
         call.context = self._context(reply, None)
         return call
 
     def resume_answered(self, request_id: RequestId) -> Call:
-        """Return a call for an earlier request that has been answered, so that the request can still be
-        cancelled.
+        """Return a call for an earlier request that has already been answered, so that the client can still cancel
+        the request.
         """
         call = self.resume(request_id, self._reply)
         call.closed = True
         return call
 
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
-        """Refuse a message that cannot be decoded, with the error `refused`.
+        """Handle a message that cannot be decoded, because of the error `refused`.
 
-        The outline shows whether the message is a request, a notification or an answer.
+        A request is answered with the error. An answer counts as a failure of the answered request. A notification
+        is ignored. The outline says which of them the message is.
         """
         self._log.warning("%s: it was skipped", shortened(str(refused), MAX_SHOWN))
         request_id, is_answer = outline
@@ -257,7 +265,7 @@ class Dispatch:
             reply.answer(_encode_error(request_id, refused, self._context(reply, None)))
 
     def _refuse_answer(self, request_id: RequestId) -> None:
-        """Treat an answer that cannot be decoded as a failure of the answered request."""
+        """Treat the answer to the request `request_id` as a failure, because the answer cannot be decoded."""
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
@@ -277,7 +285,7 @@ class Dispatch:
         self._settled.set()
 
     def drop(self, call: Call) -> None:
-        """Record that a request gets no answer."""
+        """Record that a request was cancelled and gets no answer."""
         self.forget(call)
         self.settled()
 
@@ -286,33 +294,33 @@ class Dispatch:
         self._calls[call.id] = call
 
     def forget(self, call: Call) -> None:
-        """Free the id of a request."""
+        """Let the client use the id of a request again. The request can no longer be cancelled."""
         self._held.pop(call, None)
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
 
     async def all_answered(self) -> None:
-        """Wait until every request is answered or dropped, except those that were passed to `hold`."""
+        """Wait until every request is answered or cancelled, except those that were passed to `hold`."""
         while any(not call.closed and call not in self._held for call in self._calls.values()):
             self._settled.clear()
             await self._settled.wait()
 
     def hold(self, call: Call, end: Callable[[], None]) -> None:
-        """Exclude a request from the requests that `all_answered` waits for.
+        """Let `all_answered` ignore a request that stays open.
 
-        `end_held` calls `end` to end the request.
+        `end_held` calls `end`, which answers the request.
         """
         self._held[call] = end
         self.settled()
 
     def end_held(self) -> None:
-        """End the requests that were passed to `hold`."""
+        """Call the functions that end the requests that were passed to `hold`."""
         for end in tuple(self._held.values()):
             end()
 
     @contextmanager
     def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
-        """Mark a task as only waiting during the block, so that `stop_waiting` stops it."""
+        """Mark a task as only waiting while the block runs, so that `stop_waiting` stops it."""
         self._waiting.add(task)
         try:
             yield
@@ -389,8 +397,9 @@ class Dispatch:
 
 
 def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext | None = None) -> bytes:
-    """Encode an error as the answer to a request. Without a context, use the form for clients with the
-    additions.
+    """Encode an error as the answer to a request.
+
+    Without a context, use the form for clients that get the additions.
     """
     code = refused.code if context is None or context.features.additions else None
     is_modern = context is not None and context.features.modern

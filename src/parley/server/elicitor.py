@@ -1,7 +1,7 @@
 """Asks a client to decide approvals.
 
-An elicitor delivers an approval to one client and passes the decision on. The module `runtime/approvals.py` decides
-which clients are asked, and handles the answers.
+An elicitor sends an approval request to one client, and passes the client's decision to the conversation. The
+module `runtime/approvals.py` decides which clients are asked, and handles the answers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Elicitor(Protocol):
 
     @property
     def can_ask(self) -> bool:
-        """True if the client supports approval requests."""
+        """True if the client can be asked for approvals."""
         ...
 
     def ask(
@@ -45,7 +45,7 @@ class Elicitor(Protocol):
         out: Outbox,
         task_id: str | None = None,
     ) -> None:
-        """Deliver an open approval, unless it has already been delivered.
+        """Send an open approval to the client, unless it has already been sent.
 
         `request` is the id of the client's first request that concerned the conversation. The approval request is
         sent to `out`. If `task_id` is not None, the approval request names this task.
@@ -53,14 +53,17 @@ class Elicitor(Protocol):
         ...
 
     def withdraw(self, conversation: Conversation, *, reason: str) -> None:
-        """Withdraw the approvals of a conversation, and send the client the reason.
+        """Withdraw the approval requests of a conversation that the client has not answered, and send it the
+        reason.
 
         Other clients may still answer these approvals.
         """
         ...
 
     def close(self) -> None:
-        """Withdraw all approvals because the client has left. Other clients may still answer these approvals."""
+        """Withdraw all approval requests, because the client has left. Other clients may still answer these
+        approvals.
+        """
         ...
 
 
@@ -98,7 +101,9 @@ class FormElicitor:
     def __init__(self, requests: OutgoingRequests, principal: PrincipalRef, features: Features) -> None:
         self._requests, self._principal, self._features = requests, principal, features
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
-        """The delivered approvals that are not decided yet, each with the request id and the conversation."""
+        """The approvals that were sent to the client and are not decided yet, each with the id of its request and
+        the conversation.
+        """
 
     def ask(
         self,
@@ -121,9 +126,9 @@ class FormElicitor:
         conversation.approvals.delivered_to(self)
 
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
-        """Settle an approval with the client's answer.
+        """Settle an approval with the client's answer, if the approval is still open.
 
-        This is called only while the approval is open. An answer to a withdrawn request is ignored.
+        An answer to a withdrawn request never arrives here.
         """
         decision, reason = decision_of(answer, self._features)
         settled = conversation.approvals.answer_with_retry(
@@ -136,21 +141,23 @@ class FormElicitor:
         settled.add_done_callback(partial(self._answered, conversation, approval_id))
 
     def _answered(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
-        """Forget the approval if the answer was refused, so that the client can be asked again."""
+        """Handle the result of settling an approval with the client's answer. If settling failed, the client can be
+        asked again.
+        """
         if not settled.cancelled() and (error := settled.exception()) is not None:
             known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)
             level = (
                 logging.WARNING if is_open or not known else logging.DEBUG
-            )  # DEBUG: another client answered first
+            )  # DEBUG, because the usual cause is that another client answered first
             log.log(level, "an answer was refused: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
             conversation.approvals.withdrawn_from(self)
 
     def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
-        """Withdraw an approval that has been decided, unless this client decided it.
+        """Withdraw the request for an approval that has been decided, unless this client decided it.
 
-        If the approval ended with its turn, clients at older versions get no withdrawal, because they see the end
-        of the turn.
+        If the approval was dropped because its turn ended, clients at older versions get no withdrawal, because
+        they see the end of the turn.
         """
         if (delivered := self._open.pop(approval_id, None)) is None:
             return

@@ -1,6 +1,6 @@
 """Encodes events as notifications, for streams and for `codex` calls.
 
-An event is encoded once for all readers. An encoder adds the bytes around the event. These bytes are cached for
+An event is encoded once for all readers. An encoder adds the bytes before and after the event, which are cached for
 each event type. The module `wire/notifications.py` defines the same messages as structs, and tests compare the two.
 A stream that is sent as log messages has the same bytes in a longer envelope.
 """
@@ -60,8 +60,8 @@ class StreamEncoder:
         """Create the encoder.
 
         With `event_meta`, events have a `_meta`. With `as_log`, they are sent as log messages. `before` is the
-        position before which `conversationRead` returns the events that the snapshot leaves out; None if the
-        snapshot leaves out no events.
+        position before which `conversationRead` returns the events that are missing in the snapshot; None if no
+        events are missing.
         """
         self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)
@@ -73,8 +73,8 @@ class StreamEncoder:
         self._item: ItemId | None = None
         """The id of the item to which the last delta with `_meta` belongs; None before the first delta."""
         self._item_format = b""
-        """The format of the deltas of `_item`, which differ only in the offset and the event. It is cached because
-        it is used in a hot path.
+        """The bytes of a delta of the item `_item`, with placeholders for the offset and the event. They are cached
+        because deltas are a hot path.
         """
         self._named = False
 
@@ -106,7 +106,7 @@ class StreamEncoder:
             send(b"%b%b%b" % (head, encoded, self._end))
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
-        """Encode all entries and open texts as one notification."""
+        """Encode all entries and open texts as one notification. `last` is the last position of the snapshot."""
         # The parts are joined once, because an event may be as large as a message.
         events = self._events(entries)
         events += self._deltas(open_deltas)
@@ -173,7 +173,7 @@ class StreamEncoder:
         return b'%b%%d},"msg":%%b%b' % (head.replace(b"%", b"%%"), self._end)
 
     def _head(self, event: str) -> bytes:
-        """Return the part of a frame that is the same for all events of a type."""
+        """Return the bytes before an event, which are the same for all events of a type."""
         if self._event_meta:
             meta = b'"_meta":{%b' % self._conversation
         elif self._named:
@@ -185,7 +185,7 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """Yield the parts of a finished command's output that a snapshot contains."""
+    """Yield the output of a finished command as deltas, as far as a snapshot shows it."""
     for stream in output_of(entry):
         yield from stream.preview()
 
@@ -214,7 +214,7 @@ class CodexEncoder:
         self.event_id = event_id
 
     def change_event_id(self, event_id: EventId) -> None:
-        """Set the event id of the turn that is beginning."""
+        """Set the event id that the following notifications contain, because another turn begins."""
         self.event_id = event_id
         self._heads.clear()
 

@@ -50,11 +50,13 @@ FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
     ErrorShape.CREATE: CreateFailed,
     ErrorShape.ANSWER: AnswerFailed,
 }
-"""The types of the structured content of failures, for clients with the additions."""
+"""The type of the structured content of a failed tool, for clients with the additions, by the shape of its
+failures.
+"""
 
 
 TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
-"""The shapes that consist of text for clients without the additions."""
+"""The shapes in which clients without the additions get only a text."""
 
 
 def failure(tool: str, shape: ErrorShape, error: ParleyError, features: Features) -> CallToolResult:

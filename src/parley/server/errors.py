@@ -54,11 +54,13 @@ __all__ = [
 ]
 
 MAX_SHOWN: Final = 200
-"""The maximum number of characters of a client's text that an error repeats."""
+"""The maximum number of characters of a client's text that an error message repeats."""
 
 
 class SessionNotSaved(VisibleError):
-    """Raised when a stream cannot be opened, because its session cannot be saved. Nothing was changed."""
+    """Raised when a stream cannot be opened because the session cannot be stored together with it. Nothing was
+    changed.
+    """
 
     code = "session_not_saved"
 
@@ -108,7 +110,9 @@ class TooManySubscriptions(InvalidRequest):
 
 
 class AccessTooNarrow(InvalidRequest):
-    """Raised when the principal is bound to one conversation and the request needs other conversations."""
+    """Raised when a principal that is bound to one conversation makes a request that concerns other
+    conversations.
+    """
 
     code = "access_too_narrow"
 
@@ -183,7 +187,7 @@ class BadSessionId(InvalidRequest):
 
 
 class NoLogMessages(InvalidRequest):
-    """Raised when a request asks for log messages, which its protocol version does not have."""
+    """Raised when a request asks for log messages at a protocol version that has none."""
 
     code = "no_log_messages"
 
@@ -205,11 +209,11 @@ class PositionBeyondEnd(InvalidRequest):
 
 
 class RequestRefused(VisibleError):
-    """Raised to answer a request with a JSON-RPC error, whose code is `number`."""
+    """Raised to answer a request with a JSON-RPC error. `number` is its numeric code."""
 
     number: int
     modern_number: int | None = None
-    """The code at version 2026-07-28; None if it is `number`."""
+    """The numeric code at version 2026-07-28; None if it is the same as `number`."""
     details: Mapping[str, object] | None = None
     """Further members of the error's `data`."""
 
@@ -248,7 +252,7 @@ class MessageNestedTooDeeply(RequestRefused):
 
 
 class UnknownMethod(RequestRefused):
-    """Raised when no method has this name, or the client's protocol version does not have the method."""
+    """Raised when no method has this name, or the method does not exist at the client's protocol version."""
 
     code, number = "method_not_found", METHOD_NOT_FOUND
 
@@ -312,7 +316,7 @@ class UnsupportedVersion(RequestRefused):
 
 
 class MissingCapability(RequestRefused):
-    """Raised when a request needs a capability that the request does not declare."""
+    """Raised when a request needs a client capability that its `_meta` does not declare."""
 
     code, number = "missing_capability", MISSING_CAPABILITY
 

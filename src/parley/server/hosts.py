@@ -1,7 +1,7 @@
 """The known hosts, and the features of each client.
 
 A host is a coding agent that starts Parley as a tool server: its model calls Parley's tools, and no program reads
-the notifications. Only this table describes the peculiarities of hosts. All other code uses `Features`.
+the notifications. Only the table `KNOWN_HOSTS` describes how hosts differ. All other code uses `Features`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class KnownHost(Struct, frozen=True, kw_only=True):
 
     title: str
     timeout_reasons: tuple[str, ...]
-    """Substrings of cancellation reasons that mean that the client has stopped waiting. Such a cancellation does
-    not stop the turn.
+    """Substrings of cancellation reasons. A reason with one of them means that the client has only stopped waiting.
+    Such a cancellation does not stop the turn.
     """
 
 
@@ -59,18 +59,20 @@ class Features(Struct, frozen=True, kw_only=True):
     structured results and error codes.
     """
     full_version: bool = False
-    """True at protocol version 2025-11-25 or newer. Unlike `additions`, this value ignores the settings."""
+    """True at protocol version 2025-11-25 or newer. Unlike `additions`, this value does not depend on the
+    settings.
+    """
     event_notifications: bool = True
     """True if events are sent to the client. False for hosts, because hosts ignore events."""
     explains_results: bool = False
     """True if results of `codex` and `codex-reply` also explain to the host's model how to continue."""
     may_answer_approvals: bool = True
-    """True if the client is offered `approvalAnswer`. For a host, the settings decide, because its model could call
-    the tool.
+    """True if the tool `approvalAnswer` is offered to the client. For a host, this is a setting, because the host's
+    model could call the tool.
     """
     dismissal_denies: bool = False
-    """True if a cancelled elicitation denies the action instead of stopping the turn, because a host without a
-    person cancels every elicitation.
+    """True if a cancelled elicitation denies the action instead of interrupting the turn. This is for hosts that
+    cancel every elicitation because no person is present.
     """
     timeout_reasons: tuple[str, ...] = ()
 
@@ -103,7 +105,9 @@ class Features(Struct, frozen=True, kw_only=True):
 
 
 PLAIN: Final = Features()
-"""The features of a client at protocol version 2025-06-18 or older, or of a client before `initialize`."""
+"""The features of a client at protocol version 2025-06-18 or older, and of a client that has not sent
+`initialize`.
+"""
 
 FULL: Final = Features(additions=True, full_version=True)
 """The features of a client at protocol version 2025-11-25."""

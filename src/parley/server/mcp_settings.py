@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def mcp_settings(loader: Loader) -> McpSettings:
-    """Return the settings for MCP clients, or the defaults if the file cannot be read."""
+    """Return the settings for MCP clients; the defaults if the settings file cannot be read."""
     try:
         return loader.mcp_settings()
     except ConfigError as error:

@@ -77,7 +77,9 @@ _APPROVALS_BY_PEOPLE: Final = (
 
 
 def instructions(principal: Principal, features: Features) -> str | UnsetType:
-    """Return the `instructions` for the model that uses the client; UNSET for a client without the additions."""
+    """Return the `instructions` of the server, which a client passes to its model; UNSET for a client without the
+    additions.
+    """
     if not features.additions:
         return UNSET
     streams = _STREAMS if features.event_notifications else ""
@@ -107,7 +109,7 @@ _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 
 
 def negotiate(session: Session, params: InitializeParams) -> None:
-    """Begin a session with the version and the features that are negotiated with its client."""
+    """Begin a session with the version and the features that follow from its `initialize` request."""
     known = params.protocol_version in KNOWN_VERSIONS
     version = params.protocol_version if known else FULL_VERSION
     session.begin(version, features_of(version, params.client_info.name, mcp_settings(session.loader)), params)
@@ -171,7 +173,8 @@ def methods(
         try:
             result = await tool.call(tool_call)
         except ParleyError as error:
-            # During a shutdown a closed store is expected, but another process may still execute the request.
+            # During a shutdown, a closed store is the expected error. Another process may still execute the
+            # request.
             ends = (
                 isinstance(error, StoreError)
                 and not isinstance(error, OwnerUnresponsive)
@@ -213,10 +216,10 @@ def methods(
 
 
 def _asks_for_task(task: object) -> bool:
-    """Return whether the parameters of a call ask for a task.
+    """Return whether `task`, the member of the parameters of a call, asks for a task.
 
     Raises:
-        InvalidParams: the member `task` does not have the form that the protocol defines.
+        InvalidParams: `task` does not have the form that the protocol defines.
     """
     if task is UNSET or task is None:
         return False

@@ -31,7 +31,9 @@ class OutgoingRequests:
     """The open requests to one client. Each is answered at most once."""
 
     def __init__(self, ids: Iterator[int]) -> None:
-        """Create an empty set. `ids` are shared by all clients, so that no id is used twice."""
+        """Create an empty set. `ids` supplies the ids of requests; all clients share it, so that no id is used
+        twice.
+        """
         self._ids = ids
         self._open: dict[RequestId, _Open] = {}
 
@@ -57,7 +59,7 @@ class OutgoingRequests:
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
         """Repeat on `out` the open requests that were sent to `lost`. The client may not have received them.
 
-        Frames in `but_not` are not repeated, because the client has received these frames.
+        Messages in `but_not` are not repeated, because the client has received them.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:
@@ -78,9 +80,9 @@ class OutgoingRequests:
             one.out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
 
     def ignore(self, request_id: RequestId) -> None:
-        """Withdraw a request without notifying the client."""
+        """Withdraw a request without notifying the client. A later answer is ignored."""
         self._open.pop(request_id, None)
 
     def forget(self) -> None:
-        """Forget all requests, because the client has left."""
+        """Discard all requests, because the client has left."""
         self._open.clear()

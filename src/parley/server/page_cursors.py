@@ -15,7 +15,7 @@ __all__ = ["CONVERSATIONS", "decode_cursor", "encode_cursor"]
 T = TypeVar("T")
 
 CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(PageCursor)
-"""The decoder of positions in lists of conversations that are ordered by latest activity."""
+"""The decoder of cursors in lists of conversations, which are ordered by latest activity."""
 
 
 def encode_cursor(place: object) -> str:

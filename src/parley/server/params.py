@@ -32,8 +32,8 @@ def params_of(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
 
 
 def since_full_version(method: str, handle: Handler) -> Handler:
-    """Return a handler that refuses clients at version 2025-06-18 and older, because their version does not have
-    the method.
+    """Return a handler that fails for clients at version 2025-06-18 and older, because the method does not exist
+    there.
 
     Errors of `handle` become JSON-RPC errors.
     """
@@ -52,7 +52,9 @@ def since_full_version(method: str, handle: Handler) -> Handler:
 
 
 def by_version(earlier: Mapping[str, Handler], modern: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return handlers that use `modern` for requests at protocol version 2026-07-28, else `earlier`."""
+    """Return handlers that choose by the version of the request: `modern` at 2026-07-28, `earlier` at all other
+    versions.
+    """
 
     def both(method: str) -> Handler:
         async def handler(call: Call) -> None:

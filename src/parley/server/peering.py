@@ -95,7 +95,7 @@ class PeerTransport(Transport, Protocol):
 async def serve_peer(transport: PeerTransport, server: ServerContext, version: str = "") -> None:
     """Serve another process until it disconnects. The turns of this process continue.
 
-    `version` is the version of a link between nodes; empty for a process of the same home.
+    `version` is the version of the protocol between nodes; empty for a process of the same home.
     """
     out = transport.outbox
     peer = _Peer(out, server)
@@ -119,7 +119,9 @@ async def serve_peer(transport: PeerTransport, server: ServerContext, version: s
 
 
 def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
-    """Handle a message. An invalid message ends the connection, because the content of that message is lost."""
+    """Handle a message. An invalid message ends the connection, because the receiver can no longer be sure to have
+    all entries.
+    """
     try:
         if isinstance(frame, Overlong):
             raise msgspec.DecodeError(frame.why)
@@ -211,7 +213,7 @@ class _Peer:
             conversation.detach(reader)
 
     async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
-        """Execute a request. The error of a refused request has the same text as for a client of this process.
+        """Execute a request. If it fails, the other process gets the same error text as a client of this process.
 
         If a request is refused because this process is not the owner, the other process must send `Follow` again.
         Until then, this process also refuses later requests for the conversation, so that they are not executed
@@ -233,7 +235,7 @@ class _Peer:
             raise PeerRefusal(REFUSED, error) from None
 
     async def _place(self, call: Call) -> None:
-        """Execute a request that begins a turn as if a client of this process had sent it."""
+        """Execute a request that begins a turn, as if a client of this process had sent it."""
         place = _params(Place, call.params)
         conversations = self._server.conversations
         if not conversations.begins_turns_of_other_nodes:
@@ -244,7 +246,7 @@ class _Peer:
                 call.answer(b"{}")
                 return
             if (kind := _PLACED.get(place.method)) is None:
-                raise NotOwned  # a newer version sends this request
+                raise NotOwned  # only a newer version of Parley sends this request
             conversation = conversations.get(place.conversation_id)
             request = _params(kind, place.params)
             await conversation.execute_placed(request, Deadline(PEER_SECONDS), answered=call.answer)

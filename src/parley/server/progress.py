@@ -31,7 +31,7 @@ notification together with the result of the call.
 
 
 class ProgressReporter:
-    """Sends the progress of one call, if the client supplied a progress token."""
+    """Sends progress notifications for one call, if the client supplied a progress token."""
 
     def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
         """Create the reporter. `delayed` is True for clients at protocol version 2025-11-25."""
@@ -50,7 +50,7 @@ class ProgressReporter:
             self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
 
     def event(self, kind: str) -> None:
-        """Report an event that was sent to the client."""
+        """Schedule a progress notification, because an event of the type `kind` was sent to the client."""
         if self._token is None or self._stopped:
             return
         self._count += 1
@@ -68,7 +68,7 @@ class ProgressReporter:
                 timer.cancel()
 
     def before_result(self, send_result: Callable[[], None]) -> None:
-        """Stop sending notifications, and call `send_result` at once or in the next tick of the event loop.
+        """Stop sending notifications, and call `send_result`, which sends the result of the call.
 
         `send_result` is called in the next tick if the client is at version 2025-11-25 and a notification was sent
         in this tick. Messages of one tick are written together, so the client would otherwise read the notification

@@ -1,8 +1,8 @@
 """Notes for the model of a host, which are added to the result of `codex` and `codex-reply`.
 
 A host shows its model only the result, and no events or approvals, so the notes name the conversation and explain
-how to continue it. They also name actions that were not performed because no person answered, and report the end of
-an earlier turn for which the host stopped waiting.
+how to continue it. They also name actions that were not performed because no person answered. If the host stopped
+waiting for an earlier turn, they report how that turn ended.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ASKED: Final = record_type(ApprovalRequest)
 _SETTLED: Final = record_type(ApprovalSettlement)
 _REASONS: Final = {NO_CLIENT: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
-"""The maximum number of characters that a note repeats from the message of an earlier turn. `conversationRead`
-returns the whole message.
+"""The maximum number of characters of an earlier turn's message that a note repeats. `conversationRead` returns the
+whole message.
 """
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that are named. The others are only counted."""
+"""The maximum number of denied commands and patches that a note names. Any further ones are only counted."""
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""
 
@@ -44,7 +44,7 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Process one entry. Approval requests, and denials that did not come from a person, are recorded."""
+        """Process one entry: collect approval requests, and denials that did not come from a person."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
             self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
@@ -57,13 +57,15 @@ class ResultNotes:
                     self._not_done.append(f"Not done, because {why}: {what}.")
 
     def earlier_turn(self, text: str) -> None:
-        """Record the end of a turn for which an earlier call stopped waiting. `text` describes this end."""
+        """Add a note about a turn for which an earlier call stopped waiting. `text` describes how the turn
+        ended.
+        """
         cut = _cut(text, EARLIER_LENGTH)
         self._earlier = f"An earlier call stopped waiting before its turn ended. That turn ended with:\n{cut}"
 
     @property
     def work_notes(self) -> str:
-        """The notes that the model needs to judge the result; usually empty."""
+        """The notes about the work of the turn, which the model needs to judge the result; usually empty."""
         more = self._denied - len(self._not_done)
         rest = f"Not done for the same reasons: {more} more." if more else None
         return "\n".join((*self._not_done, *filter(None, (rest, self._earlier))))
@@ -79,8 +81,8 @@ class ResultNotes:
 
 
 def returned_approval(asked: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
-    """Return the text of the result for a call that ends while an approval is open. A call ends in this way if no
-    client can be asked for the approval.
+    """Return the text of the result of a call that ends with an open approval, because no client can be asked for
+    it.
 
     `may_answer` is True if the client may answer the approval with `approvalAnswer`.
     """

@@ -27,11 +27,11 @@ the complete words.
 
 
 def quoted_command(argv: Sequence[str]) -> str:
-    """Return the whole command in the syntax of a shell.
+    """Return a command as one line in the syntax of a shell.
 
-    A word with an invisible character is written as `$'...'`, as in bash. This is necessary because an escape in
-    plain quotes could not be distinguished from a backslash and letters in the command. A word with a backtick is
-    also written as `$'...'`, because the command is shown between backticks.
+    A word with an invisible character is written as `$'...'`, as in bash, because in plain quotes its escape could
+    not be distinguished from a backslash and letters in the command. A word with a backtick is also written as
+    `$'...'`, because the command is shown between backticks.
     """
     return " ".join(map(_word, argv))
 
@@ -47,8 +47,8 @@ def one_line(text: str) -> str:
 
 
 def quoted_words(text: str) -> str:
-    """Return the words of the model for an approval, on one line and in quotation marks that the words cannot
-    close.
+    """Return the words of the model for the text of an approval, on one line and in quotation marks. Quotation
+    marks in the words are escaped.
 
     Each run of blanks is replaced by one blank, because a long run could wrap and make the words look like a line
     from the server.

@@ -1,4 +1,4 @@
-"""Signed strings that the server gives to a client, and that the client sends back."""
+"""Signs strings that the server gives to a client and that the client sends back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MAC_BYTES: Final = 16
 
 
 class Sealer:
-    """Seals and opens strings for one purpose.
+    """Signs strings for one purpose, and verifies them when they come back.
 
-    A string that was sealed with another key or for another purpose cannot be opened.
+    A string that was sealed with another key or for another purpose is not accepted.
     """
 
     def __init__(self, key: bytes, purpose: bytes) -> None:
@@ -49,7 +49,6 @@ class Sealer:
 def _encoded(sealed: bytes) -> str:
     """Encode sealed bytes as a string.
 
-    Base64 decoding accepts several encodings of the same bytes, so a received string is compared with this
-    encoding.
+    Several Base64 strings can decode to the same bytes, so a received string is compared with this encoding.
     """
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()

@@ -39,7 +39,7 @@ __all__ = ["ClientConnection", "ServerCore", "Transport"]
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 1.5
-"""The maximum time that a shutdown waits for turns, answers and clients that are still reading, in seconds. It is
+"""The maximum time in seconds that a shutdown waits for turns, for answers, and for clients to read them. It is
 shorter than the two seconds that the protocol allows for the whole shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
@@ -89,8 +89,8 @@ class ClientConnection:
     ) -> None:
         """Create the connection.
 
-        `tasks` runs the handlers of its requests. `loader` resolves settings for the client; the default is the
-        loader of the server.
+        `tasks` runs the handlers of the client's requests. `loader` resolves settings for the client; the default
+        is the loader of the server.
         """
         self.out, self._context = out, context
         self.session = Session(out, context.request_ids, loader or context.loader, principal)
@@ -123,7 +123,7 @@ class ClientConnection:
         position: Position,
         reply: Reply,
     ) -> None:
-        """Continue a `codex` call whose stream was lost, after the part that the client has received.
+        """Continue a `codex` call whose stream was lost, beginning after the messages that the client has received.
 
         Raises:
             ParleyError: the conversation does not exist or cannot be read.
@@ -200,7 +200,7 @@ class ClientConnection:
         await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
 
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
-        """Send again the part of every stream that the client has not received.
+        """Send again, for every stream, the messages that the client has not received.
 
         `received` are messages that the client has received since it reconnected. A notice about the end of a
         stream is sent again only if `received` does not contain the notice.
@@ -214,7 +214,7 @@ class ClientConnection:
 
     async def end_streams(self) -> None:
         """Send the remaining events of all streams, and then end the streams."""
-        await self.out.flush()  # readers of slow clients continue to send meanwhile
+        await self.out.flush()  # readers of slow clients continue to send in the meantime
         self._streams.shut_down()
         self._dispatch.end_held()
         await self.out.flush()
@@ -238,8 +238,8 @@ class ServerCore:
         self.clients: set[ClientConnection] = set()
         self.is_shutting_down = False
         self._ends_at: float | None = None
-        """The latest time at which `shutdown` ends, in seconds of the event loop's clock; None before
-        the shutdown.
+        """The latest time at which `shutdown` ends, on the clock of the event loop in seconds; None before the
+        shutdown.
         """
 
     @property
@@ -250,7 +250,7 @@ class ServerCore:
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())
 
     def on_availability(self, state: AvailabilityState) -> None:
-        """Tell the clients that the availability of the store has changed."""
+        """Notify the clients that the availability of the store has changed."""
         self.context.availability = state
         for client in tuple(self.clients):
             send_store_notice(client.session, state)
@@ -278,7 +278,9 @@ class ServerCore:
                     await client.out.flush()
 
     async def serve_only_client(self, transport: Transport) -> None:
-        """Serve a client until it leaves or reading is stopped. Then shut down while the client can still read."""
+        """Serve one client until it leaves or reading is stopped. Then shut the server down while the client can
+        still read.
+        """
         async with self._connected(transport, LOCAL_USER, None) as client:
             await transport.read(client.take)
             await self.shutdown()

@@ -28,8 +28,9 @@ from parley.wire.modern import MODERN_VERSION, ModernMeta
 __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MAX_FIRST_REQUESTS: Final = 1000
-"""The number of conversations for which a session remembers the client's first request. Above this number, the
-session forgets requests of conversations that the client is not receiving.
+"""The maximum number of conversations for which a session remembers the id of the client's first request, which the
+session's events name. Beyond it, the session forgets the oldest ids of conversations that the client is not
+receiving.
 """
 
 
@@ -49,7 +50,7 @@ class _SilentOutbox:
 
 
 class _SilentFrame:
-    """A message in parts that is discarded."""
+    """A message that is sent in parts and discarded."""
 
     closed = True
 
@@ -73,7 +74,9 @@ class StreamState(Struct, frozen=True, array_like=True):
     conversation: ConversationId
     request: RequestId
     number: int
-    """The number of the stream, unique in its session. A later stream of the conversation has another number."""
+    """The number of the stream in its session. Each stream has another number, even if it sends the same
+    conversation.
+    """
     after: int
     event_meta: bool
     as_log: bool
@@ -81,7 +84,7 @@ class StreamState(Struct, frozen=True, array_like=True):
 
 
 class StreamOutboxes(Protocol):
-    """The outboxes of the streams of one client."""
+    """Creates the outboxes for the streams of one client."""
 
     def outbox(self, conversation: ConversationId, number: int) -> FrameOutbox:
         """Return the outbox of a new stream with a number."""
@@ -112,7 +115,7 @@ class _Connection:
         self.has_left = False
         self.on_leave: dict[Hashable, Callable[[], None]] = {}
         self.turns: dict[Turn, tuple[Conversation, Callable[[object], None]]] = {}
-        """The running turns that the client began, each with the callback for its end."""
+        """The running turns that the client began, each with its conversation and the callback for its end."""
         self.left_turns: dict[ConversationId, Seq] = {}
 
 
@@ -142,7 +145,7 @@ class Session:
         self.last_stream = 0
         """The number of the stream that was opened last."""
         self.may_reconnect = False
-        """True if the client may reconnect. Events of its streams then always have positions."""
+        """True if the client may reconnect. Events of its streams then always contain their positions."""
         self.log_level: LogLevel = "info"
         """The lowest level of log messages that the client wants."""
         self.requests = OutgoingRequests(request_ids)
@@ -161,7 +164,7 @@ class Session:
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
         self._first_requests: dict[ConversationId, str] = {}
         self._subscriptions: dict[Hashable, ConversationId] = {}
-        """The conversation of each stream, and of each call that is waiting for a turn."""
+        """The conversation of each subscription. A subscription is a stream, or a call that waits for a turn."""
         self._connection = connection or _Connection()
 
     def begin(self, version: str, features: Features, params: InitializeParams) -> None:
@@ -179,7 +182,9 @@ class Session:
         self._on_changed[owner] = do
 
     def changed(self) -> None:
-        """Record that the negotiated features, the log level or the streams have changed."""
+        """Call the callbacks of `on_changed`, because the negotiated features, the log level or the streams have
+        changed.
+        """
         for do in tuple(self._on_changed.values()):
             do()
 
@@ -188,7 +193,7 @@ class Session:
         self._on_reconnect[owner] = do
 
     def reconnected(self) -> None:
-        """Record that the client has reconnected and may have missed messages."""
+        """Call the callbacks of `on_reconnect`, because the client has reconnected and may have missed messages."""
         for do in tuple(self._on_reconnect.values()):
             do()
 
@@ -204,7 +209,7 @@ class Session:
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 
     def events_to(self, out: Outbox) -> Outbox:
-        """Return an outbox that sends events to `out`. For a host that ignores events, the outbox discards them."""
+        """Return an outbox that sends events to `out`. For a host that ignores events, it discards them instead."""
         return out if self.features.event_notifications else SILENT
 
     def next_stream(self) -> int:
@@ -213,13 +218,13 @@ class Session:
         return self.last_stream
 
     def stream_out(self, conversation: ConversationId, number: int) -> FrameOutbox:
-        """Return the outbox for a new stream. For a host that ignores events, the outbox discards the events."""
+        """Return the outbox for a new stream. For a host that ignores events, it discards them."""
         if not self.features.event_notifications:
             return SILENT
         return self.stream_outboxes.outbox(conversation, number)
 
     def for_request(self, context: RequestContext) -> Session:
-        """Return a session for one request at version 2026-07-28. The session ends when the client leaves.
+        """Return a session that serves only one request at version 2026-07-28. It ends with the request's client.
 
         Nothing in the request affects later requests.
         """
@@ -241,11 +246,11 @@ class Session:
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Record that a request creates, calls or streams a conversation. Only the first request for each
-        conversation is recorded.
+        """Remember the id of a request that creates, calls or streams a conversation, unless an earlier request of
+        the client has done so.
 
-        If more than `MAX_FIRST_REQUESTS` requests are recorded, forget the oldest request of a conversation that
-        the client is not receiving now.
+        If more than `MAX_FIRST_REQUESTS` requests are remembered, forget the oldest one for a conversation that the
+        client is not receiving now.
         """
         self._first_requests.setdefault(conversation, str(request_id))
         if len(self._first_requests) > MAX_FIRST_REQUESTS:
@@ -273,13 +278,13 @@ class Session:
 
     @property
     def left_turns(self) -> dict[ConversationId, Seq]:
-        """The conversations in which a call has stopped waiting for the turn, each with the position before the
-        turn.
+        """The conversations in which a call of the client stopped waiting for its turn, each with the position
+        before the turn.
         """
         return self._connection.left_turns
 
     def note_turn(self, conversation: Conversation, turn: Turn) -> None:
-        """Record that a message from the client began a turn."""
+        """Register a turn that a message from the client began, so that `interrupt_turns` can interrupt it."""
 
         def ended(_: object) -> None:
             self._connection.turns.pop(turn, None)

@@ -1,4 +1,4 @@
-"""Log messages that tell clients whether the server can reach its database."""
+"""Log messages that inform clients when the database becomes unreachable or reachable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _MESSAGE: Final[Mapping[AvailabilityState, str]] = {
 
 
 def send_store_notice(session: Session, state: AvailabilityState) -> None:
-    """Send a log message about the database, if the client knows log messages and wants this level."""
+    """Send a log message about the availability of the database, if the client supports log messages and wants this
+    level.
+    """
     level = _LEVEL[state]
     is_wanted = _LEVELS.index(level) >= _LEVELS.index(session.log_level)
     if not session.initialized or not session.features.full_version or not is_wanted:

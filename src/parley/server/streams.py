@@ -51,12 +51,14 @@ _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
 
 
 class StreamStart(Struct, frozen=True, kw_only=True):
-    """The position at which a stream starts, and the position before which earlier events can be read."""
+    """Where a stream starts, and before which position the client can read earlier events."""
 
     after: Seq
     """The position before the first event of the snapshot."""
     before: Seq | None = None
-    """The position that the snapshot names for reading earlier events; None if it names none."""
+    """The position before which the client can read earlier events, as the snapshot names it; None if the snapshot
+    names no position.
+    """
     resumes_at: Seq | None = None
     """The position up to which the client has already received the conversation. The stream continues there without
     a snapshot. None if the stream begins with a snapshot.
@@ -70,7 +72,7 @@ class _LogOutbox:
     """
 
     def __init__(self, session: Session, out: FrameOutbox) -> None:
-        """Create the outbox. Messages are sent to `out`."""
+        """Create the outbox. It passes messages on to `out`."""
         self._session, self._out = session, out
 
     @property
@@ -167,7 +169,7 @@ class _Stream:
         self.out.when_writable(lambda: self._join() if self._subscription is subscription else None)
 
     def _join(self) -> None:
-        """Send the snapshot, and then the live events that follow it."""
+        """Send the snapshot, and then live events from the position where the snapshot ends."""
         if self._ended:
             return
         source = self.conversation.log
@@ -258,8 +260,8 @@ def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
 class Streams:
     """The streams of one connection, at most one for each conversation.
 
-    A client could not distinguish the events of two streams of one conversation, even if the requests that opened
-    the streams had different protocol versions.
+    There cannot be two, because the client could not distinguish their events, even if the streams were opened at
+    different protocol versions.
     """
 
     def __init__(self) -> None:
@@ -285,11 +287,11 @@ class Streams:
         exclusive: bool = False,
         on_ask: OnAsk | None = None,
     ) -> None:
-        """Begin a stream for a client, or for one request at version 2026-07-28.
+        """Start a stream to a client, or for one request at version 2026-07-28.
 
-        The new stream ends an open stream of the same conversation on this connection. With `exclusive`, it ends
-        the streams of the conversation on all connections. `number` is the number of the stream in the session.
-        With `event_meta`, events have a `_meta`. With `as_log`, events are sent as log messages. `on_ask` asks for
+        If this connection already has a stream of the conversation, that stream ends. With `exclusive`, the streams
+        of the conversation on all connections end. `number` is the number of the stream in the session. With
+        `event_meta`, events have a `_meta`. With `as_log`, events are sent as log messages. `on_ask` asks for
         approvals at version 2026-07-28.
         """
         conversation_id = conversation.id
@@ -344,10 +346,10 @@ class Streams:
         event_meta: bool,
         exclusive: bool,
     ) -> None:
-        """Begin a stream that keeps its request open. The request is answered when the stream ends.
+        """Start a stream that keeps its request open. The request is answered when the stream ends.
 
-        `event_meta` and `exclusive` have the same meaning as for `open`. `rounds` asks for approvals; it is None if
-        the client cannot be asked.
+        `event_meta` and `exclusive` have the same meaning as for `open`. `rounds` asks for approvals; None if the
+        client cannot be asked.
         """
 
         def ask(approval: PendingApproval, request: str) -> None:
@@ -393,7 +395,9 @@ class Streams:
         return conversation_id in self._streams
 
     def note_lost(self, session: Session, stream: StreamState, reason: str, code: str) -> None:
-        """Record that a stream of an earlier server process cannot be continued. `restart` sends the notice."""
+        """Record that a stream of an earlier server process cannot be continued. The next `restart` notifies the
+        client.
+        """
         encoder = StreamEncoder(
             stream.conversation, session.features, event_meta=stream.event_meta, as_log=stream.as_log
         )
@@ -402,7 +406,8 @@ class Streams:
     def restart(
         self, session: Session, positions: Mapping[str, Position], *, received: Collection[bytes] = ()
     ) -> None:
-        """Send again the part of every stream that the client has not received. Repeat notices about ended streams.
+        """Send again, for every stream, the messages that the client has not received, and the notices about ended
+        streams.
 
         The client also gets a notice about each conversation in `positions` that has no stream and no stored
         notice, so that the client can open the stream again. The client gets no notice about a stream that it has
@@ -432,7 +437,9 @@ class Streams:
             stream.restart(received_at if is_of_stream else None)
 
     def shut_down(self) -> None:
-        """End every stream because the server is shutting down, except streams that continue after a restart."""
+        """End every stream because the server is shutting down. Streams that continue after a restart are not
+        reported as ended.
+        """
         for conversation_id, stream in tuple(self._streams.items()):
             if not stream.session.outlives_server:
                 self._disconnect(conversation_id, StreamDisconnected.SHUTTING_DOWN)
@@ -488,7 +495,7 @@ class Streams:
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Make events name their conversation if and only if several streams are open."""
+        """Let events name their conversation if more than one stream is open, and otherwise not."""
         if len(self._streams) <= 2:  # with more streams, the events already name it
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

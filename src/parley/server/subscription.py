@@ -1,4 +1,4 @@
-"""Subscriptions, each of which sends one conversation to one client. Streams and `codex` calls use this module."""
+"""Sends one conversation to one client. Streams and `codex` calls use this module."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Subscription:
         self._reader: Reader | None = None
 
     def register(self) -> None:
-        """Register as a reader of the conversation.
+        """Register the subscription as a reader of the conversation.
 
         A stream calls this before `start` if the client has to wait for the snapshot or receives it in pages.
         """
@@ -90,7 +90,7 @@ class Subscription:
         self._session.on_leave(self, self.close)
 
     def start(self, cursor: Cursor) -> None:
-        """Send entries after the cursor, beginning with the next durable entry, and ask for the open approval."""
+        """Begin to send the entries after the cursor, and ask the client for the open approval."""
         reader = Reader(
             self._conversation.log,
             cursor,
@@ -112,16 +112,15 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether the server must ask the client for the open approval only when the reader reaches the
-        approval.
+        """Return whether the client must get earlier events before it is asked for the open approval.
 
-        At version 2026-07-28, an approval request ends the call, so earlier events must be sent first.
+        At version 2026-07-28, an approval request ends the call, so the events must be sent first.
         """
         log = self._conversation.log
         return position < log.base or any(one.type == _ASKED for one in log.between(position, log.durable))
 
     def send_now(self) -> None:
-        """Send the entries that are durable now."""
+        """Send all entries that are durable now, without waiting for the next one."""
         if self._reader is not None:
             self._reader.pump()
 

@@ -36,7 +36,7 @@ async def run_as_task(
 ) -> None:
     """Submit a message. When the start of its turn is durable, answer the call with the task of the turn.
 
-    `event_id` is the preferred id of a turn that the message begins.
+    A turn that the message begins gets the id `event_id`, if it is given.
     """
     turn_ids: list[EventId] = []
 
@@ -73,9 +73,10 @@ async def run_as_task(
 
 
 class TaskFollower:
-    """Asks a client for the approvals of a task, and notifies the client when the status of the task changes.
+    """Sends the approval requests of a task to a client, and notifies the client when the status of the task
+    changes.
 
-    The follower ends when the turn ends or the client leaves.
+    The follower stops when the turn ends or the client leaves.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from parley.wire.tasks import (
 __all__ = ["task_methods"]
 
 LIST_LIMIT: Final = 20
-"""The number of conversations on one page of the list of tasks."""
+"""The maximum number of conversations whose tasks one page of the list of tasks contains."""
 
 _get_decoder: Final = msgspec.json.Decoder(GetTaskParams)
 _result_decoder: Final = msgspec.json.Decoder(TaskResultParams)
@@ -106,7 +106,7 @@ def task_methods(session: Session, server: ServerContext) -> Mapping[str, Handle
 
 
 async def _cancelled(task: TurnTask, principal: PrincipalRef) -> Task:
-    """Interrupt the turn of a task on behalf of a principal, and return the task when the turn has ended.
+    """Interrupt the turn of a task in the name of a principal. Return the task when the turn has ended.
 
     If the turn does not end soon, return the current state of the task.
     """

@@ -56,7 +56,7 @@ class TurnTask(Struct, frozen=True):
 
     conversation: Conversation
     start: Seq
-    """The position of the record `turn_started`."""
+    """The position of the record `turn_started`, with which the turn begins."""
     event_id: EventId
     created_at: float
 
@@ -159,7 +159,7 @@ class TurnTask(Struct, frozen=True):
         )
 
     def with_task(self, result: CallToolResult) -> CallToolResult:
-        """Return a result that names the task in its `_meta`."""
+        """Return a copy of `result` that names this task in its `_meta`."""
         return replace(result, meta=ResultMeta(related_task=RelatedTask(task_id=self.id)))
 
 

@@ -32,7 +32,9 @@ class ToolCall:
         self.call, self.session, self.streams, self.server = call, session, streams, server
         self._arguments = params.arguments
         self.rounds: Rounds | None = None
-        """The approval requests of a call at protocol version 2026-07-28; None if the call cannot request any."""
+        """The approval requests of a call at protocol version 2026-07-28; None if the call cannot ask for
+        approvals.
+        """
         self.deadline = Deadline(CALL_SECONDS)
         """The time until which this call waits for other processes."""
 
@@ -53,9 +55,9 @@ class ToolCall:
         return self.call.context.features
 
     def take_arguments(self) -> Raw | UnsetType:
-        """Return the encoded arguments, and drop this object's reference to them.
+        """Return the encoded arguments, and remove this object's reference to them.
 
-        Arguments may be large. Without this reference, they are freed when the caller no longer needs them.
+        Arguments may be large. When the caller no longer needs them, they can be freed.
         """
         arguments, self._arguments = self._arguments, UNSET
         return arguments
@@ -90,5 +92,5 @@ class ToolCall:
         return found
 
     def answer(self, result: CallToolResult) -> None:
-        """Send the answer now. A tool may continue to work afterwards."""
+        """Send the result now. The tool may continue to work afterwards."""
         self.call.answer(encode(result))

@@ -50,11 +50,11 @@ class Tool(Generic[Arguments]):
         """Create a tool.
 
         `run` is the handler of the tool. `args` is the type of its arguments. `plain_args` is the type for clients
-        at version 2025-06-18 and older; the default is `args`. `is_addition` is True if those clients do not get
-        the tool. `role` is the lowest role that may call the tool. `creates_conversation` is True if the tool
-        creates conversations; a principal that is bound to one conversation cannot call such a tool. `can_be_task`
-        is True if the tool can run as a task. `answers_approvals` is True if the tool can answer approvals; such a
-        tool is not offered to every host.
+        at version 2025-06-18 and older; the default is `args`. `is_addition` is True if the tool is one of Parley's
+        additions, which those clients do not get. `role` is the lowest role that may call the tool.
+        `creates_conversation` is True if the tool creates conversations; a principal that is bound to one
+        conversation cannot call such a tool. `can_be_task` is True if the tool can run as a task.
+        `answers_approvals` is True if the tool can answer approvals; such a tool is not offered to every host.
         """
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task
@@ -85,7 +85,7 @@ class Tool(Generic[Arguments]):
         require_role(call.principal, self.role)
         if self.creates_conversation:
             require_all_conversations(call.principal)
-        # Keep no reference to the arguments, because they may be large and the handler may take long.
+        # Keep no reference to the arguments, because they may be large and the handler may run for a long time.
         return await self._run(call, self._fitted(call))
 
     def _fitted(self, call: ToolCall) -> Arguments:
@@ -139,8 +139,8 @@ class ToolTable:
 
 
 def _output_schema(tool: Tool[Any], features: Features) -> dict[str, Any]:
-    """Return a schema that accepts the results and the failures of a tool. It includes failures because some
-    clients also validate failures.
+    """Return a schema that accepts the results and the failures of a tool. Failures are included because some
+    clients validate them as well.
 
     The schema of a tool with a text result has `properties` at the top level, because clients of Codex read the
     properties there.

@@ -42,7 +42,7 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of entries that a resumed call reads before its position, to find the text that the client has
+"""The number of entries before its position that a resumed call reads, to find the text that the client has already
 received.
 """
 BEFORE_THE_TURN: Final = EventId("0")
@@ -54,8 +54,10 @@ _ASKED: Final = record_type(ApprovalRequest)
 
 
 async def resumed(call: ToolCall) -> bool:
-    """Continue an earlier call that ended with an approval request and that this call repeats. Return False if
-    there is no such call.
+    """If this call repeats an earlier call that ended with an approval request, continue the earlier call and
+    return True.
+
+    Otherwise return False.
 
     Raises:
         ParleyError: the conversation does not exist or cannot be read, or the answer cannot be stored.
@@ -72,7 +74,9 @@ class TurnWaiter:
     """Submits a message, sends the events of its turn, and answers the call when the turn ends."""
 
     def __init__(self, call: ToolCall, conversation: Conversation, *, skipped: int = 0) -> None:
-        """Create the object for a call. The client already has the first `skipped` messages of the first entry."""
+        """Create the object for a call. `skipped` is the number of messages of the first entry that the client
+        already has.
+        """
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
@@ -84,12 +88,12 @@ class TurnWaiter:
         )
         self._notes = ResultNotes(conversation.id)
         self._before = START
-        """The position before the turn."""
+        """The position of the last entry before the turn."""
         self._turn: Turn | None = None
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
         self._earlier_end: EndedTurn | None = None
-        """The outcome of a turn for which an earlier call stopped waiting, if the end of that turn is no longer in
+        """How the turn ended for which an earlier call stopped waiting, if the end of that turn is no longer in
         memory; otherwise None.
         """
         self._followers_timer: asyncio.TimerHandle | None = None
@@ -111,7 +115,7 @@ class TurnWaiter:
         call.session.note_request(conversation.id, call.call.id)
 
     def send(self, event: EventBase) -> None:
-        """Send an event that belongs only to this call."""
+        """Send an event that is not in the log and belongs only to this call."""
         self._encoder.event(event_type(event), encode(event), self._out.send)
 
     async def run_first(self, content: tuple[InputItem, ...]) -> None:
@@ -172,11 +176,12 @@ class TurnWaiter:
     def _follow(self, after: Seq, turn: Turn | None, *, before: Seq | None = None) -> None:
         """Send the events after the position `after`.
 
-        `before` is the position before the turn; the default is `after`. `turn` is None if the turn has ended or is
-        not known to be running. The call then ends when it reaches the end of the turn in the log.
+        `before` is the position before the turn; the default is `after`. `turn` is the running turn; None if the
+        turn has ended or may not be running. In any case, the call ends when it reaches the end of the turn in the
+        log.
         """
         if self._session.has_left:
-            return  # the client has left; the turn continues
+            return  # the client has left, and the turn continues
         self._before, self._turn = after if before is None else before, turn
         self._note_earlier_turn(after)
         self._session.on_leave(self, self._leave)
@@ -193,7 +198,8 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """Stop waiting for the tool servers, so that the cancelled turn begins and ends at once.
+        """If the client cancels the call before its turn begins, stop waiting for the tool servers. The turn then
+        begins and is interrupted at once.
 
         Do nothing if the cancellation is a timeout of the client.
         """
@@ -257,7 +263,9 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """Answer the call with the open approval if no client can be asked and the settings require this answer."""
+        """Answer the call with the open approval, if no client can be asked for it and the settings require this
+        answer.
+        """
         conversation, approval = self._conversation, self._conversation.approvals.open
         if self._ended or approval is None or not conversation.approvals.is_returned:
             return
@@ -272,7 +280,7 @@ class TurnWaiter:
         self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 
     def _note_earlier_turn(self, before: Seq) -> None:
-        """Add to the notes the outcome of a turn for which an earlier call of this client stopped waiting."""
+        """If an earlier call of this client stopped waiting for its turn, add to the notes how that turn ended."""
         left = self._session.left_turns.pop(self._conversation.id, None)
         if left is None:
             return
@@ -282,10 +290,11 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Answer the call if no reader in this process will reach the end of the turn.
+        """Answer the call when the work of its turn is finished, but no reader in this process will reach the end
+        of the turn.
 
-        No reader reaches the end if the end could not be stored, or if another process will store it after this
-        server has ended.
+        This is the case if the end could not be stored, or if another process will store it after this server has
+        ended.
         """
         assert self._turn is not None
         if self._turn.lost is not None:
@@ -297,7 +306,7 @@ class TurnWaiter:
             self._fail(str(error), error.code)
 
     def _dropped(self, error: Exception) -> None:
-        """Answer the call with the error that prevents an entry from being sent."""
+        """Answer the call with `error`, because an entry cannot be sent to the client."""
         if isinstance(error, MemoryError):
             self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT)
         elif isinstance(error, VisibleError):
@@ -328,8 +337,10 @@ class TurnWaiter:
         self._end(TurnEnded(why="failed", message=message, code=code))
 
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
-        """Answer the call with the last message of the turn. If the turn is waiting for an approval, `ended` is
-        None and the answer is `text`.
+        """Answer the call.
+
+        If the turn has ended, the answer is its last message. If it waits for an approval, `ended` is None and the
+        answer is `text`.
         """
         if not self._ended:
             self._leave()

@@ -30,7 +30,9 @@ _REFUSAL: Final = refusal(Unauthorized())
 UNAUTHORIZED: Final = HttpAnswer(
     status=_REFUSAL.status, body=_REFUSAL.body, headers={**_REFUSAL.headers, "WWW-Authenticate": "Bearer"}
 )
-"""The answer to a request without a valid token. It is the same for a missing, wrong, expired or revoked token."""
+"""The answer to a request without a valid token. It does not reveal whether the token is missing, wrong, expired or
+revoked.
+"""
 
 _SCHEME: Final = "bearer "
 
@@ -48,10 +50,14 @@ def bearer_token(request: HttpRequest) -> str:
 
 
 class Authenticator:
-    """Checks tokens. It holds the hashes of the tokens of this process, which are valid until the process ends."""
+    """Finds the principal of a token. The object holds the hashes of the tokens that are valid until this process
+    ends.
+    """
 
     def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the authenticator. `stored` are the tokens of the home directory."""
+        """Create the authenticator. `stored` are the tokens of the home directory; None if tokens are only in
+        memory.
+        """
         self._stored, self._now = stored, now
         self._principals: dict[bytes, Principal] = {}
         self._failures: deque[float] = deque(maxlen=FAILURES_PER_MINUTE)
@@ -77,12 +83,16 @@ class Authenticator:
         return found or stored
 
     async def look_up(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request whose token this process does not know, but may find in the store."""
+        """Return the sender of a request whose token is not in memory, but may be in the store; None if the token
+        is wrong.
+        """
         token = bearer_token(request)
         return await self.look_up_owner(token_digest(token)) if token else None
 
     async def look_up_owner(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token, which another process may have just stored."""
+        """Return the principal of a token that another process may have just stored; None if there is no such
+        token.
+        """
         if (found := self.owner(digest)) is not None or self._stored is None:
             return found
         return await self._stored.look_up(digest)
@@ -93,7 +103,7 @@ class Authenticator:
         return is_stored or principal in self._principals.values()
 
     def failed(self) -> float:
-        """Count a wrong token. Return the number of seconds by which the answer must be delayed."""
+        """Count a wrong token. Return the time in seconds by which the answer must be delayed."""
         now = self._now()
         is_often = len(self._failures) == FAILURES_PER_MINUTE and now - self._failures[0] < 60
         self._failures.append(now)
@@ -107,13 +117,11 @@ class RateLimit:
         """Create the limits. A `per_second` of 0 means no limit."""
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
-        """The number of messages that each principal may send at once, and the time when the number was
-        computed.
-        """
+        """The number of messages that each principal could send at once at a certain time, and this time."""
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
-        """Count `count` messages from a principal. Return False without counting them if the principal has sent too
-        many.
+        """Count `count` messages from a principal, and return True if its rate allows them. Otherwise count nothing
+        and return False.
         """
         if not self._per_second:
             return True

@@ -1,4 +1,4 @@
-"""Outboxes that send messages with event ids, from which a client can continue after a reconnection."""
+"""Outboxes that give each message an event id, from which a client can continue after a reconnection."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ class StreamCursors:
         self._positions: dict[str, Position] = {}
 
     def outbox(self, conversation: ConversationId, number: int) -> _StreamOutbox:
-        """Return the outbox for the stream of a conversation. `number` is the number of the stream."""
+        """Return the outbox for the stream of a conversation. `number` is the number of the stream in its
+        session.
+        """
         self._positions.pop(conversation, None)
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Set the positions to those that the client has received, before messages are sent again.
+        """Set the positions to those that the client names as received, before messages are sent again.
 
         Without this call, the ids of repeated messages would contain positions that the client has not reached.
         """

@@ -116,7 +116,7 @@ class HttpEndpoint:
         """The total size of the bodies that are being read, in bytes."""
 
     def apply(self, *, guard: Guard, rate: RateLimit, limits: HttpLimits) -> None:
-        """Use new limits and accepted hosts from the next request on."""
+        """From the next request on, use new limits and a new guard."""
         self._guard, self._rate, self._limits = guard, rate, limits
 
     @property
@@ -124,7 +124,9 @@ class HttpEndpoint:
         return self._refuses_new_clients
 
     def refuse_new_clients(self) -> None:
-        """Refuse the requests that belong to no session of this process. Other nodes can still connect."""
+        """From now on, refuse the requests that belong to no session of this process. Other nodes can still
+        connect.
+        """
         self._refuses_new_clients = True
 
     async def answer(self, request: HttpRequest) -> object:
@@ -188,7 +190,9 @@ class HttpEndpoint:
         return await self._page.principal(request, self._guard)
 
     def _names_modern_version(self, request: HttpRequest) -> bool:
-        """Return whether a request names version 2026-07-28, which has neither sessions nor arrays of messages."""
+        """Return whether a request names version 2026-07-28 in its header. This version has neither sessions nor
+        arrays of messages.
+        """
         return self._is_modern() and request.header(PROTOCOL_VERSION) == [MODERN_VERSION]
 
     # --- POST --------------------------------------------------------------------------
@@ -308,7 +312,11 @@ class HttpEndpoint:
     # --- sessions ----------------------------------------------------------------------
 
     async def _session(self, request: HttpRequest, principal: Principal) -> HttpSession:
-        """Return the session of a request. The request must name the protocol version of the session."""
+        """Return the session of a request.
+
+        Raises:
+            HttpRefused: the session does not exist, or the request names another protocol version than the session.
+        """
         ids, versions = request.header(SESSION_ID), request.header(PROTOCOL_VERSION)
         if len(versions) > 1 or any(version not in KNOWN_VERSIONS for version in versions):
             is_version = len(versions) == 1 and _VERSION.fullmatch(versions[0])
@@ -327,7 +335,9 @@ class HttpEndpoint:
 
 
 def _pass_on(messages: list[PostedMessage], session: HttpSession, reply: Reply) -> None:
-    """Pass messages to the client connection of a session, and remove each from the list."""
+    """Pass messages to the client connection of a session. The list is emptied in the process, to free the memory
+    of large messages.
+    """
     messages.reverse()
     while messages:
         session.client.take(messages.pop().frame, reply)

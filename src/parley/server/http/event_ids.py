@@ -43,13 +43,15 @@ class SessionCursors(Struct, frozen=True, array_like=True):
 
 
 _UUID, _TEXT = b"u", b"t"
-"""The first byte of the short form of a conversation id. `_UUID` is followed by the 16 bytes of a uuid, `_TEXT` by
-the id as UTF-8.
+"""The first byte of the short form of a conversation id. After `_UUID`, the 16 bytes of a uuid follow; after
+`_TEXT`, the id in UTF-8.
 """
 
 
 class _Call(Struct, frozen=True, array_like=True):
-    """The content of a `CallCursor`. MessagePack has no integers above 64 bits, so the request id is JSON."""
+    """The content of a `CallCursor`. The request id is encoded as JSON, because MessagePack has no integers above
+    64 bits.
+    """
 
     request: bytes
     conversation: bytes
@@ -58,7 +60,7 @@ class _Call(Struct, frozen=True, array_like=True):
 
 
 class _Content(Struct, frozen=True, array_like=True):
-    """The content of an event id, with short forms of the conversation ids."""
+    """The content of an event id, in which conversation ids have their short forms."""
 
     call: _Call | None
     streams: dict[bytes, Position]

@@ -23,7 +23,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 class Guard:
-    """The accepted hosts, and the origins of web pages that may send requests.
+    """Decides which hosts and which web pages may send requests.
 
     Programs other than browsers send no Origin.
     """
@@ -62,7 +62,9 @@ class Guard:
 
     def folder_of(self, request: HttpRequest) -> str | None:
         """Return the last part of the path of the public address if a request is for this path without its final
-        slash. Relative addresses in the page would then be wrong. Return None for any other request.
+        slash; None for any other request.
+
+        The caller redirects the browser, because relative addresses in the page would be wrong without the slash.
         """
         if not self._public_path or request.target.partition("?")[0] != self._public_path:
             return None

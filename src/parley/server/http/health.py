@@ -20,7 +20,7 @@ LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
 
 Readiness = Literal["ok", "starting", "stopping", "store unavailable"]
-"""Whether the server can serve new clients: `ok`, or why it cannot."""
+"""The answer of `/readyz`: `ok` if the server can serve new clients, otherwise the reason why it cannot."""
 
 _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 

@@ -29,8 +29,8 @@ __all__ = ["JSON", "TOO_MANY", "UNAVAILABLE", "PostedMessage", "read_messages", 
 
 JSON: Final = {"Content-Type": "application/json"}
 RETRY_SECONDS: Final = "30"
-"""The time in seconds after which a client may repeat a request that was refused because the server is
-overloaded.
+"""The time in seconds after which a client may repeat a request that was refused because the server is overloaded,
+as the value of a header.
 """
 TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
 """The answer to a request that exceeds the rate of its principal."""
@@ -41,7 +41,9 @@ MAX_MESSAGES: Final = 1000
 MAX_ID_LENGTH: Final = 1024
 """The maximum length of a request id, in characters. Event ids contain the ids of requests that opened streams."""
 MAX_INITIALIZE_BYTES: Final = 64 * 1024
-"""The maximum size of an `initialize` request, in bytes. The session keeps its parameters."""
+"""The maximum size of an `initialize` request, in bytes. The limit exists because the session keeps the
+parameters.
+"""
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
 """The tools whose calls are answered by a stream, because they take a long time and send notifications."""
 
@@ -71,10 +73,10 @@ class PostedMessage(Struct, frozen=True):
     """The id of a request; None for a notification or an answer."""
     is_initialize: bool
     is_streamed: bool
-    """True if the message is answered with a stream of messages."""
+    """True if the message is a request that is answered with a stream of messages."""
     method: str = ""
     name: str = ""
-    """The `name`, the `uri` or the `taskId` in the parameters; empty if there is none."""
+    """The `name`, the `uri` or the `taskId` in the parameters, whichever the method has; empty if there is none."""
     version: Any = UNSET
     """The version in `_meta`; UNSET if there is none."""
     params: Raw | UnsetType = UNSET

@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeEndpoint:
-    """Accepts the links of other nodes. Only the token of the nodes is valid here, and it is valid nowhere else."""
+    """Accepts connections of other nodes. Only the shared token of the nodes is valid here, and it is valid nowhere
+    else.
+    """
 
     def __init__(
         self,
@@ -35,8 +37,9 @@ class NodeEndpoint:
         *,
         versions: Sequence[str],
     ) -> None:
-        """Create the endpoint. `authenticator` counts wrong tokens. `accept` gets a socket and the version of each
-        link. `versions` are the versions that this node knows, the newest first.
+        """Create the endpoint. `token` is the shared token of the nodes. `authenticator` counts wrong tokens.
+        `accept` gets the socket and the version of each accepted connection. `versions` are the versions that this
+        node supports, the newest first.
         """
         self._digest, self._authenticator, self._accept = token_digest(token), authenticator, accept
         self._versions = versions

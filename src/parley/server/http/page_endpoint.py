@@ -34,7 +34,8 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie, the longest that they allow. Most sign-ins end earlier.
+"""The time in seconds for which browsers keep the cookie. It is the longest time that they allow. Most sign-ins end
+earlier.
 """
 
 
@@ -43,7 +44,7 @@ class PageFiles(Protocol):
 
     @property
     def build(self) -> str:
-        """The hash of all files."""
+        """A hash of all files, which changes with every change to the page."""
         ...
 
     def answer(self, path: str, request: HttpRequest) -> HttpAnswer | None:
@@ -52,7 +53,7 @@ class PageFiles(Protocol):
 
 
 class PushSubscriptions(Protocol):
-    """The push messages that the server can send."""
+    """Push messages to browsers, as far as the endpoint needs them."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if the server cannot send push
@@ -80,7 +81,7 @@ _decoder: Final = msgspec.json.Decoder(_Credentials)
 
 
 class _SignedIn(Struct):
-    """The answer with the sign-in of the page."""
+    """The answer to a successful request to sign in."""
 
     name: str
     role: str
@@ -112,8 +113,9 @@ class PageEndpoint:
         return path in (SIGN_IN_PATH, PUSH_PATH)
 
     async def principal(self, request: HttpRequest, guard: Guard) -> Principal | None:
-        """Return the sender of a request with a cookie and a secret; None if they are missing or wrong, or if the
-        request does not come from the page.
+        """Return the principal that has signed in with the cookie and the secret of a request.
+
+        Return None if they are missing or wrong, or if the request does not come from the page.
         """
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 
@@ -187,9 +189,10 @@ class PageEndpoint:
 
 
 def _cookie(pair: str, request: HttpRequest, guard: Guard, *, seconds: int) -> str:
-    """Return the header that makes the browser keep a cookie for some seconds.
+    """Return a `Set-Cookie` header that makes the browser keep the cookie `pair` (`NAME=VALUE`) for some seconds.
 
-    Without `Path`, the browser sends the cookie only to the folder of this address, as the browser sees it.
+    Without the attribute `Path`, the browser sends the cookie only to the folder of this address, as the browser
+    sees it.
     """
     attributes = ["HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
     if (guard.own_origin(request) or "").startswith("https:"):

@@ -1,7 +1,7 @@
 """The messages of a session that belong to no request: events of streams, and requests of the server.
 
-They are sent on the GET stream that the client opened last. While the client has no GET stream, readers of
-conversations stay at their positions, and other messages are kept for the next GET stream.
+They are sent on the GET stream that the client opened last. While the client has no GET stream, events are not read
+from the logs, and other messages are kept for the next GET stream.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["PushOutbox"]
 
 MAX_STREAMS: Final = 4
 """The maximum number of GET streams of one session. When another stream is opened, the oldest is closed, because
-the client has probably lost it.
+the client has probably lost the connection.
 """
 MAX_FRAMES: Final = 256
-"""The maximum number of messages that are kept for the next GET stream. The oldest are discarded."""
+"""The maximum number of messages that are kept for the next GET stream. Beyond it, the oldest are discarded."""
 
 
 class PushOutbox:
@@ -30,14 +30,14 @@ class PushOutbox:
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
         """Create the outbox.
 
-        `on_lost` is called when the stream that carried the messages closes while another stream is open.
+        `on_lost` is called when the stream that carries the messages closes while another stream is open.
         """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake` when it is writable; None if there is no such stream."""
+        """The stream that will call `_wake` when it is writable; None if no stream will."""
         self.closed = False
 
     @property
@@ -55,10 +55,10 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """Send to a stream from now on, beginning with the messages that were kept. Return the kept messages.
+        """From now on, send messages to `stream`, beginning with those that were kept. Return the kept messages.
 
-        An older stream that is in the middle of a message is closed, and the message begins again on the new
-        stream.
+        If an older stream is in the middle of a message, that stream is closed and the message begins again on the
+        new stream.
         """
         if self.closed:
             stream.end()
@@ -127,7 +127,7 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """Wake the senders that are waiting for space, one after another, until the outbox is full."""
+        """Wake the senders that wait for space in the outbox, one after another, until the outbox is full."""
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

@@ -17,7 +17,9 @@ __all__ = ["JsonReply", "StreamReply", "first_of"]
 
 
 class JsonReply:
-    """Collects the answers to the requests of a POST. Notifications that belong to the requests are discarded."""
+    """Collects the answers to the requests of a POST for a JSON body. Notifications that belong to the requests are
+    discarded.
+    """
 
     notifications: Outbox = SILENT
 
@@ -35,7 +37,7 @@ class JsonReply:
         return SILENT
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        pass  # nothing is sent before the answer, so there is nothing to resume
+        pass  # nothing is sent before the answer, so the client can resume nothing
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:
@@ -108,7 +110,7 @@ class StreamReply:
 
 
 async def first_of(*waits: Coroutine[None, None, None]) -> None:
-    """Wait until one of several awaitables ends, and cancel the others."""
+    """Wait until one of several coroutines ends, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

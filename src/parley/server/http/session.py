@@ -36,7 +36,9 @@ class HttpSession:
     """The session of one client. The server core treats it as a connection that lasts as long as the session."""
 
     def __init__(self, principal: Principal, ids: EventIds, session_id: str | None = None) -> None:
-        """Create the session. `session_id` is the id of a session that continues after a restart of the server."""
+        """Create the session. `session_id` is the id of a session of an earlier server process; None for a new
+        session.
+        """
         self.id: Final = session_id or secrets.token_urlsafe(32)
         self.digest: Final = session_digest(self.id)
         self.ids: Final = ids
@@ -52,18 +54,19 @@ class HttpSession:
         self.is_changed = False
         """True if the state of the session has changed since it was last stored."""
         self.is_restoring = False
-        """True while the streams of an earlier server process are being opened one after another. The session is
-        not saved during this time. Otherwise, if the process were killed, the stored session would lack the streams
-        that were not open yet.
+        """True while the streams of a session of an earlier server process are being opened one after another.
+
+        The session is not stored during this time. Otherwise the stored session would lack the streams that are not
+        open yet if the process were killed.
         """
         self.opening: list[StreamState] = []
         """The streams that the client has requested and that are not open yet. They are stored with the session
         before they are opened.
         """
         self.saved_state: SessionState | None = None
-        """The state that the store contains; None if this is not known."""
+        """The state of the session in the store; None if this is not known."""
         self.stored_streams: set[ConversationId] = set()
-        """The conversations whose streams the store may contain."""
+        """The conversations with a stream that the stored session may contain."""
         self.saving: asyncio.Task[None] | None = None
         self.save_lock: Final = asyncio.Lock()
         """Held while the session is written to the store or removed from it."""
@@ -92,7 +95,7 @@ class HttpSession:
             self._requests -= 1
 
     def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
-        """Send the messages that belong to no request on a GET stream.
+        """Send messages that belong to no request on the GET stream `stream`.
 
         `positions` are the positions that the client names as received; None if it names none.
         """
@@ -101,7 +104,7 @@ class HttpSession:
         if positions is not None or had_stream:  # the server may not have noticed that an earlier stream was lost
             self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
             positions = positions or {}
-            # The notices about other streams come first, so later ids need not name these streams.
+            # The client gets notices about other streams first, so later event ids need not name these streams.
             self._cursors.restart({one: at for one, at in positions.items() if self.client.has_stream(one)})
             self.client.restart_streams(positions, received=kept)
 
@@ -125,7 +128,7 @@ class HttpSession:
         return reply
 
     async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue a call on another stream, after the part that the client has received."""
+        """Continue a call on another stream, beginning after the messages that the client has received."""
         if (lost := self._calls.get(cursor.request)) is not None:
             lost.close()
         reply = self.stream_reply(stream, [cursor.request])
@@ -139,12 +142,12 @@ class HttpSession:
             stream.end()
 
     async def saved(self) -> None:
-        """Wait until the changes to the session are stored."""
+        """Wait until all changes to the session so far are stored."""
         if self.saving is not None:
             await asyncio.shield(self.saving)
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the session ends. Messages arrive with POST requests, so nothing is read here."""
+        """Return when the session ends. Nothing is read here, because messages arrive with POST requests."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:
@@ -155,7 +158,7 @@ class HttpSession:
 
     @property
     def is_connected(self) -> bool:
-        """True if the session has begun. It may have ended in the meantime."""
+        """True if the session has begun, even if it has ended in the meantime."""
         return self._connected.is_set()
 
     async def wait_connected(self) -> None:

@@ -1,6 +1,6 @@
 """The part of an HTTP session that is stored, so that the session survives a restart of the server.
 
-The cursors of the streams are not stored, because the client names them with `Last-Event-ID`.
+The positions of the client in its streams are not stored, because the client sends them in `Last-Event-ID`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class SessionState(Struct, frozen=True, kw_only=True):
     log_level: LogLevel = "info"
     streams: tuple[StreamState, ...] = ()
     last_stream: int = 0
-    """The number of the stream that was opened last. An event id of an ended stream never names a later stream."""
+    """The number of the stream that was opened last. No number is used twice, so an event id of an ended stream
+    never names a later stream.
+    """
     resources: tuple[str, ...] = ()
     """The addresses of the resources to which the client has subscribed."""
     has_listed_resources: bool = False
@@ -54,5 +56,5 @@ def decode_state(data: bytes) -> SessionState | None:
 
 
 def session_digest(session_id: str) -> bytes:
-    """Return the key under which a session is stored. The session id itself is a secret of the client."""
+    """Return the digest under which a session is stored. The session id itself is a secret of the client."""
     return hashlib.sha256(session_id.encode(errors="surrogateescape")).digest()

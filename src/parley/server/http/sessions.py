@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
-"""The minimum time in seconds between two writes of the last use of a session."""
+"""The minimum time in seconds between two writes of the time when a session was last used."""
 MAX_STREAMS: Final = 600
 """The maximum number of streams of one session. Each event id names all streams of its session, and a client sends
 the id in a header, whose length is limited.
@@ -67,8 +67,8 @@ class HttpSessions:
     ) -> None:
         """Create an empty set of sessions.
 
-        `key` signs event ids. `most` is the maximum number of sessions. `idle_seconds` is the time for which a
-        session without requests and streams is kept. Without a `store`, sessions end with the server.
+        `key` signs event ids. `most` is the maximum number of sessions of the server. `idle_seconds` is the time
+        for which a session without requests and streams is kept. Without a `store`, sessions end with the server.
         `on_connected` is called when a session begins. `is_valid` returns whether the token of a principal is
         valid.
         """
@@ -88,7 +88,7 @@ class HttpSessions:
         return len(self._sessions)
 
     def apply(self, *, most: int, idle_seconds: float) -> None:
-        """Use new limits. Existing sessions stay, even if there are more than the new maximum `most`."""
+        """Use new limits. Existing sessions stay open even if there are more of them than `most`."""
         self._most, self._idle_seconds = most, idle_seconds
 
     async def create(self, principal: Principal) -> HttpSession:
@@ -150,7 +150,7 @@ class HttpSessions:
         return None
 
     def _forget(self, session: HttpSession) -> bool:
-        """End a session without a change to the store. Return whether the session had not ended before."""
+        """End a session in memory without changing the store. Return False if it had already ended."""
         is_known = self._sessions.pop(session.id, None) is not None
         session.end()
         return is_known
@@ -159,7 +159,7 @@ class HttpSessions:
         """Remove a session from the store, and then end it. Its turns continue.
 
         Raises:
-            SessionNotRemoved: the store failed. The session continues.
+            SessionNotRemoved: the store failed. The session is still open.
         """
         if self._stores:
             error = await asyncio.shield(self._start(self._remove_first(session)))
@@ -169,10 +169,10 @@ class HttpSessions:
             self.delete(session)
 
     async def save_ended_streams(self, session: HttpSession) -> None:
-        """Wait until no stream is stored that the client has ended.
+        """Wait until the stored session has no streams that the client has ended.
 
         Raises:
-            StreamEndNotSaved: the session cannot be saved. The server tries again later.
+            StreamEndNotSaved: the session cannot be stored. The server tries again later.
         """
         await session.saved()
         if not self._has_stored_end(session):
@@ -183,7 +183,7 @@ class HttpSessions:
             raise StreamEndNotSaved
 
     def _has_stored_end(self, session: HttpSession) -> bool:
-        """Return whether the store contains a stream that has ended."""
+        """Return whether the stored session may contain a stream that has ended."""
         if not self._stores or session.id not in self._sessions or session.client.session.has_left:
             return False
         opening = {stream.conversation for stream in session.opening}
@@ -228,7 +228,7 @@ class HttpSessions:
         await self._begin(session)
         session.is_restoring = True
         try:
-            with session.in_use():  # otherwise another session could replace the session, which has no streams yet
+            with session.in_use():  # otherwise another session could replace this one, which has no streams yet
                 await session.client.restore(
                     state.initialize,
                     log_level=state.log_level,
@@ -245,16 +245,17 @@ class HttpSessions:
             raise
         session.is_restoring = False
         session.saved_state, session.stored_streams = state, {stream.conversation for stream in state.streams}
-        return session if session.id in self._sessions else None  # its token may have been revoked meanwhile
+        # the token of the session may have been revoked meanwhile
+        return session if session.id in self._sessions else None
 
     @asynccontextmanager
     async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[None]:
-        """Save a session with a stream that is opened inside the context.
+        """Store a session together with a stream that the caller opens inside the context.
 
         Raises:
             TooManyStreams: the session has the maximum number of streams.
             ShuttingDown: the server is shutting down.
-            SessionNotSaved: the session cannot be saved.
+            SessionNotSaved: the session cannot be stored.
         """
         if self._store is None:
             yield
@@ -291,7 +292,9 @@ class HttpSessions:
             session.saving = None
 
     async def _save(self, session: HttpSession) -> VisibleError | None:
-        """Write the state of a session to the store, unless it is stored already. Return the error, if any."""
+        """Write the state of a session to the store, unless it is already there. Return the error if that fails;
+        None on success.
+        """
         assert self._store is not None
         async with session.save_lock:
             session.is_changed = False
@@ -305,7 +308,8 @@ class HttpSessions:
                 return None
             data = encode_state(state)
             if data is None:
-                if not session.opening:  # otherwise the store has the session without the streams that are refused
+                # otherwise the stored session contains no streams that have not been opened
+                if not session.opening:
                     client.outlives_server = False
                 return SessionNotSaved(f"its state has more than {MAX_STATE_BYTES} bytes")
             client.outlives_server = True
@@ -345,7 +349,9 @@ class HttpSessions:
             self._log.warning("a session cannot be removed from the store: %s", error)
 
     async def _remove_first(self, session: HttpSession) -> StoreError | None:
-        """Remove a session from the store and end it. If the store fails, return the error and change nothing."""
+        """Remove a session from the store, and then end it. Return None. If the store fails, change nothing and
+        return the error.
+        """
         assert self._store is not None
         async with session.save_lock:
             try:
@@ -358,7 +364,7 @@ class HttpSessions:
             return None
 
     async def _store_uses(self) -> None:
-        """Store the times when the sessions were last used, and remove expired sessions."""
+        """Store the times when the sessions were last used, and remove expired sessions from the store."""
         assert self._store is not None
         now = self._wall_clock()
         used = {
@@ -429,7 +435,9 @@ class HttpSessions:
         self.delete(min(idle, key=lambda one: one.idle_since))
 
     def _has_its_share(self, principal: Principal) -> bool:
-        """Return whether a principal has reached its limit, half of all sessions. An admin has no such limit."""
+        """Return whether a principal has half of all possible sessions, which is its limit. An admin has no such
+        limit.
+        """
         if principal.role is Role.ADMIN:
             return False
         return sum(one.principal.key == principal.key for one in self._sessions.values()) >= max(1, self._most // 2)

@@ -36,13 +36,13 @@ limited_log = LimitedLog(log)
 CODE_SECONDS: Final = 60.0
 """The time in seconds for which a one-time code is valid."""
 IDLE_SECONDS: Final = 30 * 86_400.0
-"""The time in seconds after which a sign-in ends that is not used."""
+"""The time in seconds after which an unused sign-in ends."""
 MAX_SIGN_INS: Final = 256
-"""The maximum number of sign-ins. When another is added, the one that was not used for the longest time ends."""
+"""The maximum number of sign-ins. Beyond it, the sign-in that has been unused for the longest time ends."""
 MAX_PER_TOKEN: Final = 16
-"""The maximum number of sign-ins with the same token, for the same reason."""
+"""The maximum number of sign-ins with the same token. Beyond it, the one unused for the longest time ends."""
 MAX_CODES: Final = 16
-"""The maximum number of unused codes. When another is created, the oldest becomes invalid."""
+"""The maximum number of unused codes. Beyond it, the oldest code becomes invalid."""
 SIGN_INS_PER_SECOND: Final = 1
 """The maximum rate of sign-ins with the same token, on average over ten seconds."""
 MAX_SECRET_CHARACTERS: Final = 256
@@ -71,13 +71,13 @@ class SignInStore(Protocol):
 
 
 class NewSignIn(NamedTuple):
-    """A new sign-in, with the two secrets that only the browser keeps."""
+    """A new sign-in with its two secrets, which only the browser keeps."""
 
     principal: Principal
     cookie: str
     """The cookie, in the form `NAME=VALUE`."""
     secret: str
-    """The value of the header."""
+    """The secret that the page sends in a header."""
 
 
 class SignIns:
@@ -86,14 +86,14 @@ class SignIns:
     def __init__(
         self, authenticator: Authenticator, store: SignInStore, *, now: Callable[[], float] = time.time
     ) -> None:
-        """Create an empty set. `authenticator` knows the tokens with which people sign in."""
+        """Create an object without sign-ins. `authenticator` finds the principals of tokens."""
         self._authenticator, self._store, self._now = authenticator, store, now
         self._sign_ins: dict[bytes, StoredSignIn] = {}
         self._used: dict[bytes, float] = {}
-        """The times of use that are not stored yet, by digest."""
+        """The times when sign-ins were last used that are not stored yet, by the digest of the sign-in."""
         self._signed_out: dict[bytes, float] = {}
-        """The sign-ins that have ended in this process, with the time of their end. A reload that began earlier
-        must not restore them.
+        """The sign-ins that this process has ended, by digest, each with the time of its end. A reload that began
+        before this time must not restore the sign-in.
         """
         self._reloading = asyncio.Lock()
         """Held during a reload. Otherwise a reload that read the store earlier could undo a subscription in memory.
@@ -186,7 +186,9 @@ class SignIns:
         return NewSignIn(_principal(stored, principal), f"{_COOKIE}{name}={value}", secret)
 
     async def _make_room(self, token: bytes) -> None:
-        """End the sign-ins that exceed a limit together with a new sign-in."""
+        """End sign-ins, the longest unused first, so that one more sign-in with the token `token` does not exceed
+        the limits.
+        """
         await self.reload()
         current = sorted(self._sign_ins.values(), key=lambda one: self._used.get(one.digest, one.used_at))
         of_token = [one for one in current if token and one.token == token]
@@ -211,7 +213,7 @@ class SignIns:
         return self._principal_of(stored)
 
     def is_current(self, principal: Principal) -> bool:
-        """Return whether the sign-in of a principal has not ended."""
+        """Return whether the sign-in of a principal is still valid."""
         return bytes.fromhex(principal.sign_in) in self._sign_ins
 
     def subscriptions(self) -> list[tuple[Principal, bytes]]:
@@ -262,7 +264,9 @@ class SignIns:
         return stored
 
     async def _load(self, digest: bytes) -> StoredSignIn | None:
-        """Return a sign-in that another server of the same store has created; None if there is none."""
+        """Return a sign-in that another server with the same store has created; None if the store has no such
+        sign-in.
+        """
         try:
             stored = await self._store.sign_in(digest)
         except StoreError as error:
@@ -286,7 +290,8 @@ class SignIns:
     # --- the store ---------------------------------------------------------------------
 
     async def reload(self) -> None:
-        """Load the sign-ins from the store, end those that were removed there, and remove outdated ones.
+        """Load the sign-ins from the store, end those that another process has removed, and remove outdated ones
+        from the store.
 
         Raises:
             StoreError: the store cannot be read or changed.
@@ -308,14 +313,14 @@ class SignIns:
         for digest in known - set(read):
             self._forget(digest)
         for digest, one in read.items():
-            if digest in self._sign_ins or digest not in known:  # it may have ended during the reload
+            if digest in self._sign_ins or digest not in known:  # the sign-in may have ended during the reload
                 self._sign_ins[digest] = one
         for digest, ended_at in tuple(self._signed_out.items()):
             if ended_at < began - REFRESH_SECONDS:
                 del self._signed_out[digest]
 
     async def keep_current(self) -> None:
-        """Load the sign-ins periodically, and store the times when they were used."""
+        """Load the sign-ins periodically, and store the times when they were last used."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):

@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply", "conversationStream"})
 STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
 NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
-"""The methods whose `name` or `uri` is also in a header."""
+"""The methods whose `name` or `uri` the client repeats in a header."""
 TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
-"""The methods whose `taskId` may also be in this header."""
+"""The methods whose `taskId` the client may repeat in the same header."""
 
 _STATUSES: Final = {
     METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -80,7 +80,7 @@ class StatelessRequests:
         on_ended: Callable[[], None] = lambda: None,
         is_valid: Callable[[Principal], bool] = lambda principal: True,
     ) -> None:
-        """Create the set of requests.
+        """Create an object without requests.
 
         `on_ended` is called when a request has ended. `is_valid` returns whether the token of a principal is valid.
         It is called again after the body of a request, which may arrive long after its token was checked.
@@ -97,7 +97,7 @@ class StatelessRequests:
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
         """Return whether a message belongs to version 2026-07-28.
 
-        The `_meta` of such a message names a version, or the HTTP header names this version.
+        It does if its `_meta` names any version, or if the HTTP header names this version.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)
@@ -175,7 +175,7 @@ class StatelessRequests:
 
 
 class _PostOutbox:
-    """The outbox of one request. It discards messages until the request has a stream.
+    """The outbox of one request. Messages are discarded as long as the request has no stream.
 
     After `close`, the client can still read what has already been sent.
     """
@@ -247,7 +247,9 @@ class _Post:
         await self._ended.wait()
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the request has ended. Its message comes from the body, so nothing is read here."""
+        """Return when the request has ended. Nothing is read here, because the message is the body of the
+        request.
+        """
         await self._ended.wait()
 
 
@@ -297,7 +299,7 @@ def _wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
 
 
 def _decoded(value: str) -> str | None:
-    """Return the value of a header, which may be encoded as Base64; None if the encoding is invalid."""
+    """Return the value of a header, decoded if it is Base64; None if the encoding is invalid."""
     value = value.strip()
     if not (value.startswith("=?base64?") and value.endswith("?=")):
         return value

@@ -1,7 +1,7 @@
 """The bearer tokens of the home directory in the memory of the server.
 
-They are loaded when the server starts, on `reload`, and every half minute. A token that another process created or
-removed is therefore effective soon, even if that process could not reach the server.
+They are loaded when the server starts, on `reload`, and every half minute. A change by another process therefore
+takes effect soon, even if that process could not notify the server.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class StoredTokens:
         self._tokens: dict[bytes, StoredToken] = {}
         self._principals: dict[bytes, Principal] = {}
         self._used: dict[bytes, float] = {}
-        """The times of use that are not stored yet, by digest."""
+        """The times when tokens were last used that are not stored yet, by the digest of the token."""
         self._wake = asyncio.Event()
         self._reloading = asyncio.Lock()
-        """Held during a reload. Otherwise a reload that read the store earlier could end later, and make a removed
-        token valid again.
+        """Held during a reload. Otherwise a reload that read the store earlier could finish later, and make a
+        removed token valid again.
         """
         self._looked_up_at = 0.0
         """The time of the last reload because of an unknown token."""
@@ -68,7 +68,7 @@ class StoredTokens:
         return len(self._principals)
 
     def find(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token; None for an unknown token.
+        """Return the principal of a token; None if no valid token has this digest.
 
         The call takes the same time for every unknown token.
         """
@@ -128,7 +128,7 @@ class StoredTokens:
                 do(principal)
 
     async def keep_current(self) -> None:
-        """Load the tokens periodically, and store the times when they were used."""
+        """Load the tokens periodically, and store the times when they were last used."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_to_reload()):

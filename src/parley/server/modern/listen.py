@@ -61,11 +61,11 @@ class _Listening:
     def __init__(self, call: Call, session: Session, server: ServerContext) -> None:
         self._call, self._session, self._server = call, session, server
         self._count = 0
-        """The number of addresses to which the request subscribes."""
+        """The number of resource addresses to which the request subscribes."""
         self._out = call.context.reply.notifications
         self._watches: list[tuple[CoalescedNotification, ResourceWatch]] = []
         self._due: list[Callable[[], None]] | None = []
-        """The notifications that are waiting for the acknowledgement; None after the acknowledgement."""
+        """The notifications that wait until the acknowledgement of the request has been sent; None after that."""
 
     async def begin(self, wanted: NotificationFilter) -> None:
         principal, conversations = self._call.context.principal, self._server.conversations
@@ -115,7 +115,7 @@ class _Listening:
         self._call.drop()
 
     def _end(self) -> None:
-        """Answer the request, because the server is shutting down."""
+        """Answer the request because the server is shutting down."""
         self.close()
         self._call.finished()
         if not self._call.closed:

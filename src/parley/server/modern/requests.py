@@ -33,7 +33,12 @@ def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
 
 
 def checked_meta(params: Raw | UnsetType) -> ModernMeta:
-    """Return the `_meta` of a request at protocol version 2026-07-28. Raise the same errors as `meta_of`."""
+    """Return the `_meta` of a request at protocol version 2026-07-28.
+
+    Raises:
+        InvalidParams: the `_meta` is incomplete.
+        UnsupportedVersion: the server does not support the version.
+    """
     try:
         meta = read_meta(params)
     except BadMeta as error:

@@ -1,5 +1,5 @@
-"""Completes the results at version 2026-07-28 with their type, the server's name and version, and the
-caching time.
+"""Completes the results at version 2026-07-28 with their type, the server's name and version, and the time for
+which clients may cache them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ResultType", "completed"]
 ResultType = Literal["complete", "input_required", "task"]
 
 STATIC_SECONDS: Final = 3600
-"""The caching time of results that depend only on the installed version, in seconds."""
+"""The time in seconds for which a client may cache results that depend only on the installed version."""
 
 _CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
     DiscoverResult.METHOD: (STATIC_SECONDS, "private"),
@@ -30,8 +30,8 @@ _CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
     ListResourcesParams.METHOD: (0, "private"),
     ReadResourceParams.METHOD: (0, "private"),
 }
-"""The caching time in seconds and the cache scope of a result, by method. The scope is private because the results
-depend on the principal.
+"""The time in seconds for which a client may cache a result, and the cache scope of the result, by method. The
+scope is private because the results depend on the principal.
 """
 
 _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
@@ -40,7 +40,9 @@ _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
 
 
 def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
-    """Add the members that version 2026-07-28 requires to an encoded result. The result must not have a `_meta`."""
+    """Add the members that version 2026-07-28 requires to an encoded result, and return the result. It must not
+    have a `_meta` yet.
+    """
     meta = _SERVER_INFO
     if method == ListenParams.METHOD:
         meta += b',"%b":%b' % (SUBSCRIPTION_ID.encode(), encode(request_id))

@@ -35,7 +35,9 @@ from parley.wire.mcp import CallToolParams
 __all__ = ["MAX_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
 
 MAX_ROUNDS: Final = 9
-"""The maximum number of approval requests for one call. The official clients give up at the tenth request."""
+"""The maximum number of approval requests for one call. The official client libraries give up at the tenth
+request.
+"""
 STATE_SECONDS: Final = 24 * 3600
 """The time in seconds within which an approval request can be answered by repeating the call."""
 LONG_BYTES: Final = 64 * 1024
@@ -46,7 +48,7 @@ class RoundState(Struct, frozen=True, array_like=True):
     """The state with which a call continues after its approval request has been answered."""
 
     principal: str
-    """The key of the principal that was asked."""
+    """The key of the principal that was asked for the approval."""
     request: bytes
     """The digest of the tool and its arguments."""
     expires: float
@@ -79,7 +81,9 @@ class RequestStates:
         return self._sealer.seal(_state_encoder.encode(state))
 
     def open(self, text: str) -> RoundState | None:
-        """Return the state in a sealed string; None if this server has not sealed it or the state has expired."""
+        """Return the state in a sealed string; None if the seal is not from this server or the state has
+        expired.
+        """
         if (content := self._sealer.open(text)) is None:
             return None
         try:
@@ -127,7 +131,8 @@ class Rounds:
     def __init__(
         self, states: RequestStates, params: CallToolParams, *, principal: Principal, features: Features
     ) -> None:
-        """Read the state of an earlier call from the parameters.
+        """Create the object, and read the state of the call that this call repeats from the parameters, if there is
+        one.
 
         Raises:
             InvalidParams: the state is forged, has expired, or belongs to another call.
@@ -145,10 +150,10 @@ class Rounds:
             self.previous = state
 
     async def settle(self, conversation: Conversation) -> None:
-        """Settle the approval with the client's answer.
+        """Settle the approval with the answer in the repeated call.
 
-        Without a valid answer, the approval stays open and the client is asked again. An approval that was settled
-        meanwhile does not change.
+        Without a valid answer, the approval stays open and the client is asked again. If the approval has been
+        settled in the meantime, the answer is ignored.
 
         Raises:
             RoleTooLow: the role of the principal is too low.
@@ -174,7 +179,9 @@ class Rounds:
             pass
 
     def _answer(self, approval_id: str) -> Message | None:
-        """Return the answer to an approval request; None if the answer is missing or does not fit the form."""
+        """Return the answer to an approval request; None if the call has no answer or the answer does not fit the
+        form.
+        """
         if (given := self._responses.get(approval_id)) is None:
             return None
         answer = Message(result=given)
@@ -190,7 +197,7 @@ class Rounds:
         request: str,
         before: Seq = START,
     ) -> bytes | None:
-        """Return the result that asks for an approval; None if the call has asked too often.
+        """Return the encoded result that asks for an approval; None if the call has reached `MAX_ROUNDS`.
 
         `seq` is the position of the last entry that the client has received, and `event_id` is the id of the turn.
         `request` is the id of the client's first request that concerned the conversation. `before` is the position

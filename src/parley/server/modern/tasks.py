@@ -41,7 +41,7 @@ _cancel_decoder: Final = msgspec.json.Decoder(CancelTaskParams)
 
 
 def wants_tasks(context: RequestContext) -> bool:
-    """Return whether the client declares the extension in this request."""
+    """Return whether the client declares the extension for tasks in this request."""
     return context.meta is not None and context.meta.capabilities.has_extension(TASKS_EXTENSION)
 
 
@@ -115,7 +115,7 @@ async def _with_details(task: TurnTask, context: RequestContext, request: Reques
     ended = task.ended(entry)
     if ended.status == "cancelled":
         return _modern(ended)
-    # An error result is also a result; `failed` is for calls without a result.
+    # An error result is a result as well; `failed` is for calls without a result.
     ended = msgspec.structs.replace(ended, status="completed")
     return _modern(ended, result=Raw(encode(await task.result(entry, context.features))))
 
@@ -136,7 +136,10 @@ def _input_request(task: TurnTask, approval: PendingApproval, context: RequestCo
 async def _answer(
     conversation: Conversation, approval_id: ApprovalId, answer: Message, context: RequestContext
 ) -> None:
-    """Settle the open approval. An answer to any other approval, or one that does not fit the form, is ignored."""
+    """Settle the open approval `approval_id` with an answer.
+
+    Nothing happens if another approval is open, or if the answer does not fit the form.
+    """
     approval = conversation.approvals.open
     if approval is None or approval.approval_id != approval_id or not has_known_decision(answer):
         return

@@ -1,4 +1,4 @@
-"""Builds the contents of resources from the end of the log, page by page. No content exceeds its size limit."""
+"""Builds the contents of resources from the newest entries of the log, page by page, up to a size limit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ __all__ = ["ResourceReader"]
 TRANSCRIPT_LENGTH: Final = 200_000
 """The maximum length of a transcript, in characters."""
 DOCUMENT_BYTES: Final = 1024 * 1024
-"""The maximum size of the events in a JSON document, in bytes, and the maximum length of a diff, in characters."""
+"""The maximum size of the events in a JSON document, in bytes. It is also the maximum length of a diff, in
+characters.
+"""
 LISTED: Final = 100
 """The maximum number of conversations in a list."""
 PAGE_ENTRIES: Final = 200
@@ -151,7 +153,7 @@ async def _last_diff(conversation: Conversation) -> str:
 
 
 async def _backwards(conversation: Conversation) -> AsyncIterator[Entry]:
-    """Yield the durable entries, beginning with the last."""
+    """Yield the durable entries of a conversation, the last one first."""
     before = Seq(conversation.log.durable + 1)
     while page := await conversation.read_before(before, limit=PAGE_ENTRIES, max_bytes=PAGE_BYTES):
         for entry in reversed(page):

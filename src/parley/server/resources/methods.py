@@ -47,7 +47,7 @@ from parley.wire.resources import (
 __all__ = ["resource_methods"]
 
 LIST_LIMIT: Final = 50
-"""The number of conversations on one page of the list."""
+"""The maximum number of conversations on one page of the list of resources."""
 
 _OVERVIEW: Final = (
     Resource(

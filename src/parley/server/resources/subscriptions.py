@@ -53,7 +53,7 @@ class ResourceSubscriptions:
     def __init__(self, session: Session, server: ServerContext) -> None:
         self._session, self._server = session, server
         self._subscribed: dict[str, tuple[CoalescedNotification, ResourceWatch | None]] = {}
-        """The subscriptions, by address. The watch of a subscription is None until watching has begun."""
+        """The subscriptions, by address. The watch of a subscription is None while it is being created."""
         self._list: tuple[CoalescedNotification, ListWatch] | None = None
 
     async def subscribe(self, uri: str, principal: Principal) -> None:
@@ -98,14 +98,15 @@ class ResourceSubscriptions:
 
     @property
     def has_listed(self) -> bool:
-        """True if the client is notified when the list of resources changes."""
+        """True if the client has listed the resources, and is therefore notified when the list changes."""
         return self._list is not None
 
     async def restore(self, uris: Iterable[str], principal: Principal, *, has_listed: bool) -> None:
         """Continue the subscriptions of an earlier server process. Resources that no longer exist or are damaged
         are left out.
 
-        `has_listed` is True if the client is notified when the list of resources changes.
+        `has_listed` is True if the client had listed the resources, and is therefore notified when the list
+        changes.
 
         Raises:
             StoreError: a resource cannot be read now.
@@ -159,7 +160,7 @@ class ResourceSubscriptions:
         self._session.on_reconnect(self, self._send_again)
 
     def _send_again(self) -> None:
-        """Notify the client about all subscribed resources, because it may have missed notifications."""
+        """Send a notification for every subscribed resource, because the client may have missed notifications."""
         for updated, _ in self._subscribed.values():
             updated.send()
         if self._list is not None:

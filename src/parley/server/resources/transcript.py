@@ -69,9 +69,9 @@ _STEPS: Final = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
 
 
 def transcript_head(*, title: str, facts: Iterable[str], is_complete: bool) -> str:
-    """Return the first lines of a transcript: the title and the `facts`.
+    """Return the first lines of a transcript: the title, and a line for each of the `facts` about the conversation.
 
-    If `is_complete` is false, a note says that the beginning of the conversation is left out.
+    If `is_complete` is false, a note says that the beginning of the conversation is missing.
     """
     lines = [f"# {one_line(title) or 'Conversation'}", "", *(f"- {one_line(fact)}" for fact in facts)]
     if not is_complete:
@@ -80,7 +80,7 @@ def transcript_head(*, title: str, facts: Iterable[str], is_complete: bool) -> s
 
 
 def section(entry: Entry) -> str | None:
-    """Return the section of an entry; None if a transcript does not show the entry."""
+    """Return the section of the transcript for an entry; None if the transcript does not show the entry."""
     if not entry.is_event or (decoder := _DECODERS.get(entry.type)) is None:
         return None
     if entry.size > LARGE_BYTES:
@@ -124,12 +124,12 @@ def _section(event: EventBase) -> str | None:
 
 
 def _by(principal: str | UnsetType) -> str:
-    """Return the principal in parentheses for a heading; empty for local clients."""
+    """Return the name of the principal in parentheses for a heading; empty for local clients."""
     return "" if principal is UNSET or principal == LOCAL.name else f" ({one_line(principal)})"
 
 
 def _words(content: tuple[InputItem, ...]) -> str:
-    """Return a message as text, with a line for each image and file."""
+    """Return the content of a message as text, with a line for each image and file."""
     parts: list[str] = []
     size = 0
     for item in content:

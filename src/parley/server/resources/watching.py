@@ -1,7 +1,7 @@
 """Detects changes to a resource, and notifies a client at a limited rate.
 
-A reader of the log detects changes to a conversation, so no polling is needed. While a client is not reading, the
-server stores only one flag for each resource that the client watches: whether a notification is due.
+A reader of the log detects changes to a conversation, so no polling is needed. For a client that does not read its
+connection, the server remembers only one flag per watched resource: whether a notification is due.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _DIFF: Final = event_type(TurnDiff)
 
 
 class CoalescedNotification:
-    """A notification that is sent after changes, at most once every `INTERVAL_SECONDS` and only while the client is
-    reading.
+    """A notification that is sent after changes, but at most once every `INTERVAL_SECONDS` and only while the
+    client reads its connection.
 
-    The last change is always followed by a notification.
+    A notification always follows the last change.
     """
 
     def __init__(self, out: Outbox, frame: bytes) -> None:
@@ -51,7 +51,7 @@ class CoalescedNotification:
             self._send_if_due()
 
     def close(self) -> None:
-        """Stop sending."""
+        """Stop sending the notification."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -96,9 +96,7 @@ async def watch_resource(
 
 
 class ListWatch:
-    """Watches the list of all conversations that a principal may see, and the list of the conversations that need
-    attention.
-    """
+    """Watches two lists: the conversations that a principal may see, and those of them that need attention."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ async def codex(call: ToolCall, args: PlainCodexArguments) -> None:
     if await resumed(call):
         return
     words = compact((TextItem(text=args.prompt),))
-    args = replace(args, prompt="")  # the prompt may be large, and the turn may take long
+    args = replace(args, prompt="")  # the prompt may be large and is no longer needed, and the turn may take long
     conversation = await open_conversation(call, args)
     if call.is_task:
         conversation.start_tool_servers()

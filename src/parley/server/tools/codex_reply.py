@@ -22,7 +22,7 @@ async def codex_reply(call: ToolCall, args: CodexReplyArguments) -> None:
     except ValueError:
         raise BadSessionId(args.thread_id) from None
     words = compact((TextItem(text=args.prompt),))
-    del args  # the prompt may be large, and the turn may take long
+    del args  # the prompt may be large and is no longer needed, and the turn may take long
     conversation = call.conversation_for_command(conversation_id)
     if call.is_task:
         await run_as_task(call, conversation, words)

@@ -16,7 +16,7 @@ async def continue_(call: ToolCall, args: ConversationArguments) -> None:
     def began(turn: LocalTurn | None) -> None:
         if turn is not None:
             call.session.note_turn(conversation, turn)
-        call.answer(typed_result(PlainOk()))  # the answer is sent before the first event of the turn
+        call.answer(typed_result(PlainOk()))  # the answer must be sent before the first event of the turn
 
     await conversation.continue_turn(
         principal=call.principal.ref, resolve=call.session.loader.choose, deadline=call.deadline, began=began

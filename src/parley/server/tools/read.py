@@ -1,4 +1,6 @@
-"""`conversationRead`: return events after or before a position, for clients that cannot receive notifications."""
+"""`conversationRead`: return events after or before a position. It is for clients that cannot receive
+notifications.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
     position = after
 
     async def read_more() -> None:
-        """Read until there are more entries than the limit, or the log ends."""
+        """Read until more entries than the limit have been found, or until the log ends."""
         nonlocal position
         while len(found) <= limit and (page := await conversation.read_after(position, limit=4 * (limit + 1))):
             found.extend(visible(page, hidden))
@@ -99,8 +101,9 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 async def _read_back(
     conversation: Conversation, before: Seq, limit: int, features: Features
 ) -> ConversationReadResult:
-    """Return the last events before a position. The number of events is limited to about `limit`, and their size to
-    about the size of a page of the log.
+    """Return the last events before a position.
+
+    There are about `limit` events at most, whose total size is about the size of a page of the log at most.
     """
     pages: list[list[PositionedEvent]] = []
     last = Seq(min(before - 1, conversation.log.durable))

@@ -36,7 +36,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
         )
     conversation = call.conversation_for_command(args.conversation_id)
     overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
-    if overrides.cwd is not None:  # another process may run the turn
+    if overrides.cwd is not None:  # another process may run the turn, with another working directory
         overrides = replace(overrides, cwd=call.session.loader.absolute(overrides.cwd))
     if overrides != SettingsOverrides() and call.principal.role < Role.ADMIN:
         current = (await call.conversation(args.conversation_id)).settings
@@ -54,8 +54,8 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
             call.call.drop()
             interrupt(turn)
             return
-        # The answer is sent before the first event of the turn: a client that waits for `task_started` after the
-        # answer must not miss it (docs/protocol.md#messages).
+        # The answer must be sent before the first event of the turn. A client that waits for `task_started` only
+        # after the answer would miss it otherwise (docs/protocol.md#messages).
         result = MessageAccepted(
             message_id=message.message_id if features.additions else UNSET,
             queued=message.is_queued if is_queued else UNSET,
@@ -85,7 +85,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """Keep an answered request cancellable until its turn ends or its client leaves."""
+    """Let the client cancel the answered call until the turn ends or the client leaves."""
 
     def finished(_: object) -> None:
         call.session.cancel_on_leave(call)

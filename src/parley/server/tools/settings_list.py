@@ -40,7 +40,8 @@ async def list_settings(call: ToolCall, args: SettingsListArguments) -> CallTool
 def _listed(principal: Principal, loader: Loader, current: Settings | None) -> SettingsListResult:
     """Return the settings that a principal may choose.
 
-    `current` are the settings of the conversation that the settings are for; None for a new conversation.
+    `current` are the settings of the conversation whose next message the settings are for; None for a new
+    conversation.
 
     Raises:
         ConfigError: the settings cannot be used.

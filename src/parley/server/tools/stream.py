@@ -26,8 +26,9 @@ from parley.wire.tools import ConversationStreamArguments, PlainConversationStre
 __all__ = ["stream"]
 
 LAST_BYTES: Final = 4 * 1024 * 1024
-"""The maximum size of a snapshot of the last events, in bytes. If the requested events are larger, the snapshot
-contains fewer of them. The size is limited because all events are read before the first byte is sent.
+"""The maximum size in bytes of a snapshot of the last events. If the requested number of events is larger than
+that, the snapshot contains fewer events. The size is limited because all events are read before the first byte is
+sent.
 """
 
 
