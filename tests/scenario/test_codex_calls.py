@@ -12,7 +12,7 @@ from kit.builders.events import agent_message, error, task_complete, task_starte
 from kit.builders.json import as_json
 from kit.builders.tools import offered
 from kit.clients.codex_calls import (
-    APIS,
+    EVERY_API,
     Assistant,
     CallSent,
     Output,
@@ -29,7 +29,7 @@ from kit.clients.codex_calls import (
     speaking,
     without_message_ids,
 )
-from kit.clients.messages import turn_value
+from kit.clients.messages import PATHS, turn_value
 from kit.clients.traces import SPENT, Trace, Turn, said, traces_for
 from kit.models.raw_provider import settings
 from kit.system.needs import SANDBOX
@@ -79,7 +79,7 @@ _BAD_TOOL_CALLS: Final = Trace(
     "model.cut-anywhere",
     "model.chat-ends",
 )
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_runs_of_calls_read_word_for_word(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api) as wire:
         for name, trace in {**traces_for(api, failing=False), "bad_tool_calls": _BAD_TOOL_CALLS}.items():
@@ -88,7 +88,7 @@ async def test_runs_of_calls_read_word_for_word(parley_model: ScriptedModel, api
 
 
 @pytest.mark.promises("plan.update")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_the_plan_tool_is_offered_to_the_model_where_the_call_includes_it(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -179,8 +179,8 @@ def _is_of(message: Any, request_id: int) -> bool:
 # --- requests to the model -----------------------------------------------------------------------
 
 
-@pytest.mark.promises("model.chat", "model.responses", "model.environment")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.promises("model.chat", "model.responses", "model.anthropic", "model.environment")
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_the_model_is_asked_with_exactly_this_body_and_these_headers(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -190,13 +190,13 @@ async def test_the_model_is_asked_with_exactly_this_body_and_these_headers(
 
     (request,) = parley_model.requests
     session = wire.sessions[0]
-    assert request.path == ("/v1/chat/completions" if api == "chat" else "/v1/responses")
+    assert request.path == (PATHS[api])
     assert request.headers == request_headers(api, request, model=parley_model, session=session)
     assert request.body == body(api, User("How are you, “Jürgen”? \U0001f642"), cwd=wire.work, session=session)
 
 
 @pytest.mark.promises("model.instructions")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_arguments_of_the_call_reach_the_model(parley_model: ScriptedModel, api: Api) -> None:
     config = {"model_reasoning_effort": "high", "model_supports_reasoning_summaries": True}
     async with speaking(parley_model, api=api) as wire:
@@ -206,7 +206,11 @@ async def test_arguments_of_the_call_reach_the_model(parley_model: ScriptedModel
         messages = await wire.answer(1)
 
     assert messages[:2] == configured(1, wire.sessions[0], "my-model")
-    thinking: dict[str, Any] = {} if api == "chat" else {"reasoning": {"effort": "high", "summary": "auto"}}
+    thinking: dict[Api, dict[str, Any]] = {
+        "chat": {},
+        "responses": {"reasoning": {"effort": "high", "summary": "auto"}},
+        "anthropic": {"output_config": {"effort": "high"}},
+    }
     assert [request.body for request in parley_model.requests] == [
         body(
             api,
@@ -215,7 +219,7 @@ async def test_arguments_of_the_call_reach_the_model(parley_model: ScriptedModel
             session=wire.sessions[0],
             model="my-model",
             instructions="Be brief.",
-            **thinking,
+            **thinking[api],
         )
     ]
 
@@ -280,7 +284,7 @@ async def test_a_reply_reads_the_same_wherever_the_network_cuts_it(
 
 
 @pytest.mark.promises("versions.full")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_client_of_the_full_version_also_gets_the_session_and_what_it_said(
     parley_model: ScriptedModel, api: Api
 ) -> None:

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from kit.clients.codex_calls import APIS, events_in, speaking
+from kit.clients.codex_calls import EVERY_API, events_in, speaking
 from parley.testing import Call, Data, Says, ScriptedModel
 from parley.testing.render import Api
 
 WHOLE: Final = Call("shell", {"command": ["touch", "whole"]}, "c1")
 HALF: Final = Call("shell", '{"command": ["touch", "half"]', "c2")
-CUT_BY: Final[dict[Api, str]] = {"chat": "length", "responses": "max_output_tokens"}
+CUT_BY: Final[dict[Api, str]] = {"chat": "length", "responses": "max_output_tokens", "anthropic": "max_tokens"}
 CUT_OFF_OUTPUT: Final = (
     "not run: the reply was cut off before the arguments of this call were complete ({}); make smaller calls"
 )
@@ -23,6 +23,8 @@ def _cut_off(api: Api) -> Data:
     """Return the step with which a provider reports that it truncated the reply."""
     if api == "chat":
         return Data('{"choices": [{"delta": {}, "finish_reason": "length"}]}')
+    if api == "anthropic":
+        return Data('{"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}')
     response = {"id": "r", "incomplete_details": {"reason": "max_output_tokens"}}
     return Data(json.dumps({"type": "response.incomplete", "response": response}))
 
@@ -34,6 +36,12 @@ def _calls_and_outputs(api: Api, body: Any) -> list[tuple[str, str]]:
             (item["call_id"], item.get("arguments", item.get("output")))
             for item in body["input"]
             if item["type"] in ("function_call", "function_call_output")
+        ]
+    if api == "anthropic":
+        blocks = [block for message in body["messages"] for block in message["content"]]
+        return [
+            *((block["id"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"),
+            *((block["tool_use_id"], block["content"]) for block in blocks if block["type"] == "tool_result"),
         ]
     found: list[tuple[str, str]] = []
     for message in body["messages"]:
@@ -48,7 +56,7 @@ def _notices(messages: list[Any]) -> list[str]:
 
 
 @pytest.mark.promises("model.cut-off")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_so(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -67,7 +75,7 @@ async def test_a_call_that_was_cut_off_is_not_run_and_the_model_reads_so(
 
 
 @pytest.mark.promises("model.cut-off")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_model_whose_calls_are_cut_off_again_and_again_ends_the_turn(
     parley_model: ScriptedModel, api: Api
 ) -> None:

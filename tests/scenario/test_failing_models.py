@@ -12,7 +12,7 @@ import pytest
 from kit.builders.events import background_event, error, task_complete, task_started
 from kit.clients import wire_client
 from kit.clients.codex_calls import (
-    APIS,
+    EVERY_API,
     User,
     answered,
     body,
@@ -25,6 +25,7 @@ from kit.clients.codex_calls import (
     speaking,
     without_delays,
 )
+from kit.clients.messages import PATHS
 from kit.clients.traces import REPEATING, RETRYING, said, traces_for
 from kit.system.frozen_time import frozen_time
 from parley.testing import HOLD, Data, ScriptedModel
@@ -41,7 +42,7 @@ FROM_ENVIRONMENT: Final = "environment-0123456789-token"
 @pytest.mark.promises(
     "failures.messages", "failures.at-once", "failures.usable", "codex.failed-turn", "turn.failed"
 )
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_failing_runs_read_word_for_word(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api) as wire:
         for name, trace in traces_for(api, failing=True).items():
@@ -50,7 +51,7 @@ async def test_failing_runs_read_word_for_word(parley_model: ScriptedModel, api:
 
 
 @pytest.mark.promises("failures.turns", "failures.requests", "failures.at-once")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 @pytest.mark.parametrize("options", [RETRYING, REPEATING], ids=["of the turn", "of a request"])
 async def test_retries_read_word_for_word(parley_model: ScriptedModel, api: Api, options: ServerOptions) -> None:
     asked = options.copy()
@@ -70,7 +71,7 @@ def _good_turn(api: Api) -> tuple[EventMsg, ...]:
 
 
 @pytest.mark.promises("failures.messages", "failures.usable")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -97,7 +98,7 @@ async def test_silence_in_mid_answer_ends_the_turn_and_not_the_session(
 
 
 @pytest.mark.promises("failures.messages")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_refused_connection_is_reported_with_the_address(parley_model: ScriptedModel, api: Api) -> None:
     with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
@@ -106,7 +107,7 @@ async def test_a_refused_connection_is_reported_with_the_address(parley_model: S
             wire.codex(1, "go", config={f"model_providers.{api}.base_url": base_url})
             messages = await wire.answer(1)
 
-    path = "chat/completions" if api == "chat" else "responses"
+    path = PATHS[api].removeprefix("/v1/")
     message = f"error sending request for url ({base_url}/{path}): Connection refused"
     assert messages == [
         *configured(1, wire.sessions[0]),
@@ -116,11 +117,11 @@ async def test_a_refused_connection_is_reported_with_the_address(parley_model: S
 
 
 @pytest.mark.promises("failures.connect")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_each_try_to_connect_again_is_announced_and_the_turn_continues_where_one_succeeds(
     parley_model: ScriptedModel, api: Api
 ) -> None:
-    path = "chat/completions" if api == "chat" else "responses"
+    path = PATHS[api].removeprefix("/v1/")
     with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -167,7 +168,7 @@ async def test_a_usage_limit_is_reported_at_once(parley_model: ScriptedModel) ->
 
 
 @pytest.mark.promises("failures.messages")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(parley_model: ScriptedModel, api: Api) -> None:
     parley_model.cuts("par", HOLD, how="reset")
     async with speaking(parley_model, api=api) as wire:
@@ -250,7 +251,7 @@ def _secretive(model: ScriptedModel, api: Api, *, retries: int = 0) -> str:
 
 @pytest.mark.child_process
 @pytest.mark.promises("model.keys")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(parley_model: ScriptedModel, api: Api) -> None:
     echo = json.dumps({"you": [KEY, STATIC, FROM_ENVIRONMENT, "Bearer " + KEY]})
     parley_model.says("Hello")
@@ -277,7 +278,7 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(parley_model
         assert secret not in log
     assert log != ""  # the server did log at this level
     request = parley_model.requests[0]
-    assert request.path == ("/v1/chat/completions?v=1" if api == "chat" else "/v1/responses?v=1")
+    assert request.path == (f"{PATHS[api]}?v=1")
     assert request.headers == {
         **request_headers(api, request, model=parley_model, session=wire.sessions[0]),
         "authorization": f"Bearer {KEY}",
@@ -288,7 +289,7 @@ async def test_keys_and_headers_go_to_the_provider_and_nowhere_else(parley_model
 
 
 @pytest.mark.promises("failures.messages", "failures.at-once")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_missing_api_key_is_reported_at_once_with_instructions(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -306,7 +307,7 @@ async def test_a_missing_api_key_is_reported_at_once_with_instructions(
 
 
 @pytest.mark.promises("model.keys")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_the_openai_key_is_not_sent_to_others(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api, env={"OPENAI_API_KEY": KEY}) as wire:
         wire.codex(1, "go")

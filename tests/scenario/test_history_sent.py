@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from kit.clients.codex_calls import (
-    APIS,
+    EVERY_API,
     AskedFor,
     Assistant,
     CallSent,
@@ -35,7 +35,7 @@ def _sent(model: ScriptedModel) -> list[object]:
 
 
 @pytest.mark.promises("model.history")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_three_turns_with_calls_between_are_sent_whole(parley_model: ScriptedModel, api: Api) -> None:
     parley_model.says(Call("look", '{"at": "one"}', "c1"))
     parley_model.says("First ", "answer")
@@ -57,7 +57,7 @@ async def test_three_turns_with_calls_between_are_sent_whole(parley_model: Scrip
     assert _sent(parley_model) == _bodies(wire, api, one, looked, two, three, again)
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_joined_input_comes_after_the_outputs_of_the_response_it_waited_for(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -80,22 +80,23 @@ async def test_joined_input_comes_after_the_outputs_of_the_response_it_waited_fo
         )
     ]
     first = (User("first"),)
-    if api == "chat":
-        second: tuple[AskedFor, ...] = (*first, Assistant("Looking."), *outputs, User("and this"))
+    if api != "responses":
+        joined = (User("and this"),) if api == "chat" else (User("and "), User("this"))
+        second: tuple[AskedFor, ...] = (*first, Assistant("Looking."), *outputs, *joined)
         assert _sent(parley_model) == _bodies(wire, api, first, second)
     else:
-        joined = {
+        message = {
             "type": "message",
             "id": None,
             "role": "user",
             "content": [{"type": "input_text", "text": "and "}, {"type": "input_text", "text": "this"}],
         }
         expected = body(api, *first, Assistant("Looking."), *outputs, cwd=wire.work, session=wire.sessions[0])
-        expected["input"].append(joined)
+        expected["input"].append(message)
         assert _sent(parley_model) == [*_bodies(wire, api, first), expected]
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_input_that_joins_while_the_last_words_are_said_is_answered_in_the_same_turn(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -123,7 +124,7 @@ LOOKED: Final = (
 
 
 @pytest.mark.promises("model.history", "failures.usable")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -139,7 +140,7 @@ async def test_after_a_failed_turn_all_that_was_complete_is_still_there(
 
 
 @pytest.mark.promises("failures.turns", "catchup.void")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_retry_sends_the_very_same_request_and_the_broken_text_is_not_kept(
     parley_model: ScriptedModel, api: Api
 ) -> None:
@@ -216,7 +217,7 @@ async def test_text_that_was_shown_and_never_declared_whole_is_kept_once(parley_
     )
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_several_texts_of_a_message_are_one_message(parley_model: ScriptedModel, api: Api) -> None:
     async with speaking(parley_model, api=api, version=FULL_VERSION) as wire:
         wire.call(1, "conversationCreate", {"prompt": "not used", "model": MODEL, "cwd": str(wire.work)})
@@ -230,6 +231,9 @@ async def test_several_texts_of_a_message_are_one_message(parley_model: Scripted
     if api == "responses":
         parts = [{"type": "input_text", "text": text} for text in ("First text", "Second text")]
         expected["input"][-1]["content"] = parts
+    if api == "anthropic":
+        texts = (User("First text"), User("Second text"))
+        expected = body(api, *texts, cwd=wire.work, session=conversation)
     assert _sent(parley_model) == [expected]
 
 
@@ -256,7 +260,7 @@ async def _streamed(wire: Wire) -> str:
 
 
 @pytest.mark.promises("send.parent")
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_branch_continues_from_its_parent_and_sees_nothing_that_came_after(
     parley_model: ScriptedModel, api: Api
 ) -> None:

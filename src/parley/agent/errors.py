@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.errors import ModelError
 
-__all__ = ["ReplyCutOff"]
+__all__ = ["ModelRefused", "ReplyCutOff"]
 
 
 class ReplyCutOff(ModelError):
@@ -16,3 +16,15 @@ class ReplyCutOff(ModelError):
     def __init__(self, reason: str, times: int) -> None:
         super().__init__(f"the model's reply was cut off in the middle of a call, {times} times in a row: {reason}")
         self.reason, self.times = reason, times
+
+
+class ModelRefused(ModelError):
+    """Raised when the model refuses a request by the rules of its provider."""
+
+    code = "model_refused"
+    worth_repeating = False
+
+    def __init__(self, explanation: str) -> None:
+        """Create the error. `explanation` begins with the category in parentheses, with a colon, or is empty."""
+        super().__init__(f"the model refused the request{explanation}")
+        self.explanation = explanation

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from parley.agent.compaction import TokenMeter, compact_if_needed
-from parley.agent.errors import ReplyCutOff
+from parley.agent.errors import ModelRefused, ReplyCutOff
 from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
 from parley.agent.retry import CONTENT_REFUSALS, is_overflow, request_retry, with_retries
@@ -92,7 +92,7 @@ async def run_turn(
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     last_message: str | None = None
-    overflows = cut_offs = 0
+    overflows = cut_offs = pauses = 0
     reached = await _run_calls(transcript.history.open_calls, transcript, tools, gate)
     if reached is not None:
         return await end_at_limit(reached, transcript, before_end)
@@ -116,6 +116,9 @@ async def run_turn(
                 transcript,
                 clock,
             )
+            if response.refused is not None:
+                response.items = [item for item in response.items if isinstance(item, MessageItem)]
+                raise ModelRefused(response.refused)
             cut_offs = cut_offs + 1 if response.cut_calls else 0
             if response.cut_by and cut_offs == CUT_OFFS:
                 response.items = [item for item in response.items if isinstance(item, MessageItem)]
@@ -132,7 +135,11 @@ async def run_turn(
             # Complete texts that were shown stay in the history; calls did not run and were not shown.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
-            spent = _cost(response, request, settings) if request and isinstance(error, ReplyCutOff) else ()
+            spent = (
+                _cost(response, request, settings)
+                if request and isinstance(error, ReplyCutOff | ModelRefused)
+                else ()
+            )
             entries = asked, *response.ended, *shown, *refused, *spent, *await _last(before_end)
             return await _end(
                 transcript, "failed", replace_surrogates(str(error)), entries=entries, code=error.code
@@ -142,7 +149,9 @@ async def run_turn(
             meter.reported(request, response.usage)
         cost = _cost(response, request, settings)
         entries = asked, *response.ended, *response.notice(), *response.records(), *cost
-        if not response.calls and len(transcript.history.waiting) == asked.inputs:  # no new input
+        pauses = pauses + 1 if response.is_paused else 0
+        is_last = not response.calls and (not response.is_paused or pauses > MAX_PAUSES)
+        if is_last and len(transcript.history.waiting) == asked.inputs:  # no new input
             if before_end is None:
                 return await _end(transcript, "done", entries=entries, last_message=last_message)
             await transcript.append(*entries)
@@ -228,6 +237,8 @@ make smaller calls"
 """The output that the model gets for a call that was received only in part."""
 CUT_OFFS: Final = 3
 """The number of consecutive responses, each truncated in the middle of a call, after which the turn fails."""
+MAX_PAUSES: Final = 20
+"""The maximum number of consecutive responses that the provider may pause. The turn ends after the next one."""
 OVERFLOWS: Final = 3
 """The maximum number of times in one turn that the history is compacted because a request was too long."""
 
@@ -250,6 +261,10 @@ class _Response:
         """The events of the response. They are appended to the log when the response has ended or failed."""
         self.cut_by: str | None = None
         """The reason why the provider truncated the response; None if the response is complete."""
+        self.refused: str | None = None
+        """The explanation of a refusal; None if the model did not refuse."""
+        self.is_paused = False
+        """True if the provider continues the response in the response to the next request."""
         self.cut_calls: list[CallItem] = []
         """Calls that were received only in part. They are not run."""
 
@@ -257,7 +272,8 @@ class _Response:
         """Discard the content of the response, because a retry starts a new response."""
         self.items.clear()
         self.ended.clear()
-        self.cut_by = None
+        self.cut_by = self.refused = None
+        self.is_paused = False
         self.cut_calls.clear()
 
     def cut(self, reason: str) -> None:
@@ -371,6 +387,7 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
             response.items.append(opaque)
         case ResponseDone(usage=usage, cut_by=cut_by):
             response.usage = usage
+            response.refused, response.is_paused = chunk.refused, chunk.is_paused
             seen = _left_unfinished(response, transcript)
             if cut_by is not None:
                 response.cut(cut_by)

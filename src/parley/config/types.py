@@ -59,6 +59,7 @@ __all__ = [
     "StoreTable",
     "StoreUrl",
     "Summary",
+    "Thinking",
     "ToolServer",
     "Webhook",
     "WebhookState",
@@ -83,8 +84,9 @@ McpFeatures = Literal["auto", "plain", "full"]
 WorkspaceMode = Literal["local", "shared", "git"]
 Inherit = Literal["safe", "all", "core", "none"]
 SandboxMode = Literal["read-only", "workspace-write", "danger-full-access"]
-WireApi = Literal["chat", "responses", "scripted"]
-Effort = Literal["minimal", "low", "medium", "high", "xhigh", "none"]
+WireApi = Literal["chat", "responses", "anthropic", "scripted"]
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max", "none"]
+Thinking = Literal["adaptive", "between_tools", "disabled"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 Retries = Annotated[int, integer(0, 100)]
@@ -447,8 +449,19 @@ class Profile(Struct, frozen=True, kw_only=True):
     model: str = "gpt-5"
     model_provider: str = "openai"
     approval_policy: ApprovalPolicy = "on-request"
-    model_reasoning_effort: Effort = "medium"
+    model_reasoning_effort: Effort | None = None
+    """The effort that the model spends on reasoning. None means `medium` for the Responses API, and the model's own
+    default for the Anthropic Messages API.
+    """
     model_reasoning_summary: Summary = "auto"
+    model_thinking: Thinking | None = None
+    """The mode of reasoning in the Anthropic Messages API; None means the model's own default."""
+    model_thinking_budget: Annotated[int, integer(1024, 2**31 - 1)] | None = None
+    """The maximum number of tokens for reasoning in the Anthropic Messages API, for models without adaptive
+    reasoning.
+    """
+    model_max_output_tokens: Count | None = None
+    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning."""
     disable_response_storage: bool = False
     experimental_instructions_file: str | None = None
 

@@ -32,6 +32,10 @@ def model_opener(*, http: Http, clock: Clock) -> OpenModel:
                 from parley.models.responses import ResponsesModel
 
                 return ResponsesModel(settings, conversation, http=http, clock=clock)
+            case "anthropic":
+                from parley.models.anthropic import AnthropicModel
+
+                return AnthropicModel(settings, http=http, clock=clock)
             case "scripted":
                 from parley.models.scripted import ScriptedModel
 

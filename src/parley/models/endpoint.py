@@ -26,10 +26,18 @@ from parley.wire.text import replace_surrogates
 
 __all__ = ["Decoder", "Endpoint", "origin_of"]
 
+MAX_DELAY_DIGITS: Final = 9
+
 MAX_RETRY_AFTER_SECONDS: Final = 60
 """The maximum pause, in seconds, that a provider can request before a retry. A longer pause is reduced to this
 value.
 """
+
+ANTHROPIC_TRANSIENT: Final = frozenset({408, 409})
+"""Further statuses after which a request to the Anthropic Messages API is repeated: a timeout and a conflict."""
+
+OVERLOADED: Final = 529
+"""The status of a request that Anthropic's service cannot accept at present."""
 
 TOKEN_COUNT_SECONDS: Final = 3.0
 """The maximum time, in seconds, to wait for the token counts after a complete response. They usually follow
@@ -166,7 +174,7 @@ class Endpoint:
                 return reply
             with closing(reply):
                 failure = await self._refusal(reply, who)
-            wait = _seconds(reply.retry_after, now=self._clock.now())
+            wait = _retry_delay(reply.headers, now=self._clock.now())
             reason = f"{reply.status} {who.hide_in(_phrase(reply))}"
         if attempt > self._provider.request_max_retries or not failure.worth_repeating:
             try:
@@ -180,6 +188,21 @@ class Endpoint:
             reason=replace_surrogates(reason),
         )
 
+    def _is_transient(self, reply: Reply) -> bool:
+        """Return whether the provider may accept a repeated request. In the Anthropic Messages API, the header
+        `x-should-retry` decides, as in Anthropic's own clients.
+        """
+        is_transient = reply.status == 429 or 500 <= reply.status < 600
+        if self._provider.wire_api != "anthropic":
+            return is_transient
+        match reply.headers.get("x-should-retry"):
+            case "true":
+                return True
+            case "false":
+                return False
+            case _:
+                return is_transient or reply.status in ANTHROPIC_TRANSIENT
+
     async def _refusal(self, reply: Reply, who: Credentials) -> ModelError:
         body = await reply.beginning()
         status, reason = reply.status, who.hide_in(_phrase(reply))
@@ -188,7 +211,7 @@ class Endpoint:
             return limit
         if status == 500 and is_responses:
             return HighDemand()
-        if status == 429 or 500 <= status < 600:
+        if self._is_transient(reply):
             return RetryLimitExceeded(status, reason)
         text = body.decode(errors="replace")
         return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
@@ -239,10 +262,22 @@ def _phrase(reply: Reply) -> str:
     """Return the standard reason phrase for the reply's status. The server's own phrase is used only for an unknown
     status, because some servers abbreviate or omit the phrase.
     """
+    if reply.status == OVERLOADED:
+        return "Overloaded"
     try:
         return HTTPStatus(reply.status).phrase
     except ValueError:
         return replace_surrogates(reply.reason) or "<unknown status code>"
+
+
+def _retry_delay(headers: Mapping[str, str], *, now: float) -> float | None:
+    """Return the number of seconds that the headers `retry-after-ms` or `retry-after` request; None if neither is
+    valid.
+    """
+    milliseconds = headers.get("retry-after-ms", "")
+    if milliseconds.isascii() and milliseconds.isdecimal():
+        return min(float(milliseconds[:MAX_DELAY_DIGITS]) / 1000, MAX_RETRY_AFTER_SECONDS)
+    return _seconds(headers.get("retry-after"), now=now)
 
 
 def _seconds(retry_after: str | None, *, now: float) -> float | None:

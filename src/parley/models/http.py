@@ -168,7 +168,7 @@ class Reply:
         self._response, self._idle_seconds = response, idle_seconds
         self.status = response.status
         self.reason = response.reason or ""
-        self.retry_after = response.headers.get("retry-after")
+        self.headers = response.headers
 
     async def read(self, *, within_seconds: float | None = None) -> bytes:
         """Return the bytes received since the last call. Wait if there are none; return no bytes at the end of the

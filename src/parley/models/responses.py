@@ -30,6 +30,8 @@ __all__ = ["ResponsesModel", "encode_responses"]
 REASONING_MODELS: Final = ("o3", "o4-mini", "codex-mini-latest", "gpt-5")
 """Name prefixes of models that support reasoning."""
 
+DEFAULT_EFFORT: Final = "medium"
+
 LOCAL_SHELL_MODEL: Final = "codex-mini-latest"
 """The name prefix of the models that have a built-in shell tool. Their requests contain that tool instead of the
 function `shell`.
@@ -95,7 +97,7 @@ def _reasoning(settings: Settings) -> dict[str, str] | None:
     supported = settings.model_supports_reasoning_summaries or family(settings.model).startswith(REASONING_MODELS)
     if not supported or settings.model_reasoning_effort == "none":
         return None
-    reasoning: dict[str, str] = {"effort": settings.model_reasoning_effort}
+    reasoning: dict[str, str] = {"effort": settings.model_reasoning_effort or DEFAULT_EFFORT}
     if settings.model_reasoning_summary != "none":
         reasoning["summary"] = settings.model_reasoning_summary
     return reasoning

@@ -1,4 +1,4 @@
-"""Converts token counts, which the two model APIs report under different names."""
+"""Converts token counts, which the model APIs report under different names."""
 
 from __future__ import annotations
 

@@ -114,6 +114,12 @@ class ResponseDone(Struct, frozen=True):
     """The reason why the provider cut off the response, such as `length`; None for a complete response. If the
     response was cut off, the arguments of its last call may be incomplete.
     """
+    refused: str | None = None
+    """The category and the explanation of a refusal, which may be empty; None if the model did not refuse. Calls in
+    a refusal must not run.
+    """
+    is_paused: bool = False
+    """True if the provider interrupted the response, and continues it in the response to the next request."""
 
 
 class Retrying(Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ __all__ = ["MODEL", "Home", "ServerOptions"]
 MODEL: Final = "scripted-model"
 """The name of the model that conversations use."""
 
-_APIS: Final[tuple[Api, ...]] = ("chat", "responses")
+_APIS: Final[tuple[Api, ...]] = ("chat", "responses", "anthropic")
 
 _FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
 """Prefixes of environment variables that would change the behaviour of a server under test."""

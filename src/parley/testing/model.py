@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from parley.testing.anthropic_requests import refused_by_anthropic
 from parley.testing.dialects import DIALECTS, DialectName, refused
 from parley.testing.render import Pause, Writer, render, writer_for
 from parley.testing.replies import Bulk, Cut, Ending, Failure, RawBody, Reply, Says
@@ -194,6 +195,8 @@ class ScriptedModel:
         dialect = DIALECTS[self.dialect]
         api = writer_for(request.api, wants_usage=bool(options.get("include_usage")), dialect=dialect)
         if request.api == "chat" and (refusal := refused(dialect, request.body)) is not None:
+            return await _send_failure(out, refusal)
+        if request.api == "anthropic" and (refusal := refused_by_anthropic(request.body)) is not None:
             return await _send_failure(out, refusal)
         reply = self._next_reply(request)
         match reply:

@@ -9,9 +9,19 @@ from parley.testing.dialects import DIALECTS, Dialect, details_of, signature_of
 from parley.testing.steps import Call, Data, Delay, Hold, Pieces, Reasoning, Step, Usage
 from parley.wire.jsonrpc import encode
 
-__all__ = ["Api", "ChatWriter", "Pause", "ResponsesWriter", "Writer", "event", "render", "writer_for"]
+__all__ = [
+    "AnthropicWriter",
+    "Api",
+    "ChatWriter",
+    "Pause",
+    "ResponsesWriter",
+    "Writer",
+    "event",
+    "render",
+    "writer_for",
+]
 
-Api: TypeAlias = Literal["chat", "responses"]
+Api: TypeAlias = Literal["chat", "responses", "anthropic"]
 Pause: TypeAlias = Literal[Hold.HOLD] | Delay
 
 
@@ -180,8 +190,85 @@ class ResponsesWriter:
         return f"{kind}_{self._items}"
 
 
+class AnthropicWriter:
+    """Writes a reply in the format of the Anthropic Messages API: content blocks with deltas, a stop reason with
+    the usage, and `message_stop`.
+    """
+
+    def __init__(self) -> None:
+        self._blocks = 0
+        self._has_text = False
+        """True while the current block is a text block."""
+        self._has_calls = False
+
+    def begin(self) -> Iterable[bytes]:
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        yield _typed("message_start", message={"id": "msg_1", "role": "assistant", "content": [], "usage": usage})
+        yield b'event: ping\ndata: {"type": "ping"}\n\n'
+
+    def text(self, delta: str) -> Iterable[bytes]:
+        if not self._has_text:
+            yield self._start({"type": "text", "text": ""})
+            self._has_text = True
+        yield self._delta({"type": "text_delta", "text": delta})
+
+    def reasoning(self, text: str) -> Iterable[bytes]:
+        yield from self._end_text()
+        yield self._start({"type": "thinking", "thinking": "", "signature": ""})
+        for piece in (text[: len(text) // 2], text[len(text) // 2 :]):
+            yield self._delta({"type": "thinking_delta", "thinking": piece})
+        yield self._delta({"type": "signature_delta", "signature": signature_of(text)})
+        yield self._stop()
+
+    def call(self, call: Call) -> Iterable[bytes]:
+        yield from self._end_text()
+        self._has_calls = True
+        yield self._start({"type": "tool_use", "id": call.call_id, "name": call.name, "input": {}})
+        arguments = _arguments(call)
+        for piece in ("", arguments[: len(arguments) // 2], arguments[len(arguments) // 2 :]):
+            yield self._delta({"type": "input_json_delta", "partial_json": piece})
+        yield self._stop()
+
+    def end(self, usage: Usage | None) -> Iterable[bytes]:
+        yield from self._end_text()
+        spent = usage or Usage()
+        tokens = {
+            "input_tokens": spent.input_tokens - spent.cached_input_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": spent.cached_input_tokens,
+            "output_tokens": spent.output_tokens,
+            "output_tokens_details": {"thinking_tokens": spent.reasoning_output_tokens},
+        }
+        reason = "tool_use" if self._has_calls else "end_turn"
+        yield _typed("message_delta", delta={"stop_reason": reason, "stop_sequence": None}, usage=tokens)
+        yield _typed("message_stop")
+
+    def _end_text(self) -> Iterable[bytes]:
+        if self._has_text:
+            self._has_text = False
+            yield self._stop()
+
+    def _start(self, block: dict[str, Any]) -> bytes:
+        return _typed("content_block_start", index=self._blocks, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _typed("content_block_delta", index=self._blocks, delta=delta)
+
+    def _stop(self) -> bytes:
+        self._blocks += 1
+        return _typed("content_block_stop", index=self._blocks - 1)
+
+
 def writer_for(api: Api, *, wants_usage: bool = False, dialect: Dialect = DIALECTS["openai"]) -> Writer:
-    return ChatWriter(wants_usage=wants_usage, dialect=dialect) if api == "chat" else ResponsesWriter()
+    match api:
+        case "chat":
+            return ChatWriter(wants_usage=wants_usage, dialect=dialect)
+        case "responses":
+            return ResponsesWriter()
+        case "anthropic":
+            return AnthropicWriter()
+        case _:
+            assert_never(api)
 
 
 def _arguments(call: Call) -> str:

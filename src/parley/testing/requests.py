@@ -12,7 +12,7 @@ from parley.testing.render import Api
 
 __all__ = ["RecordedRequest", "read_request"]
 
-_APIS: Final[dict[str, Api]] = {"/chat/completions": "chat", "/responses": "responses"}
+_APIS: Final[dict[str, Api]] = {"/chat/completions": "chat", "/responses": "responses", "/messages": "anthropic"}
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True):

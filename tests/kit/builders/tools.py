@@ -43,6 +43,9 @@ def offered(api: Api, chosen: Settings | None = None) -> list[Any]:
         {"name": spec.name, "description": spec.description, "strict": False, "parameters": spec.parameters}
         for spec in OpenTools(own_tools(context, NoCommands()), None).specs()
     ]
+    if api == "anthropic":
+        names = {"name": "name", "description": "description", "input_schema": "parameters"}
+        return [{name: function[ours] for name, ours in names.items()} for function in functions]
     if api == "chat":
         return [{"type": "function", "function": function} for function in functions]
     return [{"type": "function", **function} for function in functions]

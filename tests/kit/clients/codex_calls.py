@@ -12,9 +12,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Unpack
 
+import msgspec
+
 from kit.builders.json import as_json
 from kit.builders.tools import offered
-from kit.clients.messages import APIS, EITHER_API
+from kit.clients.messages import APIS, EITHER_API, EVERY_API
 from kit.clients.requests import initialize, request
 from parley.agent.instructions import BASE_INSTRUCTIONS
 from parley.testing import RawParley, RecordedRequest, ScriptedModel
@@ -28,6 +30,7 @@ from parley.wire.mcp import PLAIN_VERSION
 __all__ = [
     "APIS",
     "EITHER_API",
+    "EVERY_API",
     "AskedFor",
     "Assistant",
     "CallSent",
@@ -193,8 +196,8 @@ def interrupted(request_id: RequestId) -> Any:
 
 
 def shown(api: Api, *events: EventMsg) -> tuple[EventMsg, ...]:
-    """Return these events as one API causes them: only the Responses API reports token counts."""
-    return tuple(event for event in events if api == "responses" or not isinstance(event, TokenCount))
+    """Return these events as one API causes them: over Chat Completions, no token counts are requested."""
+    return tuple(event for event in events if api != "chat" or not isinstance(event, TokenCount))
 
 
 def without_delays(messages: Iterable[Any]) -> list[Any]:
@@ -258,7 +261,13 @@ AskedFor = User | Assistant | CallSent | Output
 
 def history(api: Api, *items: AskedFor) -> list[Any]:
     """Build the history in the format of one API."""
-    return _for_chat(*items) if api == "chat" else [_for_responses(item) for item in items]
+    match api:
+        case "chat":
+            return _for_chat(*items)
+        case "responses":
+            return [_for_responses(item) for item in items]
+        case "anthropic":
+            return _for_anthropic(*items)
 
 
 def _for_chat(*items: AskedFor) -> list[Any]:
@@ -285,6 +294,47 @@ def _for_chat(*items: AskedFor) -> list[Any]:
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
         before = item
     return messages
+
+
+def _for_anthropic(*items: AskedFor) -> list[Any]:
+    """Build messages whose roles alternate: one for each response, then one with the outputs and the next input."""
+    messages: list[dict[str, Any]] = []
+
+    def add(role: str, block: dict[str, Any]) -> None:
+        if not messages or messages[-1]["role"] != role:
+            messages.append({"role": role, "content": []})
+        messages[-1]["content"].append(block)
+
+    results: list[dict[str, Any]] = []
+    for item in items:
+        is_next = (isinstance(item, CallSent) and not item.same_response) or isinstance(item, User | Assistant)
+        if is_next:
+            for result in results:
+                add("user", result)
+            results.clear()
+        match item:
+            case User(text=text):
+                if text:  # the API refuses an empty text
+                    add("user", {"type": "text", "text": text})
+            case Assistant(text=text):
+                add("assistant", {"type": "text", "text": text})
+            case CallSent(call_id=call_id, name=name, arguments=arguments):
+                value = _input_of(arguments)
+                add("assistant", {"type": "tool_use", "id": call_id, "name": name, "input": value})
+            case Output(call_id=call_id, text=text):
+                results.append({"type": "tool_result", "tool_use_id": call_id, "content": text})
+    for result in results:
+        add("user", result)
+    return messages
+
+
+def _input_of(arguments: str) -> Any:
+    """Return the input of a call, which must be an object."""
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {"arguments": arguments}
 
 
 def _for_responses(item: AskedFor) -> dict[str, Any]:
@@ -317,6 +367,17 @@ def body(
     if notes is not None:
         context.append(User(f"<user_instructions>\n\n{notes}\n\n</user_instructions>"))
     said = history(api, *context, *items)
+    if api == "anthropic":
+        return {
+            "model": model,
+            "max_tokens": 32_000,
+            "system": instructions,
+            "messages": said,
+            "tools": offered(api),
+            "stream": True,
+            "cache_control": {"type": "ephemeral"},
+            **changes,
+        }
     if api == "chat":
         messages = [{"role": "system", "content": instructions}, *said]
         return {"model": model, "messages": messages, "stream": True, "tools": offered(api), **changes}
@@ -353,6 +414,8 @@ def request_headers(api: Api, request: RecordedRequest, *, model: ScriptedModel,
         "host": model.base_url.removeprefix("http://").removesuffix("/v1"),
         "user-agent": f"parley/{__version__}",
     }
+    if api == "anthropic":
+        headers["anthropic-version"] = "2023-06-01"
     if api == "responses":
         headers |= {"openai-beta": "responses=experimental", "originator": "codex_cli_rs", "session_id": session}
     return headers

@@ -13,6 +13,8 @@ __all__ = [
     "APIS",
     "CAPABILITIES",
     "EITHER_API",
+    "EVERY_API",
+    "PATHS",
     "TASK_STARTED",
     "TOKEN_COUNT",
     "agent_message",
@@ -34,8 +36,15 @@ __all__ = [
 ]
 
 APIS: Final[tuple[Api, ...]] = ("chat", "responses")
-EITHER_API: Final = ("chat", pytest.param("responses", marks=pytest.mark.long))
-"""Parameters for tests whose model only writes text. `make test` uses one API, and the long run uses both."""
+EVERY_API: Final[tuple[Api, ...]] = (*APIS, "anthropic")
+PATHS: Final[dict[Api, str]] = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "anthropic": "/v1/messages",
+}
+"""The path of a request to the scripted model, by API."""
+EITHER_API: Final = ("chat", *(pytest.param(api, marks=pytest.mark.long) for api in ("responses", "anthropic")))
+"""Parameters for tests whose model only writes text. `make test` uses one API, and the long run uses all."""
 
 CAPABILITIES: Final = {
     "tools": {},
@@ -88,7 +97,7 @@ def remains(api: Api, *texts: str) -> list[Any]:
     """Return the events of a turn without the deltas, as a client that reads after the end gets them."""
     events: list[Any] = [TASK_STARTED]
     for text in texts:
-        events += [agent_message(text), *([TOKEN_COUNT] if api == "responses" else [])]
+        events += [agent_message(text), *([TOKEN_COUNT] if api != "chat" else [])]
     return [*events, task_complete(texts[-1])]
 
 

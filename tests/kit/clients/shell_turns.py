@@ -135,7 +135,7 @@ def without_duration(event: Any) -> Any:
 
 def whole_turn(api: Api, *events: Any) -> list[Any]:
     """Build the events of a turn: a response with calls, their events, and a final response."""
-    tokens = [TOKEN_COUNT] if api == "responses" else []
+    tokens = [TOKEN_COUNT] if api != "chat" else []
     done = [delta("Done"), agent_message("Done"), *tokens, task_complete("Done")]
     return [TASK_STARTED, *events, *tokens, *done]
 

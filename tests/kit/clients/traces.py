@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from kit.builders.events import agent_message, background_event, error, task_complete, task_started, token_count
 from kit.clients.codex_calls import (
-    APIS,
+    EVERY_API,
     AskedFor,
     Assistant,
     CallSent,
@@ -60,7 +60,7 @@ class Trace(NamedTuple):
     turns: tuple[Turn, ...]
     requests: tuple[tuple[AskedFor, ...], ...]
     """The history in each request to the model, after the context."""
-    apis: tuple[Api, ...] = APIS
+    apis: tuple[Api, ...] = EVERY_API
     options: ServerOptions = ServerOptions()
     sessions: tuple[int, ...] = ()
     """The session of each request, if every turn is a `codex` call. By default there is one session, and all
@@ -123,7 +123,7 @@ GO: Final = User("go")
 AGAIN: Final = User("again")
 
 
-def _refused(status: int, message: str, apis: tuple[Api, ...] = APIS) -> Trace:
+def _refused(status: int, message: str, apis: tuple[Api, ...] = EVERY_API) -> Trace:
     """Build a run in which the model answers with an HTTP error, and the session continues with the next turn."""
     return Trace(
         replies=(Failure(status=status, body='{"error":{"message":"scripted failure"}}'), Says(("Later",))),
@@ -133,7 +133,7 @@ def _refused(status: int, message: str, apis: tuple[Api, ...] = APIS) -> Trace:
     )
 
 
-def _broken(reply: Reply, detail: str, *seen: str, apis: tuple[Api, ...] = APIS) -> Trace:
+def _broken(reply: Reply, detail: str, *seen: str, apis: tuple[Api, ...] = EVERY_API) -> Trace:
     """Build a run with an incomplete reply. The text of the reply is discarded, and the session continues."""
     message = f"stream disconnected before completion: {detail}"
     return Trace(

@@ -164,6 +164,23 @@ def responses_text(text: str) -> bytes:
 RESPONSES_END = responses_event("response.completed", response={"id": "resp_1"})
 
 
+def anthropic_event(kind: str, **fields: Any) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode({"type": kind, **fields}))
+
+
+def anthropic_text(text: str) -> bytes:
+    """Return a text block that has begun."""
+    begin = anthropic_event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    return begin + anthropic_event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+
+ANTHROPIC_END = (
+    anthropic_event("content_block_stop", index=0)
+    + anthropic_event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 2})
+    + anthropic_event("message_stop")
+)
+
+
 def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes: Any) -> Settings:
     """Return settings with a provider. Arguments that are not fields of `Settings` are fields of `Provider`."""
     known = {name: changes.pop(name) for name in Settings.__struct_fields__ if name in changes}
@@ -182,7 +199,7 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         base_instructions=None,
         developer_instructions="",
         compact_prompt="",
-        model_reasoning_effort="medium",
+        model_reasoning_effort=None,
         model_reasoning_summary="auto",
         model_supports_reasoning_summaries=False,
         show_raw_agent_reasoning=False,

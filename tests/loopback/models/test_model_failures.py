@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from kit.models.raw_provider import (
+    ANTHROPIC_END,
     CHAT_END,
     CHAT_STOP,
     REQUEST,
@@ -16,6 +17,7 @@ from kit.models.raw_provider import (
     Answer,
     Caller,
     Peer,
+    anthropic_text,
     chat_text,
     everything,
     plain,
@@ -32,17 +34,22 @@ from parley.errors import BadSetting, CannotConnect, ModelStreamBroken, Unexpect
 from parley.models.errors import ConnectionLost, HighDemand, RetryLimitExceeded, UsageLimitReached
 from parley.ports.model import Chunk, MessageDone, ResponseDone, Retrying, TextDelta
 
-BOTH: list[WireApi] = [api for api in get_args(WireApi) if api != "scripted"]
+EVERY_API: list[WireApi] = [api for api in get_args(WireApi) if api != "scripted"]
 
 WHOLE: dict[WireApi, Answer] = {
     "chat": streamed(chat_text("Done"), CHAT_STOP, CHAT_END),
     "responses": streamed(responses_text("Done"), RESPONSES_END),
+    "anthropic": streamed(anthropic_text("Done"), ANTHROPIC_END),
 }
 
-PARTIAL: dict[WireApi, bytes] = {"chat": chat_text("par"), "responses": responses_text("par")}
+PARTIAL: dict[WireApi, bytes] = {
+    "chat": chat_text("par"),
+    "responses": responses_text("par"),
+    "anthropic": anthropic_text("par"),
+}
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 @pytest.mark.parametrize("status", ["400 Bad Request", "401 Unauthorized", "302 Found"])
 async def test_a_permanent_refusal_is_reported_at_once_with_its_body(
     caller: Caller, api: WireApi, status: str
@@ -68,7 +75,7 @@ async def test_a_redirect_is_not_followed(caller: Caller) -> None:
     assert elsewhere.asked == []
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
 async def test_a_transient_refusal_is_retried_and_then_reported(caller: Caller, api: WireApi, status: str) -> None:
     async with Peer(plain(status, b"busy")) as peer:
@@ -90,7 +97,7 @@ async def test_500_of_the_responses_api_is_called_high_demand(caller: Caller) ->
             await caller.ask(peer, "chat")
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_try_that_is_accepted_ends_the_repetitions(caller: Caller, api: WireApi) -> None:
     async with Peer(plain("500 Internal Server Error"), plain("429 Too Many Requests"), WHOLE[api]) as peer:
         chunks = await caller.ask(peer, api, request_max_retries=2)
@@ -118,6 +125,33 @@ async def test_the_provider_says_how_long_to_wait(caller: Caller, retry_after: s
         await caller.ask(peer, request_max_retries=1)
 
     assert caller.clock.slept == [seconds]
+
+
+@pytest.mark.promises("failures.requests")
+@pytest.mark.parametrize(
+    ("status", "headers", "slept"),
+    [
+        ("408 Request Timeout", ["retry-after-ms: 1500", "retry-after: 9"], [1.5]),
+        ("409 Conflict", ["retry-after: 2"], [2]),
+        ("529 ", ["retry-after-ms: nonsense", "retry-after: 3"], [3]),
+        ("400 Bad Request", ["x-should-retry: true", "retry-after: 1"], [1]),
+        ("503 Service Unavailable", ["x-should-retry: false"], None),
+        ("404 Not Found", [], None),
+    ],
+)
+async def test_the_anthropic_api_states_whether_and_when_to_retry(
+    caller: Caller, status: str, headers: list[str], slept: list[float] | None
+) -> None:
+    async with Peer(plain(status, b"busy", headers=headers), WHOLE["anthropic"]) as peer:
+        if slept is None:
+            with pytest.raises(UnexpectedStatus):
+                await caller.ask(peer, "anthropic", request_max_retries=1)
+        else:
+            chunks = await caller.ask(peer, "anthropic", request_max_retries=1)
+            assert isinstance(chunks[0], Retrying)
+            assert chunks[0].reason == ("529 Overloaded" if status.startswith("529") else status)
+
+    assert caller.clock.slept == (slept or [])
 
 
 @pytest.mark.parametrize(
@@ -148,11 +182,11 @@ async def test_other_bodies_of_a_429_are_no_usage_limit(caller: Caller, body: by
             await caller.ask(peer, "responses")
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_a_refused_connection_names_the_address_and_no_secret(caller: Caller, api: WireApi) -> None:
     async with Peer(WHOLE[api]) as peer:
         port = peer.port
-    path = {"chat": "chat/completions", "responses": "responses"}[api]
+    path = {"chat": "chat/completions", "responses": "responses", "anthropic": "messages"}[api]
 
     with pytest.raises(CannotConnect) as failed:
         await everything(
@@ -207,7 +241,7 @@ async def test_an_answer_that_is_not_http_is_a_lost_connection(caller: Caller) -
             await caller.ask(peer)
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 @pytest.mark.parametrize("then", ["close", "reset"])
 async def test_a_body_that_breaks_off_is_a_disconnected_stream(caller: Caller, api: WireApi, then: str) -> None:
     cut = streamed(PARTIAL[api], whole=False, then="close" if then == "close" else "reset")
@@ -232,7 +266,7 @@ async def test_chunks_before_the_truncation_were_yielded(caller: Caller) -> None
     assert first == [TextDelta("par")]
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(streamed(PARTIAL[api], whole=False, then="hang")) as peer:
         with frozen_time():
@@ -245,7 +279,7 @@ async def test_silence_in_mid_answer_is_an_idle_timeout(caller: Caller, api: Wir
     assert str(silent.value) == "stream disconnected before completion: idle timeout waiting for SSE"
 
 
-@pytest.mark.parametrize("api", BOTH)
+@pytest.mark.parametrize("api", EVERY_API)
 async def test_silence_instead_of_an_answer_is_an_idle_timeout(caller: Caller, api: WireApi) -> None:
     async with Peer(Answer(b"", "hang")) as peer:
         with frozen_time():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kit.models.raw_provider import (
+    ANTHROPIC_END,
     CHAT_END,
     CHAT_STOP,
     RESPONSES_END,
@@ -30,6 +31,7 @@ KEY = "sk-of-the-user-0123456789"
 WHOLE: dict[WireApi, Answer] = {
     "chat": streamed(chat_text("Done"), CHAT_STOP, CHAT_END),
     "responses": streamed(RESPONSES_END),
+    "anthropic": streamed(ANTHROPIC_END),
 }
 
 
@@ -40,7 +42,7 @@ async def authorization(caller: Caller, wire_api: WireApi = "chat", **changes: A
     return peer.asked[0].headers.get("authorization")
 
 
-@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
 async def test_a_key_from_the_environment_is_a_bearer_token(caller: Caller, api: WireApi) -> None:
     caller.environ["MOCK_KEY"] = f"{KEY}\n"
 
@@ -68,7 +70,7 @@ async def test_a_missing_key_is_reported_at_once_with_instructions(caller: Calle
     assert peer.asked == []
 
 
-@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
 async def test_the_openai_key_is_for_openai_alone(caller: Caller, api: WireApi, tmp_path: Path) -> None:
     (tmp_path / "auth.json").write_text(f'{{"OPENAI_API_KEY": "{KEY}"}}')
     caller.environ["OPENAI_API_KEY"] = KEY
@@ -154,7 +156,7 @@ async def test_a_key_that_is_cut_off_with_the_body_is_not_shown_in_part(caller: 
 
 
 @pytest.mark.promises("failures.no-response", "model.keys")
-@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("api", ["chat", "responses", "anthropic"])
 @pytest.mark.parametrize("before", [0, 190, 4090])
 async def test_a_body_without_a_response_is_shown_without_the_key(
     caller: Caller, api: WireApi, before: int

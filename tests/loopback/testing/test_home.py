@@ -17,7 +17,7 @@ def model() -> ScriptedModel:
     return ScriptedModel(port=1234)
 
 
-def test_the_settings_point_both_apis_at_the_model(model: ScriptedModel, tmp_path: Path) -> None:
+def test_the_settings_point_every_api_at_the_model(model: ScriptedModel, tmp_path: Path) -> None:
     home = Home(model, home=tmp_path / "home", api="responses", stream_max_retries=2)
     home.open()
     home.close()
@@ -36,7 +36,7 @@ def test_the_settings_point_both_apis_at_the_model(model: ScriptedModel, tmp_pat
         "model_provider": "responses",
         "approval_policy": "never",
         "sandbox_mode": "danger-full-access",
-        "model_providers": {"chat": provider("chat"), "responses": provider("responses")},
+        "model_providers": {name: provider(name) for name in ("chat", "responses", "anthropic")},
     }
 
 

@@ -67,7 +67,7 @@ from unit.config.home import Home
         (
             'model_reasoning_effort = "huge"',
             "`model_reasoning_effort`: unknown variant `huge`, "
-            "expected one of `minimal`, `low`, `medium`, `high`, `xhigh`, `none`",
+            "expected one of `minimal`, `low`, `medium`, `high`, `xhigh`, `max`, `none`",
         ),
         (
             'model_reasoning_summary = "long"',
@@ -170,7 +170,7 @@ from unit.config.home import Home
         (
             'model_providers."my x".wire_api = "smoke"',
             '`model_providers."my x".wire_api`: unknown variant `smoke`, '
-            "expected one of `chat`, `responses`, `scripted`",
+            "expected one of `chat`, `responses`, `anthropic`, `scripted`",
         ),
         (
             "model_providers.x.http_headers.a = 1",

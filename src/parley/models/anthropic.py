@@ -1,0 +1,264 @@
+"""Sends requests to the Anthropic Messages API. `anthropic_reply.py` decodes the replies."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Final, assert_never
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw, Struct
+
+from parley.config.types import Provider, Settings
+from parley.conversation.history import HistoryItem, OutputItem, UserItem
+from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
+from parley.models.anthropic_reply import THINKING, AnthropicDecoder
+from parley.models.content import flaw_of, is_pdf, left_out, refusal, text_in
+from parley.models.endpoint import Endpoint, origin_of
+from parley.models.http import Http
+from parley.models.parts import encode_body, parts_of
+from parley.models.payloads import read_payload
+from parley.ports.clock import Clock
+from parley.ports.model import Chunk, ModelRequest, ToolSpec
+from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem
+
+__all__ = ["AnthropicModel", "encode_anthropic"]
+
+HOST: Final = "api.anthropic.com"
+NEWEST_VERSION: Final = "2026-10-21"
+"""The version of the API that Anthropic's own service speaks."""
+COMMON_VERSION: Final = "2023-06-01"
+"""The version that all other services speak."""
+
+DEFAULT_MAX_OUTPUT_TOKENS: Final = 32_000
+"""The maximum size of a reply if the settings contain none. The API requires a number, and refuses a number that is
+larger than the model allows.
+"""
+
+EFFORTS: Final = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "max",
+}
+"""The values of `effort`, keyed by `model_reasoning_effort`. `none` is missing, because it sends no effort."""
+
+_IMAGE: Final = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,", re.IGNORECASE)
+_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_ID_DIGITS: Final = 24
+
+
+class AnthropicModel:
+    """A model that is accessed through `/v1/messages`."""
+
+    def __init__(self, settings: Settings, *, http: Http, clock: Clock) -> None:
+        self._settings = settings
+        self._origin = f"{origin_of(settings.provider)} {settings.model}"
+        path = urlsplit(settings.provider.base_url or "").path.rstrip("/")
+        self._endpoint = Endpoint(
+            settings,
+            "/messages" if path.endswith("/v1") else "/v1/messages",  # base URLs are used with and without `/v1`
+            headers={"anthropic-version": _version(settings.provider)},
+            http=http,
+            clock=clock,
+        )
+        self.max_retries = settings.provider.stream_max_retries
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        body = encode_anthropic(request, self._settings, to=self._origin)
+        return self._endpoint.stream(body, AnthropicDecoder(by=self._origin, limits=self._settings.provider))
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        if flaw := flaw_of(item):
+            return flaw
+        match item:
+            case ImageItem(file_id=str()) | FileItem(file_id=str()):
+                return refusal(item, api="anthropic")
+            case ImageItem(image_url=str(url)) if url[:5].lower() == "data:" and not _IMAGE.match(url):
+                return f"{refusal(item, api='anthropic')}, which takes only JPEG, PNG, GIF and WebP in base64"
+            case FileItem(file_data=str(data)) if not is_pdf(data) and text_in(data) is None:
+                return f"{refusal(item, api='anthropic')}, which takes only text and PDF"
+            case _:
+                return None
+
+
+def _version(provider: Provider) -> str:
+    return NEWEST_VERSION if urlsplit(provider.base_url or "").hostname == HOST else COMMON_VERSION
+
+
+# --- the request -----------------------------------------------------------------------
+
+
+def encode_anthropic(request: ModelRequest, settings: Settings, *, to: str) -> bytes:
+    """Return the body of a request (see "requests to the model" in docs/protocol.md).
+
+    `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
+    """
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "max_tokens": settings.model_max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
+        "messages": _messages(request, to=to),
+        "stream": True,
+        "cache_control": {"type": "ephemeral"},
+    }
+    if system := "\n\n".join(filter(None, (request.instructions, request.developer_instructions))):
+        body["system"] = system
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    if settings.model_thinking_budget is not None:
+        body["thinking"] = {"type": "enabled", "budget_tokens": settings.model_thinking_budget}
+    elif settings.model_thinking is not None:
+        body["thinking"] = {"type": settings.model_thinking}
+    if effort := EFFORTS.get(settings.model_reasoning_effort or ""):
+        body["output_config"] = {"effort": effort}
+    return encode_body(body)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+
+
+class _Messages:
+    """The messages of a request: the roles alternate, and each response is one assistant message."""
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._spoken: list[Any] = []
+        """The blocks of the current response."""
+        self._calls: set[str] = set()
+        self._outputs: list[Any] = []
+        self._result: dict[str, Any] | None = None
+        """The last block of the messages, if it is the output of the only call of a response."""
+
+    def ends_before(self, item: HistoryItem) -> bool:
+        """Return whether an item begins the next response, in a history that does not record it."""
+        return isinstance(item, UserItem) or (isinstance(item, CallItem) and item.call_id in self._calls)
+
+    def add(self, item: HistoryItem, *, to: str) -> None:
+        match item:
+            case UserItem(content=content):
+                self._add("user", _content(content), is_image=all(isinstance(one, ImageItem) for one in content))
+            case MessageItem(text=text):
+                if text and not text.isspace():
+                    self._spoken.append({"type": "text", "text": text})
+            case OpaqueItem(verbatim=verbatim, by=by):
+                if by == to:
+                    self._spoken.append(verbatim)
+            case CallItem(call_id=call_id):
+                self._calls.add(call_id)
+                self._spoken.append(_call(item))
+            case OutputItem(call_id=call_id, output=output):
+                self._outputs.append({"type": "tool_result", "tool_use_id": _call_id(call_id), "content": output})
+            case MessageFields():
+                pass  # reasoning of Chat Completions
+            case _:
+                assert_never(item)
+
+    def end_response(self) -> None:
+        """Add the current response, and then the outputs of its calls, which begin the next user message."""
+        spoken, outputs = self._spoken, self._outputs
+        self._spoken, self._outputs, self._calls = [], [], set()
+        while spoken and isinstance(spoken[-1], Raw) and _is_thinking(spoken[-1]):
+            spoken.pop()  # a message that ends with reasoning is refused
+        self._add("assistant", spoken)
+        self._add("user", outputs)
+        self._result = outputs[0] if len(outputs) == 1 else None
+
+    def _add(self, role: str, content: list[Any], *, is_image: bool = False) -> None:
+        """Add blocks to the last message if it has the same role, else begin a message. Images that directly follow
+        the output of the only call of a response become a part of that output.
+        """
+        if not content:
+            return
+        result, self._result = self._result, None
+        if result is not None and is_image:
+            text = result["content"]
+            result["content"] = [*([{"type": "text", "text": text}] if text.strip() else ()), *content]
+        elif self.messages and self.messages[-1]["role"] == role:
+            self.messages[-1]["content"] += content
+        else:
+            self.messages.append({"role": role, "content": content})
+
+
+def _messages(request: ModelRequest, *, to: str) -> list[dict[str, Any]]:
+    messages = _Messages()
+    for text in request.context:
+        messages.add(UserItem((TextItem(text=text),)), to=to)
+    breaks = frozenset(request.breaks)
+    for place, item in enumerate(request.history):
+        if place in breaks or messages.ends_before(item):
+            messages.end_response()
+        messages.add(item, to=to)
+    messages.end_response()
+    return messages.messages
+
+
+class _Kind(Struct, frozen=True):
+    type: str
+
+
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+def _is_thinking(block: Raw) -> bool:
+    kind = read_payload(_KIND, block)
+    return kind is not None and kind.type in THINKING
+
+
+def _call(item: CallItem) -> dict[str, Any]:
+    """Return a call. Its input must be an object, so other arguments of a model are wrapped in one."""
+    encoded = item.arguments.encode("utf-8", "replace")
+    is_object = read_payload(_OBJECT, encoded) is not None
+    value: Any = Raw(encoded) if is_object else {"arguments": item.arguments}
+    return {"type": "tool_use", "id": _call_id(item.call_id), "name": item.name, "input": value}
+
+
+def _call_id(call_id: str) -> str:
+    """Return the id of a call in the alphabet of the API. Ids of other APIs may contain other characters."""
+    if _ID.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_DIGITS]}"
+
+
+def _content(content: tuple[InputItem, ...]) -> list[Any]:
+    """Return the blocks of a user message. Texts of white space are left out, because the API refuses them."""
+    return parts_of(tuple(item for item in content if not _is_blank(item)), _part)
+
+
+def _is_blank(item: InputItem) -> bool:
+    return isinstance(item, TextItem) and not isinstance(item, LongTextItem) and not item.text.strip()
+
+
+class _TextBlock(Struct, frozen=True, tag_field="type", tag="text", gc=False):
+    """A text block of a message. It is not a dict, because a dict would take several times the memory and a message
+    may have very many blocks.
+    """
+
+    text: str | Raw
+
+
+def _part(item: InputItem) -> dict[str, Any] | _TextBlock:
+    match item:
+        case LongTextItem(encoded=encoded):
+            return _TextBlock(encoded)
+        case TextItem(text=text):
+            return _TextBlock(text)
+        case ImageItem(image_url=str(url)) if (found := _IMAGE.match(url)) is not None:
+            source = {"type": "base64", "media_type": found[1].lower(), "data": url[found.end() :]}
+            return {"type": "image", "source": source}
+        case ImageItem(image_url=str(url)) if url[:5].lower() != "data:":
+            return {"type": "image", "source": {"type": "url", "url": url}}
+        case FileItem(file_data=str(data), filename=str(filename)) if is_pdf(data):
+            source = {"type": "base64", "media_type": "application/pdf", "data": data}
+            return {"type": "document", "source": source, "title": filename}
+        case FileItem(file_data=str(data), filename=str(filename)) if (words := text_in(data)) is not None:
+            return _TextBlock(f"File {filename}:\n\n{words}")
+        case FileItem(file_url=str(url)):
+            return {"type": "document", "source": {"type": "url", "url": url}}
+        case _:
+            return _TextBlock(left_out(item, api="anthropic"))

@@ -1,0 +1,416 @@
+"""Decoder for streamed replies of the Anthropic Messages API.
+
+The decoder takes bytes and returns chunks. It performs no I/O. A reply consists of content blocks. The events of a
+block name the block's index, and the decoder assembles each block by its index. Reasoning and blocks that only the
+provider understands are stored and sent back unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from parley.config.types import ReplyLimits
+from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.errors import ModelStreamBroken
+from parley.models.payloads import Body, error_in, message_of, read_json, read_payload, read_piece, text_or_json
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
+from parley.models.surrogates import without_stand_ins
+from parley.models.text_buffer import TextBuffer
+from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    OpaqueDone,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    TextDelta,
+)
+from parley.wire.events import TokenCount
+from parley.wire.ids import CallId
+from parley.wire.jsonrpc import encode, is_json
+from parley.wire.sse import DataFramer
+
+__all__ = ["AnthropicDecoder"]
+
+NOT_CLOSED: Final = "stream closed before message_stop"
+OVERFLOW: Final = "model_context_window_exceeded: the reply filled the context window of the model"
+"""The failure for a reply that the context window truncated. The turn then compacts the history, because the text
+contains one of the phrases that identify a request that is too long.
+"""
+
+CUT: Final = "max_tokens"
+PAUSED: Final = "pause_turn"
+REFUSED: Final = "refusal"
+TOO_LONG: Final = "model_context_window_exceeded"
+
+THINKING: Final = frozenset({"thinking", "redacted_thinking"})
+
+TEXT_BLOCK: Final = Raw(b'{"type":"text","text":""}')
+
+BLOCK_CHARACTERS: Final = 100
+"""The number of characters that the size check adds for each block, because an empty block takes memory, too."""
+
+
+class _Delta(Struct, frozen=True, gc=False):
+    """A piece of a block or, in a `message_delta`, the end of the message."""
+
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    stop_reason: str | None = None
+    stop_details: Raw | UnsetType = UNSET
+
+
+class _Event(Struct, frozen=True, gc=False):
+    type: str
+    index: int = 0
+    delta: _Delta | None = None
+    content_block: Raw | UnsetType = UNSET
+    message: Raw | UnsetType = UNSET
+    usage: Raw | UnsetType = UNSET
+
+
+class _Kind(Struct, frozen=True):
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class _ToolUse(Struct, frozen=True):
+    id: Raw | UnsetType = UNSET
+    name: str | None = None
+    input: Raw | UnsetType = UNSET
+
+
+class _StopDetails(Struct, frozen=True):
+    category: str | None = None
+    explanation: str | None = None
+
+
+class _OutputDetails(Struct, frozen=True):
+    thinking_tokens: int | None = None
+
+
+class _Usage(Struct, frozen=True):
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
+
+
+class _Message(Struct, frozen=True):
+    """The message of `message_start`, or a whole response that is not streamed."""
+
+    content: tuple[Raw, ...] = ()
+    stop_reason: str | None = None
+    stop_details: Raw | UnsetType = UNSET
+    usage: Raw | UnsetType = UNSET
+
+
+_EVENT: Final = msgspec.json.Decoder(_Event)
+_KIND: Final = msgspec.json.Decoder(_Kind)
+_TOOL_USE: Final = msgspec.json.Decoder(_ToolUse)
+_STOP_DETAILS: Final = msgspec.json.Decoder(_StopDetails | None)
+_USAGE: Final = msgspec.json.Decoder(_Usage | None)
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+
+
+class _Block:
+    """A content block that is still arriving."""
+
+    def __init__(self, kind: str, start: Raw) -> None:
+        self.kind = kind
+        self.start = start
+        """The block as it was at its beginning."""
+        self.pieces = TextBuffer()
+        """The text, the reasoning or the arguments."""
+        self.signature = TextBuffer()
+        self.is_whole = False
+
+    def text(self) -> str:
+        return self.pieces.text() + self.pieces.joiner.end()
+
+
+class AnthropicDecoder:
+    """Decodes one reply. The reply is complete after `message_stop`, or after a stop reason if the stream ends
+    without it.
+    """
+
+    def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
+        """Create a decoder. `by` names the provider and the model. The name is stored with reasoning, because
+        another model cannot check its signature. `limits` are the size limits for the reply.
+        """
+        self.done = self.whole = self.got_content = False
+        self._by = by
+        self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
+        self._body = Body(limits.max_event_bytes)
+        self._needs_body = True
+        """True if the next bytes must be added to `_body`."""
+        self._size = ReplySize(limits)
+        self._blocks: dict[int, _Block] = {}
+        """The blocks whose items were not returned yet, by index."""
+        self._text = TextBuffer()
+        """The text of the complete text blocks since the last block of another kind. Consecutive text blocks are
+        one message, because a provider begins a new block for each quotation of a source.
+        """
+        self._has_halves = False
+        """True if a surrogate pair in this reply was split between two events."""
+        self._failure: str | None = None
+        self._stop_reason: str | None = None
+        self._stop_details: Raw | UnsetType = UNSET
+        self._usage = _Usage()
+
+    def feed(self, data: bytes) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        self.got_content = False
+        decode, has_content = _EVENT.decode, False
+        payloads = self._framer.feed(data)
+        if self._needs_body:
+            self._needs_body = self._body.add(data, has_events=bool(payloads))
+        for payload in payloads:
+            has_halves = False
+            event: _Event | None
+            try:
+                event = decode(payload)
+            except (ValueError, RecursionError):
+                event = read_piece(_EVENT, payload)
+                if event is None:
+                    if self._fails(payload):
+                        break
+                    continue
+                self._has_halves = has_halves = True
+            match event.type:
+                case "content_block_delta":
+                    if event.delta is not None and self._extend(event, event.delta, chunks, has_halves=has_halves):
+                        has_content = True
+                case "content_block_start":
+                    self._begin(event.index, event.content_block, chunks)
+                    has_content = True
+                case "content_block_stop":
+                    if (block := self._blocks.get(event.index)) is not None:
+                        block.is_whole = has_content = True
+                        self._take_blocks(chunks)
+                case "message_start":
+                    message = read_payload(_MESSAGE, event.message) if event.message is not UNSET else None
+                    if message is not None:
+                        self._count(message.usage)
+                case "message_delta":
+                    self._count(event.usage)
+                    if event.delta is not None and event.delta.stop_reason and not self.whole:
+                        self._stop_reason, self._stop_details = event.delta.stop_reason, event.delta.stop_details
+                        self.whole = has_content = True
+                case "message_stop":
+                    self.done = True
+                    break
+                case _:
+                    if self._fails(payload):
+                        break
+        self.got_content = has_content
+        self._size.check()
+        return chunks
+
+    def end(self) -> list[Chunk]:
+        chunks = self._read_body()
+        if self._failure is not None:
+            raise ModelStreamBroken(self._failure)
+        if not (self.done or self.whole):
+            raise ModelStreamBroken(NOT_CLOSED) if self._body.has_events else self._body.no_response()
+        if self._stop_reason == TOO_LONG:
+            raise ModelStreamBroken(OVERFLOW)
+        self._take_blocks(chunks, rest=True)
+        self._end_text(chunks)
+        self._size.check()
+        chunks.append(
+            ResponseDone(
+                _token_count(self._usage),
+                CUT if self._stop_reason == CUT else None,
+                refused=_refusal(self._stop_details) if self._stop_reason == REFUSED else None,
+                is_paused=self._stop_reason == PAUSED,
+            )
+        )
+        return chunks
+
+    # --- blocks --------------------------------------------------------------------------
+
+    def _begin(self, index: int, raw: Raw | UnsetType, chunks: list[Chunk]) -> _Block:
+        start = Raw(_repaired(raw, has_halves=self._has_halves)) if raw is not UNSET else Raw(b"{}")
+        kind = read_payload(_KIND, start) or _Kind(type="")
+        if index in self._blocks:  # an index is used twice: the earlier block is complete
+            self._take_blocks(chunks, rest=True)
+        block = self._blocks[index] = _Block(kind.type, start)
+        if kind.type == "tool_use":
+            self._size.calls += 1
+            self._size.arguments += len(bytes(start))
+            return block
+        self._size.text += BLOCK_CHARACTERS + len(bytes(start))
+        if kind.type == "text" and kind.text:
+            block.pieces.append(kind.text)
+            chunks.append(TextDelta(kind.text))
+        if kind.type == "thinking":
+            if kind.thinking:
+                block.pieces.append(kind.thinking)
+                chunks.append(ReasoningDelta(kind.thinking))
+            block.signature.append(kind.signature or "")
+        return block
+
+    def _extend(self, event: _Event, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> bool:
+        """Add a piece to its block; return whether the piece adds anything."""
+        block = self._blocks.get(event.index)
+        if block is None:
+            if not delta.text:
+                return False
+            block = self._begin(event.index, TEXT_BLOCK, chunks)
+        piece = delta.text or delta.thinking or delta.partial_json or ""
+        if not piece:
+            if not delta.signature:
+                return False
+            self._size.text += len(delta.signature)
+            block.signature.append(delta.signature)
+            block.signature.compact_if_many()
+            return True
+        size = len(piece)
+        if self._has_halves:
+            piece = block.pieces.joiner.join(piece, has_halves=has_halves)
+        if delta.partial_json:
+            self._size.arguments += size
+        else:
+            self._size.text += size
+            if piece:
+                chunks.append(TextDelta(piece) if delta.text else ReasoningDelta(piece))
+        block.pieces.append(piece)
+        block.pieces.compact_if_many()
+        return True
+
+    def _take_blocks(self, chunks: list[Chunk], *, rest: bool = False) -> None:
+        """Append the items of the complete blocks to `chunks`, in the order of their indices. An incomplete block
+        holds back the blocks after it, unless `rest` is True.
+        """
+        for index in sorted(self._blocks):
+            block = self._blocks[index]
+            if not (block.is_whole or rest):
+                return
+            del self._blocks[index]
+            if block.kind == "text":
+                self._text.append(block.text())
+                self._text.compact_if_many()
+            else:
+                self._end_text(chunks)
+                chunks.append(self._item_of(block))
+
+    def _end_text(self, chunks: list[Chunk]) -> None:
+        """Append the message whose text has arrived, if there is one."""
+        if text := self._text.text():
+            chunks.append(MessageDone(MessageItem(text=text)))
+            self._text = TextBuffer()
+
+    def _item_of(self, block: _Block) -> Chunk:
+        if block.kind == "tool_use":
+            return self._call(block)
+        if block.kind in THINKING:
+            verbatim, text = block.start, block.text()
+            if block.kind == "thinking":
+                members = {"thinking": text, "signature": block.signature.text()}
+                verbatim = Raw(encode({**_object(block.start), **members}))
+            item = OpaqueItem(verbatim=verbatim, by=self._by)
+            return ReasoningDone(summaries=(text,) if text else (), raw=(), item=item)
+        verbatim = block.start
+        if (text := block.text()) and is_json(text):  # the input of a tool that the provider runs
+            verbatim = Raw(encode({**_object(block.start), "input": Raw(text.encode())}))
+        return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by))
+
+    def _call(self, block: _Block) -> CallDone:
+        call = read_payload(_TOOL_USE, block.start) or _ToolUse()
+        arguments = block.text()
+        if not arguments:
+            given = text_or_json(call.input)[0]
+            is_cut = self._stop_reason == CUT and given in ("", "{}")  # truncated before the arguments began
+            arguments = "" if is_cut else given or "{}"
+        known, is_text = text_or_json(call.id)
+        call_id = CallId(
+            known if is_text and known else f"call_{uuid4()}"
+        )  # the output of the call must name an id
+        return CallDone(CallItem(call_id=call_id, name=call.name or "", arguments=arguments))
+
+    # --- the end -------------------------------------------------------------------------
+
+    def _count(self, raw: Raw | UnsetType) -> None:
+        """Merge token counts. Later counts replace earlier ones, because they are cumulative."""
+        usage = read_payload(_USAGE, raw) if raw is not UNSET else None
+        if usage is not None:
+            known = {
+                name: value for name in _Usage.__struct_fields__ if (value := getattr(usage, name)) is not None
+            }
+            self._usage = msgspec.structs.replace(self._usage, **known)
+
+    def _fails(self, payload: bytes) -> bool:
+        """Process an event of an unknown type or shape; return whether the response failed."""
+        if (error := error_in(payload)) is None:
+            return False
+        self._failure = message_of(error)
+        self.done = True
+        return True
+
+    def _read_body(self) -> list[Chunk]:
+        """Decode a body that is one JSON object, from a provider that does not stream; return its chunks."""
+        body = None if self.done else self._body.take_json()
+        if body is None:
+            return []
+        check_values((body,))
+        if self._fails(body):
+            return []
+        chunks: list[Chunk] = []
+        message = read_payload(_MESSAGE, body)
+        if message is not None and (message.content or message.stop_reason):
+            self._count(message.usage)
+            self._stop_reason, self._stop_details = message.stop_reason, message.stop_details
+            for index, block in enumerate(message.content):
+                self._begin(index, block, chunks).is_whole = True
+                self._take_blocks(chunks)
+            self.done = True
+        return chunks
+
+
+def _object(raw: Raw) -> dict[str, Any]:
+    value = read_json(raw)
+    return value if isinstance(value, dict) else {}
+
+
+def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
+    """Return a JSON value in the form that is stored and sent back: valid UTF-8 without stand-ins for surrogate
+    halves.
+    """
+    text = bytes(raw).decode(errors="replace")
+    return (without_stand_ins(text) if has_halves else text).encode()
+
+
+def _refusal(raw: Raw | UnsetType) -> str:
+    """Return the category of a refusal and its explanation, as far as the provider states them."""
+    details = read_payload(_STOP_DETAILS, raw) if raw is not UNSET else None
+    if details is None:
+        return ""
+    category = f" ({details.category})" if details.category else ""
+    return f"{category}: {details.explanation}" if details.explanation else category
+
+
+def _token_count(usage: _Usage) -> TokenCount | None:
+    if usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    cached = usage.cache_read_input_tokens
+    given = sum(max(0, part or 0) for part in (usage.input_tokens, usage.cache_creation_input_tokens, cached))
+    details = usage.output_tokens_details
+    return token_count(
+        given=given,
+        made=usage.output_tokens,
+        total=given + max(0, usage.output_tokens),
+        given_details=InputDetails(cached),
+        made_details=OutputDetails(details.thinking_tokens) if details else None,
+    )
