@@ -21,7 +21,7 @@ from kit.servers.database_port import DatabasePort
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.node_process import NODE_TOKEN
 from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
-from kit.servers.resident_process import start_parley
+from kit.servers.resident_process import outcome_of, start_parley
 from kit.servers.short_outages import CALL_SECONDS, shorten_outages
 from kit.system.commands import PATIENCE_SECONDS
 from kit.system.waiting import until
@@ -79,11 +79,14 @@ def noting(notices: list[str]) -> Callable[[LogMessage], None]:
 
 
 @asynccontextmanager
-async def serving(model: ScriptedModel, home: Path, database: str, kind: str = "node") -> AsyncIterator[Served]:
+async def serving(
+    model: ScriptedModel, home: Path, database: str, kind: str = "node", *, node_id: str = "a"
+) -> AsyncIterator[Served]:
     notices: list[str] = []
     async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(database) as port:
         env = {"PARLEY_STORE_URL": port.url, **({"PARLEY_NODE_TOKEN": NODE_TOKEN} if kind == "node" else {})}
-        async with InProcessResident(model, home, http=HttpChoice(token=TOKEN), env=env) as server:
+        config = f'[node]\nid = "{node_id}"\n[workspace]\nmode = "shared"\n'
+        async with InProcessResident(model, home, config=config, http=HttpChoice(token=TOKEN), env=env) as server:
             url = server.resident.description["url"]
             async with connect(url=url, token=TOKEN, on_log=noting(notices)) as client:
                 yield Served(url, server.environ, client, port, notices)
@@ -174,6 +177,36 @@ def is_closed(reading: int) -> bool:
         return os.read(reading, 1) == b""
     except BlockingIOError:
         return False
+
+
+@pytest.mark.promises("nodes.cut-off")
+async def test_clients_of_another_node_see_the_end_of_a_turn_whose_node_stays_cut_off(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    """The nodes still reach each other."""
+    parley_model.says("Cut off", HOLD)
+    parley_model.says("On the other node")
+    url = databases.url()
+    async with (
+        serving(parley_model, tmp_path / "a" / "home", url) as a,
+        serving(parley_model, tmp_path / "b" / "home", url, node_id="b") as b,
+    ):
+        here = await a.client.create(cwd=tmp_path, model=MODEL)
+        await here.send("go")
+        await parley_model.wait_until_held()
+        there = b.client.conversation(here.id)
+        async with there.stream() as stream:
+            await events_until(stream, is_(AgentMessageDelta))
+            begin_outage(a.port, "cut")
+            events = await events_until(stream, is_(ErrorEvent))
+            result = await (await there.send("go on")).result()
+        end_outage(a.port, "cut")
+        log = await log_of(here)
+
+    assert isinstance(events[-1], ErrorEvent)
+    assert events[-1].message.endswith("was killed or lost its connection to the database")
+    assert result.text == "On the other node"
+    assert isinstance(log[-1], TaskComplete)
 
 
 @pytest.mark.promises("outages.turns")
@@ -322,7 +355,7 @@ async def test_a_client_that_connects_during_an_outage_is_told_and_a_level_silen
 
 @pytest.mark.child_process
 @pytest.mark.promises("outages.notices")
-async def test_parley_watch_prints_that_the_server_cannot_reach_its_database(
+async def test_parley_watch_and_the_status_show_that_the_server_cannot_reach_its_database(
     parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parley.stores.postgres.store.LEASE_SECONDS", LONG_LEASE_SECONDS)
@@ -339,10 +372,12 @@ async def test_parley_watch_prints_that_the_server_cannot_reach_its_database(
         with pytest.raises(ToolFailed):
             await conversation.send("and this")
         await served.until_told("unreachable")
+        _, status, _ = await outcome_of(await start_parley("serve", "--status", env=served.environ))
         end_outage(served.port, "cut")
         printed = [await watching.stderr.readline() for _ in range(2)]
         watching.send_signal(signal.SIGINT)
         await watching.wait()
 
+    assert "the server cannot reach its database\n" in status
     assert printed[0].startswith(b"parley watch: The server cannot reach its database.")
     assert printed[1] == b"parley watch: The server can reach its database again.\n"

@@ -74,6 +74,13 @@ async def kill(chaos: Chaos, node: NodeProcess, port: DatabasePort) -> None:
     await node.process.wait()
 
 
+async def terminate(chaos: Chaos, node: NodeProcess, port: DatabasePort) -> None:
+    """Stop a node in an orderly way. It hands its turns over, or waits for them."""
+    node.process.terminate()
+    if (code := await node.process.wait()) != 0:
+        chaos.unexpected.append(f"exit code {code} of {node.id}")
+
+
 async def stop(chaos: Chaos, node: NodeProcess, port: DatabasePort) -> None:
     """Stop a node for so long that another node may take over its conversations."""
     node.process.send_signal(signal.SIGSTOP)
@@ -113,7 +120,7 @@ async def truncate(chaos: Chaos, node: NodeProcess, port: DatabasePort) -> None:
 
 
 KILLS: Final[tuple[Fault, ...]] = (kill,)
-FAULTS: Final[tuple[Fault, ...]] = (kill, kill, stop, cut, hold, delay, truncate)
+FAULTS: Final[tuple[Fault, ...]] = (kill, kill, terminate, stop, cut, hold, delay, truncate)
 
 
 class Chaos:

@@ -24,7 +24,7 @@ from parley.client import Client, connect
 from parley.client.errors import ToolFailed
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
-from parley.wire.events import AgentMessage, ErrorEvent, ExecCommandEnd, TaskComplete
+from parley.wire.events import AgentMessage, ErrorEvent, ExecCommandEnd, TaskComplete, TaskStarted
 
 pytestmark = pytest.mark.child_process
 
@@ -120,9 +120,10 @@ async def test_a_turn_that_waits_for_an_approval_moves_at_once_and_clients_of_th
     answer = DelayedAnswer()
     async with asyncio.timeout(PATIENCE_SECONDS), client_of(a, on_approval=answer) as one, b.client() as two:
         asking = await one.create(cwd=tmp_path, model=MODEL, **ASKS)
-        async with asking.stream() as stream:
+        async with asking.stream() as stream, two.conversation(asking.id).stream() as elsewhere:
             await asking.send("go")
             await answer.asked()
+            await events_until(elsewhere, is_(TaskStarted))
             parley_model.says("Keeps the node ", HOLD, "running")
             busy = await one.create(cwd=tmp_path, model=MODEL)
             await busy.send("go")
@@ -133,6 +134,7 @@ async def test_a_turn_that_waits_for_an_approval_moves_at_once_and_clients_of_th
             parley_model.says("Approved")
             answer.answer("approved")
             events = await events_until(stream, is_(TaskComplete))
+            events_elsewhere = await events_until(elsewhere, is_(TaskComplete))
         log = await log_of(two.conversation(asking.id))
         parley_model.release()
         code = await a.process.wait()
@@ -141,6 +143,7 @@ async def test_a_turn_that_waits_for_an_approval_moves_at_once_and_clients_of_th
     assert [event.exit_code for event in events if isinstance(event, ExecCommandEnd)] == [0]
     assert isinstance(log[-1], TaskComplete)
     assert log[-1].last_agent_message == "Approved"
+    assert events_elsewhere[-1] == log[-1]
 
 
 @pytest.mark.promises("resident.drain")

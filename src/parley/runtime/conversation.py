@@ -350,6 +350,11 @@ class Conversation:
         """
         return await self._log.position_of(TURN, event_id)
 
+    @property
+    def lease_ended(self) -> asyncio.Future[None] | None:
+        """A future that is done when this process no longer owns the conversation; None if it is not the owner."""
+        return self._log.lease_ended
+
     def attach(self, reader: Reader) -> None:
         """Attach a reader. From the next durable entry on, it sends the entries after its cursor."""
         self._log.attach(reader)

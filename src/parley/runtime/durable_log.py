@@ -95,6 +95,8 @@ class DurableLog:
         self._listed = Phase.IDLE, ""
         self.lease_lost: asyncio.Future[None] | None = None
         """A future that is done when the lease is lost to another process; None while there is no lease."""
+        self.lease_ended: asyncio.Future[None] | None = None
+        """A future that is done when the lease is lost or was released; None while there is no lease."""
         self._store, self._clock = store, clock
         self._checkpoints = checkpoints or Checkpoints(conversation_id, store)
         self._holds_texts = False
@@ -278,6 +280,7 @@ class DurableLog:
             self._acquiring = False
         self._lease = lease
         self.lease_lost = asyncio.get_running_loop().create_future()
+        self.lease_ended = asyncio.get_running_loop().create_future()
         self.log.begin_series(lease.epoch)
         self._checkpoints.store_newest(lease)
 
@@ -285,8 +288,16 @@ class DurableLog:
         """Release the lease, if it is held. The caller must not be cancelled during the call."""
         lease, self._lease, self.lease_lost = self._lease, None, None
         if lease is not None:
-            await self._checkpoints.finish(lease)
-            await self._store.release(lease)
+            try:
+                await self._checkpoints.finish(lease)
+                await self._store.release(lease)
+            finally:
+                self._end_lease()
+
+    def _end_lease(self) -> None:
+        ended, self.lease_ended = self.lease_ended, None
+        if ended is not None:
+            ended.set_result(None)
 
     async def delete(self) -> None:
         """Delete the conversation. This also releases the lease."""
@@ -297,6 +308,8 @@ class DurableLog:
         except BaseException:
             await run_to_completion(asyncio.ensure_future(self._store.release(lease)))
             raise
+        finally:
+            self._end_lease()
 
     # --- entries of other processes ----------------------------------------------------
 
@@ -468,6 +481,7 @@ class DurableLog:
         if self.lease_lost is not None:
             lost, self.lease_lost = self.lease_lost, None
             lost.set_result(None)
+        self._end_lease()
 
     def _rollback(self, position: Seq) -> None:
         self.log.truncate(position)

@@ -15,17 +15,19 @@ from parley.errors import NotOwned, StoreFailed
 from parley.ports.peers import Link, Peers
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import Message, encode
-from parley.wire.peers import Changed, PeerDelta, PeerEntry, PeerOutput, TakeOver
+from parley.wire.peers import Changed, PeerDelta, PeerEntry, PeerOutput, PeerReleased, TakeOver
 
 __all__ = ["Follower", "PeerConnection", "PeerNews", "PeerRegistry"]
 
 log = logging.getLogger(__name__)
 
-PeerNews = PeerEntry | PeerDelta | PeerOutput
-"""A notification that an owner sends to a process that follows it: an entry, a delta, or output of a command."""
+PeerNews = PeerEntry | PeerDelta | PeerOutput | PeerReleased
+"""A notification that an owner sends to a process that follows it: an entry, a delta, output of a command, or the
+end of its ownership.
+"""
 
 _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
-    cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput)
+    cls.METHOD: msgspec.json.Decoder(cls) for cls in (PeerEntry, PeerDelta, PeerOutput, PeerReleased)
 }
 
 

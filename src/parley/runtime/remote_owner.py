@@ -38,6 +38,7 @@ from parley.wire.peers import (
     PeerEntry,
     PeerOutput,
     PeerRead,
+    PeerReleased,
     PeerSettlement,
     Unfollow,
 )
@@ -202,6 +203,8 @@ class RemoteOwner:
                 self._log.mirror(item, ItemKind(kind), offset, text)
             case PeerOutput(item=item, call_id=call_id, stream=stream, offset=offset, data=data):
                 self._log.mirror_output(item, call_id, stream, offset, data)
+            case PeerReleased():
+                self.lost()  # another process continues or ends the turn
             case PeerEntry(seq=seq) if seq == self._log.log.durable + 1:
                 entry = Entry.stored(seq, news.at, news.type, is_event=news.is_event, body=bytes(news.body))
                 try:

@@ -47,6 +47,7 @@ from parley.wire.peers import (
     PeerEntry,
     PeerOutput,
     PeerRead,
+    PeerReleased,
     Place,
     RemoveQueued,
     RenameConversation,
@@ -176,6 +177,8 @@ class _Peer:
             earlier=conversation.read_after,
         )
         self._followed[request.conversation_id] = conversation, reader
+        if (ended := conversation.lease_ended) is not None:
+            ended.add_done_callback(lambda _: self._lease_ended(conversation, reader))
         conversation.attach(reader)
         reader.pump()
 
@@ -206,6 +209,13 @@ class _Peer:
         self._server.conversations.streams_taken_over(
             taken_over.conversation_id, by=taken_over.by, at=taken_over.at
         )
+
+    def _lease_ended(self, conversation: Conversation, reader: Reader) -> None:
+        """Tell the other process that it cannot follow the unfinished turn any further."""
+        if self._followed.get(conversation.id) == (conversation, reader):
+            self._stop(conversation.id)
+            released = PeerReleased(conversation_id=conversation.id)
+            self._out.send(notification(PeerReleased.METHOD, encode(released)))
 
     def _stop(self, conversation_id: ConversationId) -> None:
         if (followed := self._followed.pop(conversation_id, None)) is not None:

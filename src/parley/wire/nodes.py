@@ -3,8 +3,8 @@
 The versions of the link are WebSocket subprotocols. A node offers all versions that it knows, and the other node
 chooses the newest version that it also knows. A node ignores unknown members and unknown notifications.
 
-Version 2 adds the request `parley/place`. Each version of Parley knows at least one version of the link that the
-previous version of Parley also knows.
+Version 2 adds the request `parley/place` and the notification `parley/released`. Each version of Parley knows at
+least one version of the link that the previous version of Parley also knows.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ __all__ = [
     "PeerEntry",
     "PeerOutput",
     "PeerRead",
+    "PeerReleased",
     "PeerSettlement",
     "Place",
     "RemoveQueued",
@@ -301,6 +302,14 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
     """The event type of the item's deltas."""
     offset: int
     text: str
+
+
+class PeerReleased(Struct, frozen=True, kw_only=True):
+    """Params of the notification that the process no longer owns a conversation whose turn is unfinished."""
+
+    METHOD: ClassVar = "parley/released"
+
+    conversation_id: ConversationId
 
 
 class PeerOutput(Struct, frozen=True, kw_only=True):
