@@ -1,4 +1,4 @@
-"""Connects the parts of the program. No other package depends on all adapters.
+"""Connects the parts of the program. Only this package depends on all adapters.
 
 A module imports the adapters that it connects only when they are needed.
 """

@@ -7,8 +7,8 @@ from typing import Final
 __all__ = ["release_memory", "return_large_blocks"]
 
 MALLOC_MMAP_THRESHOLD: Final = -3
-"""The constant `M_MMAP_THRESHOLD` of <malloc.h>. It names the option that sets the minimum size of a block that
-gets its own mapping.
+"""The constant `M_MMAP_THRESHOLD` of <malloc.h>: the option of `mallopt` for the minimum size of a block that gets
+its own mapping.
 """
 LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
@@ -29,7 +29,7 @@ def release_memory() -> None:
     """Return free memory to the operating system, if the allocator supports it. The server calls this function
     after it has evicted conversations.
     """
-    import ctypes  # imported here: a server that evicts nothing does not need it
+    import ctypes  # imported here: a server that evicts no conversation does not need it
 
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

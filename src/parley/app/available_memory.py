@@ -13,10 +13,10 @@ from msgspec import Struct
 __all__ = ["Available", "available_memory", "why_too_large"]
 
 PEAK: Final = 7
-"""The maximum amount of memory that a message takes, as a multiple of its size."""
+"""The memory that handling a message takes at most, as a multiple of the size of the message."""
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""The number of bytes that must stay free for all other work."""
+"""The number of bytes of memory that must stay free for work other than the message."""
 
 CGROUPS: Final = "/sys/fs/cgroup"
 MEGABYTE: Final = 1_000_000
@@ -25,11 +25,11 @@ MEGABYTE: Final = 1_000_000
 class Available(Struct, frozen=True):
     bytes: int
     limit: str
-    """The description of the limit, for error messages."""
+    """A description of the limit, for error messages."""
 
 
 def why_too_large(size: int) -> str | None:
-    """Return the reason why a message is refused for lack of memory; None if the message is accepted.
+    """Return the reason why there is not enough memory for a message; None if there is enough.
 
     `size` is the number of bytes of the message that have been read so far.
     """
@@ -101,7 +101,7 @@ def _control_groups() -> tuple[str, ...]:
 
 
 def _number(path: str) -> int | None:
-    """Return the number in a file; None if the content is not a number, such as `max`."""
+    """Return the number in a file; None if the file cannot be read or contains no number, such as `max`."""
     try:
         with open(path, "rb") as file:
             return int(file.read())
@@ -110,7 +110,9 @@ def _number(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """Return the number of the field `name` in a file that has a name and a number on each line."""
+    """Return the number in the field `name` of a file with one name and one number per line; None if there is
+    none.
+    """
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith(name)), None)

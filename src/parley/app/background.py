@@ -17,11 +17,9 @@ from parley.common.home import SERVER_LOG
 __all__ = ["shorten_log", "start_in_background"]
 
 KEPT_LOG_BYTES: Final = 1024 * 1024
-"""The maximum size of the log file, in bytes, after a running server has shortened it. When a server is started, a
-larger file is emptied.
-"""
+"""The size in bytes to which a running server shortens the log file. A server that starts empties a larger file."""
 MAX_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
-"""The size of the log file, in bytes, above which a running server shortens the file."""
+"""The size in bytes beyond which a running server shortens the log file."""
 
 INHERITED: Final = (
     "HOME",

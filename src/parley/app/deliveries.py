@@ -1,4 +1,6 @@
-"""Delivers notifications in the background: the newest for each key, with retries until the receiver accepts it."""
+"""Delivers notifications in the background. For each key, only the newest one is delivered, with retries until the
+receiver accepts it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ T = TypeVar("T")
 
 
 class Deliveries(Generic[K, T]):
-    """The notifications that are not delivered yet. A newer one replaces an older one with the same key."""
+    """Notifications that have not been delivered yet. A newer one replaces an older one with the same key."""
 
     def __init__(
         self,
@@ -38,18 +40,18 @@ class Deliveries(Generic[K, T]):
         *,
         most: int,
     ) -> None:
-        """Create an empty set.
+        """Create an object without notifications.
 
-        `kind` names the notifications in the log, such as `webhook`. `attempt` sends a notification once. It
-        returns None if the notification needs no retry, and otherwise a description of the problem. `most` is the
-        maximum number of undelivered notifications.
+        `kind` is a name for the notifications in the log, such as `webhook`. `attempt` sends a notification once.
+        It returns None if no retry is needed, and otherwise a description of the problem. `most` is the maximum
+        number of undelivered notifications.
         """
         self._kind, self._attempt, self._clock, self._log, self._most = kind, attempt, clock, log, most
         self._due: dict[K, T] = {}
         """The newest undelivered notification for each key."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._delayed: set[K] = set()
-        """The keys whose next attempt is not due yet."""
+        """The keys that are waiting for the time of their next attempt."""
         self._room = asyncio.Semaphore(MAX_CONCURRENT)
         self._closed = False
 
@@ -66,7 +68,7 @@ class Deliveries(Generic[K, T]):
 
     async def close(self, *, seconds: float = DRAIN_SECONDS) -> None:
         """Wait until the attempts in progress have ended, for at most `seconds` or `DRAIN_SECONDS`, whichever is
-        less. Drop all other notifications.
+        less. Discard all other notifications.
         """
         self._closed = True
         for key in self._delayed:
@@ -87,11 +89,11 @@ class Deliveries(Generic[K, T]):
 
     @property
     def is_idle(self) -> bool:
-        """True if every notification is delivered or dropped."""
+        """True if no notification is waiting or being delivered."""
         return not self._tasks
 
     async def _deliver(self, key: K) -> None:
-        """Send the notifications with a key until the newest one is delivered or dropped."""
+        """Send the newest notification with the key `key`, until it is delivered or discarded."""
         try:
             await self._deliver_all(key)
         finally:
@@ -105,13 +107,13 @@ class Deliveries(Generic[K, T]):
             async with self._room:
                 if waits and self._closed:
                     return
-                due = self._due[key]  # the newest notification, after waiting for room
+                due = self._due[key]  # the newest notification at the time when an attempt is possible
                 if due is not sent:
                     sent, attempts = due, 0
                 trouble = await self._attempt(key, due)
             attempts += 1
             if self._due.get(key) is not due:
-                continue  # send the newer notification
+                continue  # a newer notification has arrived: send it now
             if trouble is None or attempts == MAX_ATTEMPTS or self._closed:
                 del self._due[key]
                 if trouble is not None:

@@ -27,7 +27,7 @@ class HttpChoice(Struct, frozen=True, kw_only=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     token: str | None = None
-    """The token from the environment; None if the environment contains no token."""
+    """The value of `TOKEN_VARIABLE`; None if the environment does not contain the variable."""
     creates_token: bool = False
     """True if the server creates a token that is valid while the process is running."""
 

@@ -65,13 +65,15 @@ class HttpService:
     ) -> None:
         """Start the service and begin to listen.
 
-        `nodes` is this process among the nodes; None if the server accepts no links of nodes. `page_files` replaces
-        the files of the web page. `now` is the clock of the sign-ins to the page. `open_push` creates the sender of
-        push messages, from the sign-ins and a function that returns the current settings.
+        `nodes` is the cluster membership of this process; None if the server accepts no connections from other
+        nodes. `page_files` replaces the files of the web page. `now` is the clock of the sign-ins to the page.
+        `open_push` creates the sender of push messages. Its arguments are the sign-ins and a function that returns
+        the current settings.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
         without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
-        `store` contains the sessions, and the sign-ins to the page. Without a store, there is no page.
+        `store` contains the sessions, and the sign-ins to the page; None if sessions are only in memory and there
+        is no page.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
@@ -108,7 +110,9 @@ class HttpService:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
         self.node_url = None if nodes is None else nodes.settings().url or _own_url(settings, port)
-        """The address for other nodes; None if the server accepts no links of nodes."""
+        """The address at which other nodes reach this server; None if it accepts no connections from other
+        nodes.
+        """
         page = None
         if self.sign_ins is not None:
             files = PageAssets(read_files() if page_files is None else page_files)
@@ -213,14 +217,16 @@ class HttpService:
         )
 
     def stop_accepting_clients(self) -> None:
-        """Accept no more clients. A node still accepts links, so that other nodes can follow its running turns."""
+        """Accept no more clients. A node still accepts connections from other nodes, which may follow its running
+        turns.
+        """
         self._endpoint.refuse_new_clients()
 
     def stop_accepting(self) -> None:
         """Stop accepting connections."""
         self._listener.stop_accepting()
         for task in self._keeping:
-            task.cancel()  # before the store is closed
+            task.cancel()  # the task must end before the store is closed
 
     async def close(self) -> None:
         """End all sessions and connections. The server core must have shut down first."""
@@ -230,8 +236,11 @@ class HttpService:
         forget_tls_files()
 
     def _check_exposure(self, settings: ServeSettings) -> None:
-        """Raise BadSetting if the address is not loopback and a protection is missing. Such an address requires
-        TLS, in this server or in a proxy, and a token.
+        """Check that an address other than loopback is protected: by TLS, in this server or in a proxy, and by a
+        token.
+
+        Raises:
+            BadSetting: one of these protections is missing.
         """
         if _bracketed(settings.host) in LOOPBACK_NAMES:
             return
@@ -304,14 +313,14 @@ def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
 
 
 def _url(settings: ServeSettings, port: int) -> str:
-    """Return the URL for clients."""
+    """Return the URL at which clients reach the server."""
     if settings.public_url is not None:
         return settings.public_url.rstrip("/") + PATH
     return _own_url(settings, port) + PATH
 
 
 def _own_url(settings: ServeSettings, port: int) -> str:
-    """Return the URL of the server without a path."""
+    """Return the server's own URL, without a path and regardless of a proxy."""
     host = "127.0.0.1" if settings.host in ("", "0.0.0.0") else "[::1]" if settings.host == "::" else settings.host
     return f"{_scheme(settings)}://{_bracketed(host)}:{port}"
 

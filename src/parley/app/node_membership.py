@@ -28,8 +28,8 @@ __all__ = ["NodeMembership"]
 
 
 class NodeMembership:
-    """The membership of this process in the group of nodes. The process has their token, and can
-    therefore follow conversations on nodes. After `join`, the process is a node itself.
+    """The membership of this process in the group of nodes. It has the token of the nodes, so it can follow
+    conversations on other nodes. After `join`, it is a node itself.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class NodeMembership:
         serve: Callable[[Connection, str], Coroutine[Any, Any, None]],
         versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Create the membership. `serve` and `versions` are those of `NodePeers`."""
+        """Create the membership. `serve` and `versions` have the same meaning as for `NodePeers`."""
         self.token, self._store, self._loader = token, store, loader
         self._node: Node | None = None
         self._running: Callable[[], int] = lambda: 0
         self._missing: tuple[str, ...] = ()
-        """The roots that did not exist when they were last looked for."""
+        """The roots of this node that did not exist at the last check."""
         self._looking: asyncio.Task[None] | None = None
         self.is_draining = False
         self.peers = NodePeers(
@@ -104,7 +104,9 @@ class NodeMembership:
         self.peers.advertise(url)
 
     def _load(self, roots: Sequence[str]) -> NodeLoad:
-        """Return the current load, and begin to look for missing roots. The file system may not answer."""
+        """Return the current load of this node, and check in the background which roots are missing, because their
+        file system may not answer.
+        """
         if roots and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look_for(roots))
         return NodeLoad(running=self._running(), is_draining=self.is_draining, missing=self._missing)
@@ -113,7 +115,7 @@ class NodeMembership:
         self._missing = await asyncio.to_thread(_missing, roots)
 
     def drain(self) -> None:
-        """Begin no more turns on this node, and tell the other nodes."""
+        """Begin no more turns on this node, and announce this to the other nodes."""
         self.is_draining = True
         self._store.announce_load()
 
@@ -141,7 +143,9 @@ class NodeMembership:
         return None if chosen.id == own.id else chosen
 
     def _live(self, node: Node, own: Node) -> Node:
-        """Return this node with its current load, or another node unchanged, because its load is unknown."""
+        """Return `node` with its current load if it is this node (`own`). Return any other node unchanged, because
+        its load is only known from the database.
+        """
         if node.id != own.id:
             return node
         return replace(own, running=self._running(), is_draining=self.is_draining, missing=self._missing)

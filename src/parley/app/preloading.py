@@ -29,7 +29,7 @@ _IMPORTED_LATE: Final = (
     "pathlib",
     "random",
 )
-"""The packages that Parley imports inside functions."""
+"""The packages that Parley imports only inside functions."""
 _IMPORTED_BY_OTHERS: Final = (
     "encodings.idna",
     "stringprep",

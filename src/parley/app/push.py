@@ -2,7 +2,8 @@
 finished.
 
 A message contains only the id of the conversation, and is encrypted for the browser. Messages are sent in the
-background, only over https, and only to known push services. A failed message affects no turn and no client.
+background, only over https, and only to known push services. Turns and clients are not affected if a message cannot
+be sent.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ LIFE_SECONDS: Final = 24 * 3600
 AUTH_BYTES: Final = 16
 MAX_URL_CHARACTERS: Final = 2048
 GONE: Final = frozenset({403, 404, 410})
-"""The statuses with which a push service reports that a subscription has ended or belongs to another sender key."""
+"""The HTTP statuses by which a push service reports that a subscription has ended or belongs to another
+sender key.
+"""
 REFUSED: Final = frozenset({400, 401, 413})
-"""The statuses of requests that would fail again."""
+"""The HTTP statuses of requests that would fail again if they were repeated."""
 NO_CONTACT: Final = "https://localhost"
-"""The contact of a server without a public address. Some push services require a contact."""
+"""The contact URL of a server without a public address, because some push services require one."""
 
 
 class _Keys(Struct, frozen=True):
@@ -64,7 +67,7 @@ class _Keys(Struct, frozen=True):
 
 
 class _Subscription(Struct, frozen=True):
-    """A subscription, as the page sends it and as it is stored."""
+    """The push subscription of a browser, in the form in which the page sends it and the store contains it."""
 
     endpoint: str
     keys: _Keys
@@ -94,7 +97,7 @@ class PushSender:
         self._http, self._clock, self._environ = http, clock, environ
         self._sender: asyncio.Future[SenderKey | None] | None = None
         self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), most=MAX_UNDELIVERED)
-        """The messages that are not delivered yet, by sign-in and conversation."""
+        """The messages that have not been delivered yet, by sign-in and conversation."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if Web Push is not installed."""
@@ -135,17 +138,19 @@ class PushSender:
             log.exception("browsers are not notified")
 
     async def close(self, *, seconds: float) -> None:
-        """Wait for attempts in progress for at most `seconds`, and drop all other messages."""
+        """Wait for attempts in progress for at most `seconds`, and discard all other messages."""
         await self.deliveries.close(seconds=seconds)
 
     async def _sender_key(self) -> SenderKey | None:
-        """Return the key of the sender; None if the cryptography is not installed. A thread imports it once."""
+        """Return the sender's key; None if the optional package `cryptography` is not installed. The first call
+        imports the package in a thread.
+        """
         if self._sender is None:
             self._sender = asyncio.ensure_future(asyncio.to_thread(_sender_key, self._key))
         return await asyncio.shield(self._sender)
 
     def _is_known(self, endpoint: str) -> bool:
-        """Return whether an address belongs to a push service to which messages may be sent."""
+        """Return whether an address belongs to a push service that is known or allowed by the settings."""
         if len(endpoint) > MAX_URL_CHARACTERS or not endpoint.isascii() or not endpoint.isprintable():
             return False
         try:
@@ -168,12 +173,12 @@ class PushSender:
             return None
         principal, stored = subscriptions[sign_in]
         subscription = _decoder.decode(stored)
-        if not self._is_known(subscription.endpoint):  # the setting has changed
+        if not self._is_known(subscription.endpoint):  # the setting has changed since the subscription was stored
             return None
         try:
             status = await self._post(subscription, sender, conversation_id, state)
         except ModelError as error:
-            return type(error).__name__  # without the address, which is a secret of the browser
+            return type(error).__name__  # the text must not contain the address, which is a secret of the browser
         except (OSError, TimeoutError):
             return "no answer in time"
         except Exception as error:  # a bug; it must not affect conversations
@@ -237,7 +242,9 @@ def _sender_key(key: bytes) -> SenderKey | None:
 
 
 def _concerns(principal: Principal, conversation_id: ConversationId, state: AttentionState) -> bool:
-    """Return whether a principal may see a conversation and, if it waits for an answer, may answer."""
+    """Return whether a principal may see a conversation and, if the conversation waits for an answer, may
+    give it.
+    """
     if principal.conversation not in (None, conversation_id):
         return False
     return state != "waiting" or principal.role >= Role.APPROVER

@@ -42,8 +42,8 @@ def decode_base64url(text: str) -> bytes:
 class SenderKey:
     """The key with which a server signs its requests to push services (VAPID).
 
-    It is derived from the key of the home, so that there is no further secret to keep, and so that servers with the
-    same key have the same sender key. Browsers bind a subscription to the sender key.
+    It is derived from the key of the home, so no further secret must be stored, and servers with the same key have
+    the same sender key. Browsers bind a subscription to the sender key.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -58,7 +58,7 @@ class SenderKey:
         number = int.from_bytes(digest, "big") % (CURVE_ORDER - 1) + 1
         self._private = ec.derive_private_key(number, ec.SECP256R1())
         self.public: Final = encode_base64url(_public_bytes(self._private))
-        """The public key, as browsers expect it."""
+        """The public key, as an uncompressed point in base64url."""
 
     def authorization(self, audience: str, contact: str, now: float) -> str:
         """Return the value of the header `Authorization` for the push service with the origin `audience`.

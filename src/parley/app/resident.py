@@ -71,7 +71,7 @@ LOCK_SECONDS: Final = 5.0
 ending needs less time to begin to listen or to release the lock.
 """
 CLOSE_SECONDS: Final = 1.0
-"""The maximum time that a shutdown waits for the tasks of connections, in seconds."""
+"""The maximum time that a shutdown waits for the tasks that serve connections, in seconds."""
 
 
 class AlreadyRunning(ParleyError):
@@ -94,7 +94,9 @@ class Hello(Struct):
     installed: tuple[str, ...] = ()
     """The paths where the relay's Parley is installed, beginning with the path of its package."""
     client: int | None = None
-    """The number that the server gave to the client's relay, in the request `interrupt`; None in other lines."""
+    """The number of a client's relay in the request `interrupt`, as the server has assigned it; None in other
+    lines.
+    """
 
 
 class Resident:
@@ -115,7 +117,7 @@ class Resident:
         self._most_connections = ServeSettings().max_connections
         self._tasks: set[asyncio.Task[None]] = set()
         self._greeting: dict[asyncio.Task[None], None] = {}
-        """The tasks in `_tasks` whose connection has not sent its first line yet, in the order of their start."""
+        """The tasks in `_tasks` that are waiting for the first line of their connection, the oldest first."""
         self._clients: dict[int, ClientConnection] = {}
         self._http: HttpService | None = None
         self._tokens: StoredTokens | None = None
@@ -123,7 +125,7 @@ class Resident:
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._is_limited = asyncio.Event()
-        """An event that is set when the server must stop within `drain_seconds`."""
+        """An event that is set when the remaining time until the stop is limited to `drain_seconds`."""
         self._idle_since = now()
         self._lock_log = LimitedLog(log)
 
@@ -147,7 +149,7 @@ class Resident:
         )
 
     def _keep(self, lock: ResidentLock) -> None:
-        """Acquire the lock again if its file was removed, because another server could be started otherwise."""
+        """If the lock file was removed, acquire the lock again. Otherwise another server could be started."""
         try:
             if lock.keep():
                 log.warning("the lock file of the resident server was removed or replaced; it is locked again")
@@ -155,9 +157,7 @@ class Resident:
             self._lock_log.warning("the lock file of the resident server cannot be locked again: %s", error)
 
     def _describe_again(self) -> None:
-        """Rewrite the file that describes the server, because the file may have been removed together with the
-        socket.
-        """
+        """Rewrite the file that describes the server, because it may have been removed together with the socket."""
         with suppress(OSError):
             describe(self._home, self.description)
 
@@ -190,7 +190,7 @@ class Resident:
         self._tokens = tokens
 
     async def reload(self) -> None:
-        """Load the tokens, the certificate and the connection limits again. Other settings are read each time they
+        """Load the tokens, the certificate and the connection limits again. Other settings are read whenever they
         are used.
         """
         if self._tokens is not None:
@@ -239,7 +239,9 @@ class Resident:
         self._stopping.set()
 
     def drain(self) -> None:
-        """Shut the server down when the running turns have ended, without a limit. `stop` adds the limit."""
+        """Shut the server down when the running turns have ended. There is no time limit unless `stop` is
+        called.
+        """
         self._stopping.set()
 
     async def run(self, *, exits_when_idle: bool) -> None:
@@ -252,7 +254,7 @@ class Resident:
                 timeout = min(CHECK_SECONDS, self._seconds_to_idle_exit()) if exits_when_idle else None
                 await asyncio.wait({stopped}, timeout=timeout)
                 if exits_when_idle:
-                    with suppress(OSError):  # a long log does no harm
+                    with suppress(OSError):  # a log that stays too long does no harm
                         await asyncio.to_thread(shorten_log, self._home)
                 if exits_when_idle and not self._stopping.is_set() and self._seconds_to_idle_exit() == 0:
                     log.info("exiting: no clients and no turns for a while")
@@ -288,7 +290,7 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn is running, for at most `drain_seconds` after `stop`. Turns that are waiting for an
+        """Wait until no turn is running, but at most `drain_seconds` after a call of `stop`. Turns that wait for an
         approval do not count.
         """
         seconds = self._settings().drain_seconds
@@ -421,7 +423,9 @@ class Resident:
             transport.close()
 
     def _watch(self, client: ClientConnection) -> None:
-        """Interrupt the turns of a client when the client leaves, if the settings of the client require this."""
+        """Interrupt the turns of a client when it leaves, if the setting `[mcp] when_client_leaves` requires
+        this.
+        """
         client.session.on_leave(self, lambda: self._left(client.session))
 
     def _left(self, session: Session) -> None:
@@ -429,7 +433,9 @@ class Resident:
             session.interrupt_turns()
 
     def _answer(self, hello: Hello, page: str | None) -> dict[str, Any]:
-        """Answer a request about the server itself. `page` is the address that a request to sign in asks for."""
+        """Answer a request about the server itself. `page` is the address of the page, if the request asks to sign
+        in; otherwise None.
+        """
         match hello.parley:
             case "sign-in":
                 return (
@@ -533,7 +539,8 @@ def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
 
 
 async def _acquire(lock: ResidentLock, home: str) -> None:
-    """Acquire the lock of the resident server. Wait while the server that holds the lock is starting or ending.
+    """Acquire the lock of the resident server. If another server holds it, wait some seconds, because that server
+    may be ending.
 
     A server whose lock file was removed is found by its socket.
 
@@ -552,7 +559,7 @@ async def _acquire(lock: ResidentLock, home: str) -> None:
             with channel, suppress(NoResident, Refused):
                 running = ask(channel, "status")
                 raise AlreadyRunning(running, f"process {running.get('pid', '?')}")
-        await asyncio.sleep(LOCK_AGAIN_SECONDS)  # the other server is starting or ending
+        await asyncio.sleep(LOCK_AGAIN_SECONDS)  # the other server may be starting or ending
     description = read_description(home)
     holder = f"process {description.get('pid', '?')}" if is_acquired else describe_holder(home)
     raise AlreadyRunning(description, holder)

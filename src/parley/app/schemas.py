@@ -92,11 +92,13 @@ def _notifications(events: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _sent(struct: type[Struct]) -> Schema:
-    """Return the schema of a message that the server sends."""
+    """Return the schema of a message that the server sends, in which optional members may be null."""
     return schema_of(struct, nulls=True)
 
 
 def _set_msg(schema: Schema, event: Schema) -> Schema:
-    """Replace the schema of the member `msg`, whose type in the struct is encoded JSON."""
+    """Set the schema of the member `msg` to that of an event, because the type in the struct is only encoded
+    JSON.
+    """
     schema["properties"]["msg"] = event
     return schema

@@ -55,8 +55,8 @@ __all__ = ["Server", "SystemClock", "prepare_process", "report_unknown_keys", "s
 log = logging.getLogger(__name__)
 
 _MAX_REPORTED: Final = 20
-"""The maximum number of unknown keys in config.toml that are logged. The number is limited because the file may
-belong to another program.
+"""The maximum number of unknown keys in config.toml that are logged. The number is limited because the file may be
+shared with another program.
 """
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
@@ -97,8 +97,8 @@ class Server:
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
         running commands, because any number of clients may begin turns. A resident server also seals data with the
-        key of the home directory. `prepare_process` is called after the first answer to the client.
-        `node_versions` are the versions of the link to other nodes that this server knows, the newest first.
+        key of the home directory. `prepare_process` is called after the first answer to the client. `node_versions`
+        are the supported versions of the protocol between nodes, the newest first.
 
         Raises:
             ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes
@@ -123,7 +123,9 @@ class Server:
         self.store: Store = _memory_store() if is_ephemeral else server_store(loader)
         local = UnixPeers(lambda: loader.home, serve_other)
         self.nodes: NodeMembership | None = None
-        """This process among the nodes; None if the server has no token or database for nodes."""
+        """The cluster membership of this process; None if the server has no token for nodes or no PostgreSQL
+        database.
+        """
         if isinstance(self.store, Nodes) and (token := loader.node_token()) is not None:
             self.nodes = NodeMembership(self.store, local, loader, token, serve=serve_other, versions=node_versions)
         self.conversations = ConversationRegistry(
@@ -169,7 +171,7 @@ class Server:
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:
-        """Perform the preparations that can wait until after the first answer."""
+        """Do the work that was postponed until after the first answer, to make the start faster."""
         self._prepare_process()
         if self._warming is None:
             self._warming = asyncio.get_running_loop().call_later(WARM_UP_SECONDS, self._http.warm_up)
@@ -214,7 +216,7 @@ class Server:
 
 
 def _memory_store() -> Store:
-    from parley.stores.memory import MemoryStore  # few servers need it
+    from parley.stores.memory import MemoryStore  # imported here: few servers need it
 
     return MemoryStore()
 

@@ -10,7 +10,9 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The base of the exit code for a signal. The exit code is this number plus the number of the signal."""
+"""The number to which the number of a signal is added to get the exit code of a program that the signal has
+ended.
+"""
 
 
 def ignore_signals() -> None:

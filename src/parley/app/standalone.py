@@ -1,5 +1,5 @@
-"""Work without a server: runs one sandboxed command, and reports on the sandbox, the home directory and the API
-key.
+"""Functions that need no running server: they run one sandboxed command, and report on the sandbox, the home
+directory and the API key.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from parley.tools.commands.environment import command_environment
 __all__ = ["exposed_files", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
-"""The timeout for a command that the user runs, in seconds. It is practically infinite, because the user can end
-the command at any time.
+"""The timeout for a command that the user runs, in seconds. It is so long because the user can end the command at
+any time.
 """
 CHECK_SECONDS: Final = 20.0
 """The timeout for a trivial command, in seconds. It is long enough for a busy computer."""

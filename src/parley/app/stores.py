@@ -38,7 +38,7 @@ def server_store(loader: Loader) -> Store:
 
 @runtime_checkable
 class _Listening(Protocol):
-    """A store that learns from the database which conversations other processes have changed."""
+    """A store that is notified by its database when other processes change conversations."""
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None: ...
 
@@ -87,7 +87,7 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
         BadHome: the home directory contains no conversations, or the conversations cannot be used.
         BadSetting: config.toml cannot be read, or names no valid database.
     """
-    from parley.app.files.homes import open_home  # servers do not need it
+    from parley.app.files.homes import open_home  # imported here: servers do not need it
 
     url = loader.store_url()
     if url is None:
@@ -102,9 +102,9 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
 
 
 async def inspect_postgres(url: str) -> tuple[bool, list[str]]:
-    """Connect to a database. Return whether it can be used, and sentences about it.
+    """Connect to a database. Return whether it can be used, and sentences that describe it.
 
-    If it cannot be used, the only sentence gives the reason. No sentence contains the password.
+    If it cannot be used, the only sentence states the reason. No sentence contains the password.
     """
     from parley.errors import StoreError
     from parley.stores.postgres.database import location_of

@@ -91,7 +91,7 @@ async def create_share_token(
                 store, name, "observer", conversation_id=conversation_id, valid_seconds=valid_seconds
             )
         except BadTokenName:
-            pass  # the name is in use
+            pass  # another token has this name
 
 
 async def code_sign_ins(store: Store) -> list[StoredSignIn]:

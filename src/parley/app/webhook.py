@@ -2,8 +2,8 @@
 or has finished.
 
 A notification contains none of the conversation's content. Notifications are sent in the background. No turn or
-client waits for a notification, and a failed notification affects no turn and no client. The headers follow the
-Standard Webhooks specification.
+client waits for a notification or is affected if it cannot be sent. The headers follow the Standard Webhooks
+specification.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Notification(Struct, frozen=True, kw_only=True):
 
 def signature(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> str:
     """Return the value of the header `webhook-signature`."""
-    import base64  # few homes have a webhook
+    import base64  # imported here: few homes have a webhook
     import hashlib
     import hmac
 
@@ -72,7 +72,7 @@ class WebhookSender:
         self._load, self._http, self._clock, self._environ = load, http, clock, environ
         self._log = LimitedLog(log)
         self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, most=MAX_CONVERSATIONS)
-        """The notifications that are not delivered yet, by conversation."""
+        """The notifications that have not been delivered yet, by conversation."""
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
         """Notify the receiver about the state of a conversation. The call returns at once and never raises."""
@@ -88,7 +88,7 @@ class WebhookSender:
         self.deliveries.put(conversation_id, notification)
 
     async def close(self, *, seconds: float) -> None:
-        """Wait for attempts in progress for at most `seconds`, and drop all other notifications."""
+        """Wait for attempts in progress for at most `seconds`, and discard all other notifications."""
         await self.deliveries.close(seconds=seconds)
 
     def _webhook(self) -> Webhook | None:
@@ -116,7 +116,7 @@ class WebhookSender:
             "webhook-timestamp": sent_at,
             "webhook-signature": signature(webhook.key, due.delivery_id, sent_at, body),
         }
-        # A request over http never leaves this computer.
+        # a request over http never leaves this computer, so it needs no proxy
         proxies = self._environ if webhook.url.lower().startswith("https:") else {}
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
@@ -124,7 +124,8 @@ class WebhookSender:
                     webhook.url, headers=headers, body=body, idle_seconds=2 * ATTEMPT_SECONDS, environ=proxies
                 )
         except ModelError as error:
-            return str(getattr(error, "detail", "no answer"))  # without the address: its path may be a secret
+            # the text must not contain the address, whose path may be a secret
+            return str(getattr(error, "detail", "no answer"))
         except (OSError, TimeoutError) as error:
             return str(error) or "no answer in time"
         except Exception as error:  # a bug; it must not affect conversations

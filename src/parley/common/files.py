@@ -1,7 +1,7 @@
 """Reads small files of the user, such as settings, keys and scripts.
 
-`guarded_files.py` reads files that a repository or a model may have written. Clients wait while a file is read, so
-pipes and devices, which could block the server, are refused.
+`guarded_files.py` reads files that a repository or a model may have written. The server is blocked while a file is
+read, so pipes and devices, which may never return data, raise an error.
 """
 
 from __future__ import annotations

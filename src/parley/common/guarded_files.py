@@ -1,9 +1,9 @@
 """Opens files that an untrusted party may have created, linked or swapped.
 
 Each directory of a path is opened by descriptor without following symbolic links; links are resolved one by one.
-The type, the size and the identity (device and inode) of the opened file are checked. A file with the identity of a
-hidden file is refused. The caller supplies the hidden paths. Every path below a hidden directory is refused with
-the same error, so that the error does not show whether a file exists there.
+The type, the size and the identity (device and inode) of the opened file are checked. The caller supplies the
+hidden paths. Opening a file with the identity of a hidden file raises an error. Every path below a hidden directory
+raises the same error, which does not show whether a file exists there.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from parley.common.paths import is_below
 __all__ = ["DirFds", "HiddenPath", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""The maximum number of directories that are held open. Above this number, the least recently used descriptor is
-closed. A directory that is opened again must have the same identity as before.
+"""The maximum number of directories that are open at the same time. Beyond it, the least recently used directory is
+closed. If it is opened again, it must have the same identity as before.
 """
 
 _MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
 _MAX_HIDDEN_FILES: Final = 20_000
-"""The maximum number of hidden directory entries with which a file with several hard links is compared. If there
-are more entries, the file is refused.
+"""The maximum number of entries in hidden directories with which a file that has several hard links is compared. If
+there are more entries, the file counts as hidden.
 """
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,7 +38,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_
 
 
 class Identity(NamedTuple):
-    """The device and inode of a file or directory, which are the same under any of its names."""
+    """The device and inode of a file or directory. They are the same under each of its names."""
 
     device: int
     inode: int
@@ -78,7 +78,7 @@ class DirFds:
         visible: str | None = None,
         expected: Mapping[str, Identity | None] | None = None,
     ) -> None:
-        """Create a cache that refuses to read the `hidden` files and directories, except below the directory
+        """Create a cache that does not open the files and directories in `hidden`, except below the directory
         `visible`.
 
         `expected` maps directories to the identities that they must have when they are opened. An identity of None
@@ -99,7 +99,9 @@ class DirFds:
             os.close(descriptor)
 
     def seen(self, path: str) -> Identity | None:
-        """Return the identity of a directory that was opened before, or None if the directory was never opened."""
+        """Return the identity of a directory at the time when it was first opened; None if it has not been
+        opened.
+        """
         return self._seen.get(path)
 
     # --- directories ---------------------------------------------------------------------
@@ -119,8 +121,8 @@ class DirFds:
         return descriptor
 
     def make(self, path: str, *, made: Callable[[str], None]) -> int:
-        """Open a directory as `open` does, and create missing directories. `made` is called with each new
-        directory.
+        """Open a directory as `open` does, and create missing directories. `made` is called with the path of each
+        new directory.
 
         Raises:
             UnexpectedSymlink, OSError: as for `open`, or a directory could not be created.
@@ -155,7 +157,7 @@ class DirFds:
             if part == "..":
                 parent = here.rpartition("/")[0]
                 if self._is_hidden(here) and self._is_hidden(parent):
-                    raise HiddenPath  # `..` works only in a directory that exists
+                    raise HiddenPath  # `..` needs a directory that exists
                 here = parent
                 continue
             target = None if self._is_hidden(here) else _link_target(part, folder)
@@ -296,7 +298,7 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
         try:
             project = folders.resolve(cwd)
         except OSError:
-            project = None  # the directory does not exist or is hidden, so none of its links is followed
+            project = None  # the directory does not exist or is hidden, so no link in it is followed
         place = folders.resolve(named, project=project)
         if own is None or not may_be_own or _is_named_in(own, named, place, folders):
             return folders.read(place, limit=limit)
@@ -305,8 +307,8 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether the path of a file below `folder` contains no symbolic link after `folder`. `place` is the
-    resolved `path`.
+    """Return whether a path to a file below `folder` contains no symbolic link after `folder`. `place` is the
+    resolved path.
     """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:
@@ -353,8 +355,8 @@ class _Hidden:
         """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden, also if only one of its other hard links is hidden. Return True if there
-        are too many hidden entries to compare with.
+        """Return whether a file is hidden: itself, or through another hard link. Return True if there are too many
+        hidden entries to compare it with.
         """
         its = identity_of(found)
         if its in self.identities:

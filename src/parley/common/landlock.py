@@ -38,7 +38,7 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 _RULESET: Final = struct.Struct("=QQQ")
 """The format of `struct landlock_ruleset_attr`. An older kernel accepts unknown fields if they are zero."""
 _BENEATH: Final = struct.Struct("=Qi")
-"""The format of `struct landlock_path_beneath_attr`."""
+"""The format of `struct landlock_path_beneath_attr`: the rights, and the descriptor of the path."""
 _FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
 """The rights that a rule for a file cannot grant, from READ_DIR to REFER, as a bit mask."""
 
@@ -58,8 +58,10 @@ def abi_version() -> int:
 
 
 def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
-    """Create a ruleset and return its descriptor. The ruleset removes the given rights to files and to the network,
-    except where rules grant them. `scoped` restricts signals and abstract unix sockets.
+    """Create a ruleset and return its descriptor.
+
+    The ruleset takes away the rights `files` and `network`, except where a rule grants them. `scoped` restricts
+    signals and abstract Unix sockets. All three are bit masks.
     """
     handled = _RULESET.pack(files, network, scoped)
     return syscall(_CREATE_RULESET, handled, len(handled), 0)

@@ -1,4 +1,4 @@
-"""A rate-limited log for lines that an untrusted party can cause at will."""
+"""A rate-limited log for messages that an untrusted party can cause in any number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["LimitedLog"]
 
 SECONDS: Final = 60.0
-"""The number of seconds in which at most one line of each kind is written."""
+"""The time in seconds in which at most one line of each kind is written."""
 
 
 class LimitedLog:
@@ -21,8 +21,8 @@ class LimitedLog:
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
         self._log, self._now = log, now
         self._kinds: dict[str, tuple[float, int]] = {}
-        """The monotonic time of the last line and the number of lines suppressed since then, keyed by the text of a
-        warning.
+        """For each kind, by the text of the warning: the monotonic time of the last line, and the number of lines
+        suppressed since then.
         """
 
     def warning(self, text: str, *args: object) -> None:

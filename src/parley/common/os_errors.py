@@ -63,12 +63,11 @@ OUT_OF_MEMORY: Final = (
 
 
 _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
-"""Parts of the dynamic linker's error messages, in lower case, that appear when there is no memory for a library.
-"""
+"""Parts of the dynamic linker's error messages, in lower case, which mean that there is no memory for a library."""
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return the text of an error that reports a limit of the operating system, or None for any other error."""
+    """Return the text of an error that reports a limit of the operating system; None for any other error."""
     match error:
         case MemoryError():
             return OUT_OF_MEMORY

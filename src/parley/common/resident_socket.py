@@ -1,4 +1,5 @@
-"""The socket of a home's resident server: functions to connect to the socket, and the JSON lines that precede MCP.
+"""The socket of a home's resident server: functions to connect to it, and the JSON lines that are exchanged before
+MCP messages.
 
 The relay and the Python client use this module to send a hello, and the server uses it to answer. The module
 imports only the standard library, because the relay must start quickly.
@@ -32,10 +33,10 @@ __all__ = [
 HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
-"""The kind of the first line from a client that sends its own environment."""
+"""The kind of the line with which a relay sends its client's environment before the first MCP message."""
 
 SIGN_IN: Final = "sign-in"
-"""The kind of the line that asks for the address of the web page with a new one-time code."""
+"""The kind of the line that requests the address of the web page with a new one-time code."""
 
 ANSWER_SECONDS: Final = 5.0
 """The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is
@@ -51,7 +52,7 @@ class NoResident(Exception):
 
 
 class Refused(Exception):
-    """Raised if the resident server refuses to serve this process. The text gives the reason."""
+    """Raised if the resident server does not accept this process as a client. The text gives the reason."""
 
 
 def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
@@ -84,7 +85,7 @@ def connect(home: str) -> socket.socket:
     began = time.monotonic()
     try:
         channel = open_socket(os.path.join(home, SOCKET), timeout_seconds=ANSWER_SECONDS)
-        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # for `ask`
+        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # the timeout for `ask`
         return channel
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         raise NoResident from None
@@ -104,7 +105,7 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
     Raises:
         NoResident: the line is not an answer from a resident server.
-        Refused: the server refuses; the text is its reason.
+        Refused: the server does not accept the request; the text is its reason.
     """
     import json
 
@@ -123,7 +124,7 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
 
     Raises:
         NoResident: the server ended or did not answer.
-        Refused: the server refuses; the text is its reason.
+        Refused: the server does not accept the request; the text is its reason.
     """
     answer = b""
     until = time.monotonic() + (channel.gettimeout() or ANSWER_SECONDS)

@@ -1,7 +1,7 @@
 """DNS look-ups in daemon threads.
 
-When the event loop ends, the loop joins the threads of its own pool. A look-up in that pool could therefore delay
-the exit of the server while a name server is not responding.
+The event loop waits for the threads of its own pool when it closes. A look-up in that pool could delay the exit of
+the server while a name server does not respond.
 """
 
 from __future__ import annotations

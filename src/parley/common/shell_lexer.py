@@ -34,8 +34,8 @@ _LETTERS: Final = frozenset(string.ascii_letters + string.digits)
 _PLAIN: Final = _LETTERS | set("_./,:+@%=-")
 _PLAIN_INSIDE: Final = frozenset("~^")
 _BEFORE_PLAIN_INSIDE: Final = _LETTERS | _PLAIN_INSIDE
-"""Characters after which `~` and `^` are plain. `~` is special at the start of a word and after `=` and `:`; `^` is
-special at the start of a word.
+"""Characters after which `~` and `^` have no special meaning. `~` is special at the start of a word and after `=`
+and `:`; `^` is special at the start of a word.
 """
 
 _NOT_IN_DOUBLE_QUOTES: Final = frozenset("$`!")
@@ -106,8 +106,10 @@ def _end_of_redirection(script: str, place: int) -> int | None:
 
 
 def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int] | None:
-    """Return the plain word that begins at `place`, without its quotes, and its end. Return None if no plain word
-    begins there. With `words_only`, also reject escapes, and `~` and `^` outside quotes.
+    """Return the plain word that begins at `place`, without its quotes, and the position after it; None if no plain
+    word begins there.
+
+    With `words_only`, words with escapes, or with `~` or `^` outside quotes do not count as plain.
     """
     if script.startswith("=", place):
         return None
@@ -166,7 +168,7 @@ class Word(NamedTuple):
 def words_of(script: str) -> list[Word]:
     """Return the words of any script, split at blanks that are neither quoted nor escaped.
 
-    A script with an unclosed quote is split at all blanks instead.
+    If a quote is not closed, the script is split at all blanks instead.
     """
     words: list[Word] = []
     place = _end_of_blanks(script, 0)

@@ -32,4 +32,4 @@ async def run_to_completion(work: asyncio.Future[T]) -> T:
     try:
         raise cancelled
     finally:
-        del cancelled  # otherwise the error and this frame refer to each other
+        del cancelled  # otherwise the error and this frame would refer to each other

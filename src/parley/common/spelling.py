@@ -1,6 +1,6 @@
 """Finds the known name that is most similar to a misspelt name.
 
-The caller decides whether to reject an unknown name or only to report the name.
+The caller decides whether an unknown name is an error.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MAX_EDITS: Final = 2
 """The maximum edit distance at which a name counts as a misspelling of a known name."""
 
 FEWEST_LETTERS: Final = 5
-"""The minimum length of a known name that is compared by edit distance. Shorter names are within two edits of too
-many words.
+"""The minimum length of a known name that is compared by edit distance. Too many words are within two edits of a
+shorter name.
 """
 
 _SAFETY: Final = ("sandbox", "approval", "policy")
@@ -35,7 +35,7 @@ def forms_of(name: str) -> tuple[str, ...]:
 
 
 def is_about_safety(name: str) -> bool:
-    """Return whether a name looks like a setting that restricts the agent."""
+    """Return whether a name looks like that of a setting that restricts the agent."""
     letters = letters_of(name)
     return any(word in letters for word in _SAFETY)
 
@@ -87,5 +87,5 @@ def shown_name(name: str) -> str:
 
 
 def shortened(text: str, most: int = _MAX_SHOWN) -> str:
-    """Return the text, shortened to at most `most` characters, for an error message or a log line."""
+    """Return the text for an error message or a log line, shortened to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

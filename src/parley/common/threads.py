@@ -32,7 +32,7 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
 
     Raises:
         MemoryError: the memory limits of this process leave too little memory.
-        RuntimeError: the operating system refuses to start another thread.
+        RuntimeError: the operating system cannot start another thread.
     """
     _check_room()
     threading.Thread(target=target, args=args, name=name, daemon=True).start()
@@ -54,8 +54,9 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
 
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
-    """Return a function that another thread can call. The function runs `work`, and sets the result or the error of
-    `work` in the future `outcome`. The future is set in its own event loop.
+    """Return a function that runs `work` and stores its result or its error in the future `outcome`.
+
+    Another thread can call the function, because the future is changed in its own event loop.
     """
     loop = outcome.get_loop()
 

@@ -1,7 +1,7 @@
 """Checks for the values that a setting may have, and for tables of settings.
 
 A check gets a value as TOML or JSON represents it, and the key of the value. A failed check raises `Wrong`. The
-caller knows the file or argument that contains the value, and raises a `BadSetting` that names the source.
+caller knows the file or argument with the value, converts the error to a `BadSetting` and names the source.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Wrong(Exception):
 
 
 class Table:
-    """A check for a table with known keys. It drops unknown keys. It also drops keys whose value is null, because
-    null means the same as a missing key.
+    """A check for a table with known keys. It removes unknown keys, and keys whose value is null, because null
+    means the same as a missing key.
     """
 
     def __init__(self, fields: Mapping[str, Check]) -> None:
@@ -188,9 +188,9 @@ def webhook_address(value: Any, at: KeyPath) -> str:
 def _is_webhook_address(url: str) -> bool:
     """Return whether a string is an https URL, or an http URL with a loopback address.
 
-    An http URL with a host name is refused, because the name may resolve to any address.
+    An http URL with a host name is not accepted, because the name may resolve to any address.
     """
-    from ipaddress import ip_address  # few homes have a webhook
+    from ipaddress import ip_address  # imported here: few homes have a webhook
     from urllib.parse import urlsplit
 
     if not is_address(url) or not url.isascii() or not url.isprintable() or " " in url:
@@ -285,10 +285,10 @@ DATABASE_ADDRESS: Final = (
 def is_database_address(url: str) -> bool:
     """Return whether a string is the URL of a PostgreSQL database.
 
-    A URL whose password contains a special character is refused. Otherwise a part of the password would be taken
-    for the host, the port or the database.
+    A URL whose password contains an unescaped special character is not accepted, because a part of the password
+    would be taken for the host, the port or the database.
     """
-    from urllib.parse import parse_qsl, urlsplit  # few homes have a database elsewhere
+    from urllib.parse import parse_qsl, urlsplit  # imported here: few homes have a database elsewhere
 
     if not url.isprintable() or " " in url:
         return False
@@ -325,7 +325,7 @@ def _is_port(port: str) -> bool:
 
 
 def repository_address(value: Any, at: KeyPath) -> str:
-    from parley.common.git_addresses import parse_git_address  # few homes have repositories
+    from parley.common.git_addresses import parse_git_address  # imported here: few homes have repositories
 
     url = _secret(value, at)
     try:
@@ -348,7 +348,7 @@ def described(value: Any) -> str:
         case bool():
             return f"boolean `{str(value).lower()}`"
         case int():
-            # Python refuses to print an integer of thousands of digits, which hexadecimal TOML can hold.
+            # Python does not print integers of thousands of digits, which hexadecimal TOML can contain
             return f"integer `{value}`" if value.bit_length() < 64 else "integer beyond 64 bits"
         case float():
             return f"floating point `{value}`"

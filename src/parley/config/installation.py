@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _MAX_INSTALLATIONS: Final = 64
-"""The maximum number of installations of relays that one server records."""
+"""The maximum number of relay installations that one server records."""
 _MAX_PATHS: Final = 256
 """The maximum number of paths of one installation."""
 
@@ -30,7 +30,7 @@ _ENVIRONMENTS: Final = (".venv", "venv", "env")
 """The usual directory names of a virtual environment in its project."""
 
 _MAX_LINKS: Final = 40
-"""The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
+"""The maximum number of symbolic links that the server follows in one path. Linux has the same limit."""
 
 _PREFIX_DIRECTORIES: Final = ("bin", "lib", "lib64", "ssl", "etc/ssl")
 """The directories in a Python prefix that belong to Python or to its OpenSSL. The directories of OpenSSL are
@@ -70,7 +70,7 @@ def add_installation(paths: tuple[str, ...]) -> bool:
     if not paths or paths in _of_relays:
         return True
     for known in [known for known in _of_relays if not os.path.lexists(known[0])]:
-        del _of_relays[known]  # this installation was removed
+        del _of_relays[known]  # the relay's installation has been removed from the disk
     if len(paths) > _MAX_PATHS or len(_of_relays) >= _MAX_INSTALLATIONS:
         return False
     _of_relays[paths] = None

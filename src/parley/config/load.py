@@ -70,8 +70,10 @@ from parley.errors import BadSetting
 __all__ = ["STORE_VARIABLE", "Loader", "check_overrides"]
 
 _REMEMBERED: Final = 64
-"""The maximum number of resolved combinations of settings that are cached. Clients normally use fewer. The limit
-bounds the memory that a client can use by sending a new combination with each call.
+"""The maximum number of resolved combinations of settings that are cached.
+
+Clients normally use fewer. The limit bounds the memory that a client can use by sending a new combination with each
+call.
 """
 
 
@@ -85,7 +87,7 @@ NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
 _SHORTEST_NODE_TOKEN: Final = 32
 
 _REPOSITORY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-"""The names of repositories, which are also names of directories."""
+"""The valid names of repositories. They are also names of directories."""
 _AUTHOR: Final = re.compile(r"[^<>\x00-\x1f\x7f]*[^<>\s\x00-\x1f\x7f] <[^<>\s\x00-\x1f\x7f]*>")
 
 _WEBHOOK_PREFIX: Final = "whsec_"
@@ -142,7 +144,7 @@ class Loader:
         """Apply the overrides of a call, `wanted`, to the settings before the call, and return the result. If
         `before` is None, the call begins a conversation.
 
-        config.toml is read only once for each conversation, when the conversation begins.
+        The result uses config.toml as it was when the conversation began.
 
         Raises:
             BadSetting: a source cannot be read, or a value in it is invalid.
@@ -348,7 +350,7 @@ class Loader:
             values["workspace"] = _without_repositories(values["workspace"])
             settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
-            # Instructions from a file are not cached, because the file may change.
+            # instructions from a file are not cached, because the file may change
             if settings.base_instructions is wanted.base_instructions:
                 if len(self._made) >= _REMEMBERED:
                     self._made.clear()
@@ -392,8 +394,11 @@ class Loader:
         return self._settings(values, sources, profile)
 
     def _refuse_misspelt_in(self, profile: str) -> None:
-        """Raise BadSetting if a profile in config.toml has a misspelt key, because the key may have been meant to
-        restrict the agent.
+        """Check the keys of a profile in config.toml, because a misspelt key may have been meant to restrict the
+        agent.
+
+        Raises:
+            BadSetting: a key is misspelt.
         """
         profiles = self._file.table.get("profiles", {})
         try:
@@ -446,7 +451,9 @@ class Loader:
         return settings
 
     def _database_variables(self) -> frozenset[str]:
-        """Return the names of the variables that contain the password of the database; empty without a database."""
+        """Return the names of the variables that contain the password of the database; empty if there is no
+        database.
+        """
         is_named = self._environ.get(STORE_VARIABLE) or "url" in self._file.values.get("store", {})
         return frozenset({"PGPASSWORD"} if is_named else ())
 
@@ -524,7 +531,7 @@ class Loader:
         home: str,
         sources: Sequence[Source],
     ) -> Provider:
-        # `openai` and `oss` cannot be redefined, because a file could then send the OpenAI key to another host.
+        # A file cannot redefine `openai` and `oss`, because it could then send the OpenAI key to another host.
         if name == "openai":
             return Provider(
                 id=name,
@@ -568,8 +575,8 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _without_private(source: Source) -> Source:
-    """Return the source unchanged after checking that it defines no webhook, no repositories and no database with
-    the conversations.
+    """Check that a source defines no webhook, no repositories and no database with the conversations, and return
+    the source unchanged.
 
     Raises:
         BadSetting: the source defines one of them, which only config.toml may do.
@@ -599,10 +606,10 @@ def _is_branch(name: str) -> bool:
 
 
 def _webhook_key(secret: str) -> bytes:
-    """Return the signing key in a webhook secret. Raises ValueError if the secret is invalid."""
+    """Decode the signing key in a webhook secret. Raises ValueError if the secret is invalid."""
     if not secret.startswith(_WEBHOOK_PREFIX):
         return secret.encode(errors="surrogateescape")
-    import base64  # few homes have a webhook
+    import base64  # imported here: few homes have a webhook
 
     return base64.b64decode(secret.removeprefix(_WEBHOOK_PREFIX), validate=True)
 
@@ -610,8 +617,8 @@ def _webhook_key(secret: str) -> bytes:
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
     """Return the keys of a tool server whose values are missing.
 
-    An earlier call supplied these values, but they were not stored, because they may be secrets. No other source
-    supplies them.
+    An earlier call supplied these values, but they were not stored, because they may be secrets, and no current
+    source supplies them.
     """
     lost = (
         path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not mentions(table, path[2:])
@@ -646,8 +653,8 @@ def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
 def _approvals(values: Mapping[str, Any]) -> Approvals:
     """Return the approval settings for a conversation.
 
-    The result does not include `model_may_answer`, because clients must not change that setting. `mcp_settings`
-    reads it.
+    The result does not include `model_may_answer`, because clients must not change that setting. It is part of
+    `mcp_settings`.
     """
     return msgspec.convert({key: value for key, value in values.items() if key != "model_may_answer"}, Approvals)
 
@@ -701,7 +708,7 @@ def _home_of_account() -> str:
 
 
 def _targets_of_links(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the real path of each path that exists, so that the target of a link stays hidden when the link is
+    """Yield the real path of each path that exists. The target of a link then stays hidden even if the link is
     removed.
     """
     for path in paths:

@@ -62,14 +62,14 @@ def _check_below(check: Check | None, name: str) -> Check | None:
 
 
 def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
-    """Return a value without secrets and unknown keys; None if nothing is left.
+    """Return a value without the secrets and unknown keys in it; None if nothing is left.
 
     Add the keys of removed secrets to `left_out`.
     """
     if check is None:
         return None
     if is_secret(check) and value:
-        # Record each entry of a table, because another source may give some of the entries.
+        # Add each entry of a table, because another source may supply some of the entries.
         left_out += [(*path, name) for name in value] if isinstance(value, dict) else [path]
         return None
     if check is address and isinstance(value, str):

@@ -64,8 +64,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     for name, default in asdict(ConfigFile()).items()
     if default is not None
 }
-"""The values of settings that no source sets. Tables are empty here, because their structs define the defaults of
-their fields.
+"""The values of settings that no source sets. The value of a table is empty, because the struct of the table
+defines the defaults of its fields.
 """
 
 NAMED_ARGUMENTS: Final = Table(
@@ -79,4 +79,4 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""The check for those arguments of a call that are settings, except for `config`."""
+"""The check for the arguments of a call that are themselves settings. The argument `config` is not among them."""

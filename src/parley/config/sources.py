@@ -116,7 +116,7 @@ def unknown_key_sentence(source: Source, key: UnknownKey) -> str:
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """Parse a command-line override of the form `key=value` into a table.
+    """Parse a command-line override of the form `key=value`, and return it as a table.
 
     Raises:
         BadSetting: the override does not have this form.

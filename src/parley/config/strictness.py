@@ -16,7 +16,7 @@ STRICTEST_FIRST: Final[dict[RestrictedSetting, tuple[str, ...]]] = {
     "approval_policy": ("untrusted", "on-request", "on-failure", "never"),
 }
 _HARMLESS: Final = frozenset({"model", "cwd", *STRICTEST_FIRST})
-"""The names of the settings that `looser_setting` does not compare for equality."""
+"""The names of the settings that need not be equal in `looser_setting`."""
 
 
 def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
@@ -33,10 +33,10 @@ def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
 
 
 def looser_setting(chosen: ResolvedSettings, limit: ResolvedSettings) -> str | None:
-    """Return the name of a setting that may allow more than `limit` allows; None if there is none.
+    """Return the name of a setting of `chosen` that may allow more than `limit` allows; None if there is none.
 
-    `sandbox_mode` and `approval_policy` may be stricter. The model may differ. All other settings must be equal.
-    The working directory is not compared, because the caller checks it.
+    `sandbox_mode` and `approval_policy` may be stricter than in `limit`, and the model may differ. All other
+    settings must be equal. The working directory is not compared, because the caller checks it.
     """
     for name in STRICTEST_FIRST:
         if getattr(chosen.settings, name) not in values_within(name, limit.settings):

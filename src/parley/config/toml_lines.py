@@ -66,7 +66,7 @@ def _unquoted(part: str) -> str:
         return part
     try:
         return str(parse_toml(f"part = {part}")["part"])
-    except ValueError:  # an escape that TOML does not have
+    except ValueError:  # the escape does not exist in TOML
         return ""
 
 
@@ -152,6 +152,6 @@ def lines_of_keys(text: str) -> dict[KeyPath, int]:
             case _, None if token[0] != "#":
                 key.append(_unquoted(token))
             case _:
-                pass  # a comment, or a piece of a value
+                pass  # a comment or a part of a value
         line += token.count("\n")
     return lines

@@ -106,7 +106,7 @@ class ReplyLimits(Struct, frozen=True, kw_only=True):
     """Size limits for a model's reply. A turn fails if a reply exceeds one of them."""
 
     max_reply_characters: Count = 10_000_000
-    """The maximum number of characters in text and reasoning together."""
+    """The maximum number of characters in the text and the reasoning of a reply together."""
     max_argument_characters: Count = 10_000_000
     """The maximum number of characters in the arguments of all calls together."""
     max_calls: Count = 4096
@@ -190,7 +190,7 @@ class Approvals(Struct, frozen=True, kw_only=True):
     """The time after which an approval request times out, in seconds; 0 means no timeout."""
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
-    """The handling of an approval request if only `codex` calls are waiting for the turn and no client can be
+    """What happens to an approval request if only `codex` calls are waiting for the turn and no client can be
     asked.
     """
     session_hours: Hours = 12
@@ -221,7 +221,7 @@ class McpTable(Struct, frozen=True, kw_only=True):
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
     when_client_leaves: WhenClientLeaves = "continue"
-    """What a resident server does with a client's turns when the client disconnects."""
+    """What a resident server does with the turns of a client when the client disconnects."""
     modern: bool = True
     """True if requests with the protocol version 2026-07-28 are handled by the rules of that version."""
 
@@ -276,12 +276,12 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 class NodeSettings(Struct, frozen=True, kw_only=True):
-    """The table `[node]`: this server as one of several nodes that share a PostgreSQL database."""
+    """The table `[node]`: settings for a server that is one of several nodes with the same PostgreSQL database."""
 
     id: str | None = None
     """The name of the node, which no other node has; None means the host name."""
     url: Address | None = None
-    """The URL at which the other nodes reach this node; None means the address on which the server listens."""
+    """The URL at which the other nodes reach this node; None means the address at which the server listens."""
 
 
 class Repository(Struct, frozen=True, kw_only=True):
@@ -310,7 +310,9 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     worktrees of Git repositories.
     """
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
-    """The directories below which this node can run turns. Empty means every directory that exists."""
+    """The directories below which this node can run turns. If empty, it can run turns in every directory that
+    exists.
+    """
     directory: PathOrHomePath | None = None
     """The directory with the clones and the worktrees of the repositories. The mode `git` needs it."""
     repositories: dict[str, Repository] = {}
@@ -353,7 +355,9 @@ class Webhook(Struct, frozen=True, kw_only=True):
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The table `[limits]`: the amounts of usage at which the agent asks whether to continue; 0 means no limit."""
+    """The table `[limits]`: the amounts of usage at which a person is asked whether the agent may continue; 0 means
+    no limit.
+    """
 
     turn_tokens: Limit = 0
     turn_seconds: Limit = 0
@@ -436,8 +440,8 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """The names of keys whose values an earlier call gave and no source gives now. The log does not contain the
-    values, because they may be secrets. A tool server with missing keys is not started.
+    """The names of keys without a value. An earlier call supplied the value, but the log does not contain it
+    because it may be a secret, and no current source supplies it. A tool server with missing keys is not started.
     """
 
 
@@ -528,8 +532,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of the tool server keys that the call gave and whose values are not in the log. The field is set
-    only in overrides from the log, and is None in a call from a client.
+    """The paths of those keys of tool servers that an earlier call gave and whose values are not in the log. The
+    field is set only in overrides from the log; None in a call from a client.
     """
 
 
@@ -560,8 +564,9 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment
     key_variables: frozenset[str]
-    """The names of the environment variables that contain secrets: the keys of all configured providers and tool
-    servers, the token for HTTP clients, and the secret of the webhook. Only the server may read these variables.
+    """The names of the environment variables that contain secrets of the server: the keys of all configured
+    providers and tool servers, the token for HTTP clients, and the secret of the webhook. Only the server may read
+    these variables.
     """
     include_plan_tool: bool
     clones: tuple[str, ...] = ()
@@ -573,8 +578,10 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
 
     @property
     def withheld_paths(self) -> tuple[str, ...]:
-        """The files and directories whose content must not reach a model. `config.toml` and `auth.json` are listed
-        separately, because they may be links to files outside of Parley's home.
+        """The files and directories whose content must not reach a model.
+
+        They include Parley's home, and also its `config.toml` and `auth.json`, because these may be links to files
+        outside of it.
         """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
         return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files()
@@ -588,8 +595,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
 
     @property
     def writable_directories(self) -> list[str]:
-        """The directories that commands may write to if `sandbox_mode` is `workspace-write`. They may be links, and
-        need not exist.
+        """The directories that commands may write to if `sandbox_mode` is `workspace-write`. The paths may be
+        links, and need not exist.
         """
         chosen = self.workspace_write
         names = [self.cwd, *chosen.writable_roots]
@@ -605,7 +612,9 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The combined settings from all calls so far, as given and as resolved."""
+    """The settings that result from all calls of a conversation so far, together with the overrides of the
+    calls.
+    """
 
     values: dict[str, Any]
     """The value of every setting, by name. The values combine the defaults, config.toml and the command line at the

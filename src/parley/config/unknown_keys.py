@@ -1,7 +1,7 @@
-"""Finds unknown keys, suggests the key that was probably meant, and refuses some unknown keys.
+"""Finds unknown keys, suggests the key that was probably meant, and rejects some unknown keys.
 
 An unknown key in config.toml may belong to another program or version, so the key is only reported. An unknown key
-in a call, on the command line or in the chosen profile is refused if it may be meant as a setting that restricts
+in a call, on the command line or in the chosen profile is an error if it may be meant as a setting that restricts
 the agent. If the server ignored such a key, the agent would be unrestricted.
 """
 
@@ -20,10 +20,10 @@ from parley.config.toml_lines import KeyPath, written_key
 __all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
 
 _ONLY_SAFETY: Final = frozenset({"sandbox", "sandbox_workspace_write", "approvals"})
-"""Tables that only restrict the agent. Every unknown key in them is refused."""
+"""Tables that only restrict the agent. Every unknown key in them is an error."""
 
 _ALSO_SAFETY: Final = frozenset({"limits", "shell_environment_policy"})
-"""Tables in which an unknown key is refused if it is similar to a known key."""
+"""Tables in which an unknown key is an error if it is similar to a known key."""
 
 _MAX_UNKNOWN: Final = 100
 """The maximum number of unknown keys in a call. The server compares each unknown key with all known keys, and other
@@ -86,7 +86,7 @@ def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 def _refuse_if_misspelt(path: KeyPath, known: tuple[str, ...]) -> None:
     *above, name = path
-    table = above[0] if above else "profiles"  # a key outside of all tables is treated like a key of a profile
+    table = above[0] if above else "profiles"  # a key outside of all tables is checked like a key of a profile
     if table not in ("profiles", *_ONLY_SAFETY, *_ALSO_SAFETY):
         return
     if (meant := near_miss(name, known)) is not None:

@@ -31,11 +31,11 @@ from parley.wire.principals import LOCAL, PrincipalRef
 __all__ = ["ApprovalEvent", "ApprovalState", "Grant", "PendingApproval", "SettledApproval", "may_answer"]
 
 ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
-"""The event that shows an approval request to clients."""
+"""The event that tells clients about an approval request."""
 
 
 def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, began_by: PrincipalRef | None) -> bool:
-    """Return whether a principal may answer the approvals of a turn.
+    """Return whether the setting `[approvals] from` allows a principal to answer the approvals of a turn.
 
     `began_by` is the principal that began the turn; None if an older version of Parley began the turn and did not
     record the principal. In that case, the local user counts as the principal that began the turn.
@@ -81,7 +81,7 @@ class SettledApproval(Struct, frozen=True, kw_only=True):
     """The time of the settlement, in seconds since the epoch."""
 
     def error(self) -> ApprovalIsSettled:
-        """Return the error for a client that answers the approval again."""
+        """Return the error for a client that answers the settled approval again."""
         return ApprovalIsSettled(
             self.decision,
             by=self.by,
@@ -144,11 +144,11 @@ class ApprovalState:
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open, and every event that announces an approval is followed by its record."""
+        """True if no approval is open, and the record of every approval event has been applied."""
         return self.open is None and self._event is None
 
     def learn(self, settled: ApprovalSettlement, *, at: float) -> None:
-        """Add an earlier settlement that was found in the store. `at` is the time of the settlement, in seconds
+        """Add an earlier settlement that was read from the store. `at` is the time of the settlement, in seconds
         since the epoch.
         """
         self.settled[settled.approval_id] = SettledApproval(
@@ -198,10 +198,10 @@ class ApprovalState:
 
 
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
-    """Return the record that must follow the event.
+    """Return the record that must follow the event `event`.
 
-    `apply` compares the expected record with the actual record `request`. The comparison ensures that an approval
-    allows exactly the action that was shown to clients.
+    `apply` compares it with the record `request` that does follow. Only if they are equal, the approval allows
+    exactly the action that was shown to clients.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

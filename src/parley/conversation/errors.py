@@ -8,7 +8,7 @@ __all__ = ["EarlierEntriesNeeded", "ParentUnknown", "UnknownMessage"]
 
 
 class EarlierEntriesNeeded(ValueError):
-    """Raised when projections that were restored from a checkpoint do not know a message.
+    """Raised when projections that were restored from a checkpoint lack an earlier message that an entry refers to.
 
     The caller must then apply the log from its first entry.
     """

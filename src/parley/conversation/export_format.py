@@ -1,8 +1,8 @@
 """The file format of an exported conversation: JSON Lines, with a header and then one line for each entry.
 
 The file contains all entries, including images and command output, but no session approvals and no queue. Reading
-is strict, because the entries become a log. A file is refused if it is truncated, contradicts itself or was written
-by a newer version. The error names the line. The callers do the I/O.
+is strict, because the entries become a log. A file that is truncated, contradicts itself or was written by a newer
+version raises `BadFile`, which names the line. The callers do the I/O.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 VERSION: Final = 1
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999, in seconds since the epoch. Later times are refused, because they cannot be
-formatted.
+"""The last second of the year 9999, in seconds since the epoch. A file with a later time is invalid, because such a
+time cannot be formatted.
 """
 
 Line = tuple[int, bytes]
@@ -48,7 +48,7 @@ Line = tuple[int, bytes]
 class ExportHead(Struct, frozen=True, kw_only=True):
     """The header, which is the first line of a file.
 
-    Only the id, the number of entries and `archived` are needed to read the file.
+    Reading a file uses only the id, the number of entries and `archived`.
     """
 
     parley_export: int = VERSION
@@ -176,7 +176,7 @@ def _check(entry: Entry, projections: Projections) -> None:
     if (
         entry.is_event and entry.type not in EVENT_TYPES
     ):  # an event type of a newer version, which no projection needs
-        _anything.decode(entry.encoded)  # the entry is sent to clients, so it must be valid JSON
+        _anything.decode(entry.encoded)  # the entry is sent to clients unchanged, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type
     elif entry.is_event:
         tag = event_type(_events.decode(entry.encoded))

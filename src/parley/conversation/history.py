@@ -1,7 +1,7 @@
 """The log as messages for a model. It is a projection, in a form that fits every model API.
 
-The projection consists of the positions of entries. The texts of the entries are kept separately, so that they can
-be dropped from memory and supplied again.
+The projection consists of the positions of entries. The texts of the entries are held separately, so that they can
+be removed from memory and loaded again.
 
 The order of items is defined in docs/protocol.md (history). The input comes first, then the items of each response
 in the order of arrival. Each call is directly followed by its one output. Input that arrives while the model is
@@ -82,12 +82,12 @@ class _Kind(IntEnum):
 
 
 _KINDS: Final = 8
-"""A number that is greater than the value of every kind. `_Ref` uses it as a factor."""
+"""A factor that is greater than the value of every kind. `_Ref` multiplies positions by it."""
 _VALID_KINDS: Final = frozenset(_Kind)
 
 _Ref = int
-"""An item of the history: the position of its entry multiplied by `_KINDS`, plus its kind. It is a plain integer to
-save memory, because a long history has hundreds of thousands of items.
+"""A reference to an item of the history: the position of its entry multiplied by `_KINDS`, plus its kind. It is a
+plain integer to save memory, because a long history has hundreds of thousands of items.
 """
 
 
@@ -103,11 +103,11 @@ class HistoryPositions(Struct, frozen=True, array_like=True):
     """The history without texts, as stored in a checkpoint. It contains no unsent input and no open call."""
 
     steps: tuple[int, ...]
-    """The position of each item, stored as the difference from the position of the previous item."""
+    """The positions of the items in order, each stored as the difference from the position before."""
     kinds: bytes
     cuts: tuple[int, ...]
-    """The indices of items before which every call has its output, each stored as the difference from the previous
-    index.
+    """The indices of the items before which every call has its output, each stored as the difference from the index
+    before.
     """
 
 
@@ -119,14 +119,14 @@ class _Turn:
     def __init__(self, before: _Turn | None) -> None:
         self.before = before
         self.places: list[_Ref] = []
-        """The items of the turn. If a call has no output yet, the item after it is 0, as a placeholder for the
+        """References to the items of the turn. A call without an output is followed by 0, as a placeholder for the
         output.
         """
         self.cuts: list[int] = []
         """The indices in `places` before which every call has its output."""
 
     def branch(self) -> list[_Turn]:
-        """Return this turn and all turns before it, in the order in which the model sees them."""
+        """Return this turn and all turns before it in its branch, the first turn first."""
         turns: list[_Turn] = []
         turn: _Turn | None = self
         while turn is not None:
@@ -159,16 +159,16 @@ class History:
         self._turns: dict[MessageId, _Turn] = {}
         """The turn that handled each message."""
         self._unanswered: dict[CallId, deque[int]] = {}
-        """The indices in `_Turn.places` of the missing outputs, by call id. Each id has a list, because a model may
+        """The indices of the missing outputs in `_Turn.places`, by call id. Each id has a list, because a model may
         use a call id twice.
         """
         self._texts: dict[Seq, HistoryItem] = {}
-        """The items whose texts are in memory, by position. `missing` lists the positions of the other items, and
+        """The items whose texts are in memory, by position. `missing` returns the positions of the other items, and
         `supply` adds their texts.
         """
         self._is_partial = False
         """True if the history was restored from a checkpoint, or if `forget` has removed messages. No branch can
-        begin at a message that is unknown for this reason.
+        then begin at a message before the checkpoint or at a removed message.
         """
 
     # --- checkpoints -------------------------------------------------------------------
@@ -214,7 +214,7 @@ class History:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at a message."""
+        """Return whether the history can begin a branch at a message."""
         return message_id in self._turns or message_id == self._root or not self._is_partial
 
     @property
@@ -263,8 +263,8 @@ class History:
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:
-        """Remove from memory the texts of the entries up to the position `last`, by default all texts. `supply` can
-        add the texts again.
+        """Remove the texts of the entries up to the position `last`, by default all texts, from memory. `supply`
+        can add them again.
         """
         if last is None:
             self._texts.clear()
@@ -280,7 +280,7 @@ class History:
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """Return the input that was not sent to the model yet."""
+        """Return the input that has not been sent to the model yet."""
         return [self._text(ref) for ref in self._waiting]
 
     @property
@@ -323,15 +323,15 @@ class History:
 
     @property
     def has_new_attachments(self) -> bool:
-        """True if there are images or files to which the model has not responded yet."""
+        """True if the history contains images or files after which the model has not responded yet."""
         return bool(self._new_attachments()) or any(map(_has_attachments, self.waiting))
 
     # --- applying entries ----------------------------------------------------------------
 
     def apply(self, payload: LogPayload, seq: Seq | None = None) -> None:
-        """Update the projection with one entry, by default at the next position.
+        """Update the projection with one entry, `payload`, at the position `seq`; the default is the next position.
 
-        Most entries do not affect the history.
+        Most entries do not change the history.
 
         Raises:
             EarlierEntriesNeeded: the entry begins a branch at a message that a restored history does not know.
@@ -343,7 +343,8 @@ class History:
             case TurnStarted():
                 self._turn = _Turn(self._turn)
             case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
-                if parent is not UNSET:  # the conversation's own id begins an empty branch
+                # a branch whose parent is the conversation's own id begins with an empty history
+                if parent is not UNSET:
                     if not self.knows(parent):
                         raise EarlierEntriesNeeded(parent)
                     self._turn.before = self._turns.get(parent)
@@ -378,7 +379,9 @@ class History:
         del self._waiting[:number]
 
     def _compact(self, seq: Seq, replaced: int) -> None:
-        """Replace items with a summary. Earlier turns stay unchanged, because branches can begin there."""
+        """Replace the first items of the history with the summary at `seq`. `replaced` is the number of items.
+        Earlier turns stay unchanged, because branches can begin there.
+        """
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]
         compacted.places = [_ref(seq, _Kind.TEXT), *kept]
@@ -394,9 +397,9 @@ class History:
             del self._unanswered[call_id]
 
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
-        """Return the input with attachments to which the model has not responded.
+        """Return the input items with attachments to which the model has not responded yet, the newest first.
 
-        Each value consists of the turn, the index in the turn, and the item.
+        Each value consists of the turn, the index of the item in the turn, and the item.
         """
         found: list[tuple[_Turn, int, _Ref]] = []
         for turn in reversed(self._turn.branch()):
@@ -425,7 +428,7 @@ def _kind_of(content: tuple[InputItem, ...]) -> _Kind:
 
 
 def _item_of(payload: LogPayload) -> HistoryItem | None:
-    """Return the item that an entry adds to the history; None if it adds no item."""
+    """Return the item that the model sees for an entry; None if the model does not see the entry."""
     match payload:
         case UserMessage(content=content) | InputRead(content=content):
             return UserItem(content)

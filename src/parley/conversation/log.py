@@ -6,7 +6,7 @@ after the last entry.
 
 An open text ends with the event that contains the complete text (`ENDS`). Some other events discard an open text,
 because no text can be in progress after them (`DISCARDS_OPEN`). Both rules depend only on the events, so clients
-compute the same result. An open output ends with the record of the stored output, directly before the event that
+can apply them as well. An open output ends with the record of the stored output, directly before the event that
 ends the command.
 
 An entry becomes *durable* when it can no longer be lost. No reader receives an entry that is not durable.
@@ -70,7 +70,7 @@ LogPayload = EventMsg | Record
 
 
 class ItemKind(StrEnum):
-    """The kinds of open texts. Each value is the event type of the item's deltas."""
+    """The kinds of open texts. The value of a kind is the type of the events that carry its deltas."""
 
     MESSAGE = event_type(AgentMessageDelta)
     REASONING = event_type(AgentReasoningDelta)
@@ -82,7 +82,7 @@ ENDS: Final = {
     event_type(AgentReasoning): ItemKind.REASONING,
     event_type(AgentReasoningRawContent): ItemKind.RAW_REASONING,
 }
-"""The kind of open text that each of these event types ends. At most one text of each kind is open."""
+"""The kind of open text that an event of each type ends. At most one text of each kind is open."""
 
 DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
 """The types of events that discard open texts. Such an event reports a retry, a failure, an interrupt or the end of
@@ -107,7 +107,7 @@ class Entry(Struct, frozen=True, gc=False):
     type: str
     is_event: bool
     encoded: bytes
-    """The encoded payload; empty if `output` is set. Output is encoded only on demand, because it is a third longer
+    """The payload as JSON; empty if `output` is set. Output is encoded only on demand, because it is a third longer
     as JSON.
     """
     output: CommandOutput | None = None
@@ -146,8 +146,8 @@ class OpenItem:
         self.type: str = kind.value
         self.length = 0
         self._parts: list[str] = []
-        """The text in parts. Each part joins many pieces, because a short string takes far more memory than its
-        characters need.
+        """The pieces of the text. Small pieces are joined to larger ones, because a short string takes far more
+        memory than its characters need.
         """
         self._pieces: list[str] = []
 
@@ -172,7 +172,7 @@ class Delta(Struct, frozen=True, gc=False):
 
     item: OpenItem
     offset: int
-    """The offset in the text, in code points."""
+    """The position of the piece in the text, in code points."""
     text: str
 
 
@@ -182,20 +182,20 @@ def encode_piece(delta: Delta | OutputDelta) -> bytes:
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """Encode a delta of a text as the event that clients get. This function is on a hot path."""
+    """Encode a delta of a text as the event that clients get. This is a hot path."""
     return _DELTA_PREFIX[delta.item.type] + encode(delta.text) + b"}"
 
 
 def output_of(entry: Entry) -> list[OpenOutput]:
-    """Return the outputs in a record of command output; an empty list for any other entry."""
+    """Return the outputs that a record of command output contains; an empty list for any other entry."""
     if entry.output is None:
         return []
     return [OpenOutput.from_record(entry.output.call_id, kept) for kept in entry.output.streams]
 
 
 def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Yield the entries that clients see. These are the events whose type is not in `hidden`, and the records of
-    command output. Clients see the records of command output as deltas.
+    """Yield the entries that clients see, in order: events whose type is not in `hidden`, and records of command
+    output, which clients see as deltas.
     """
     for entry in entries:
         if entry.is_event:
@@ -265,8 +265,8 @@ class Log:
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """The items that were closed by an entry which is not durable yet, each with the position of that entry.
-        `truncate` opens the items again if it removes the entry.
+        """The items that an entry has closed which is not durable yet, each with the position of that entry. If
+        `truncate` removes the entry, it opens the items again.
         """
         self._items_opened = 0
         self._series = ""
@@ -292,21 +292,29 @@ class Log:
         return self.entries[after - self.base : last - self.base]
 
     def trim(self, base: Seq) -> None:
-        """Remove from memory the entries up to a durable position. They can be read from the store."""
+        """Remove the entries up to the position `base` from memory. They must be durable, and can then be read from
+        the store.
+        """
         if base > self.base:
             del self.entries[: min(base, self.durable) - self.base]
             self.base = Seq(min(base, self.durable))
 
     def begin_after(self, base: Seq) -> None:
-        """Begin an empty tail after a position. The entries up to this position must be in the store."""
+        """Remove all entries from memory, and continue after the position `base`. The entries up to it must be in
+        the store.
+        """
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Begin a new series of item ids. The number must be new: no process has used it for this log before."""
+        """Begin a new series of item ids, with `number` in each id. No process may have used the number for this
+        log before.
+        """
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
-        """Add entries after the last entry, and close the items that they end or discard."""
+        """Add entries after the last entry, close the items that they end or discard, and return the entries. `at`
+        is the time in seconds since the epoch.
+        """
         added: list[Entry] = []
         for seq, one in enumerate(payloads, start=self.last + 1):
             is_event = isinstance(one, EventBase)
@@ -327,7 +335,7 @@ class Log:
             self._ended += [(entry.seq, item) for item in self._end_by(entry)]
 
     def _end_by(self, entry: Entry) -> list[OpenItem] | list[OpenOutput]:
-        """Close the items that an entry ends or discards."""
+        """Close the items that an entry ends or discards, and return them."""
         if entry.output is not None:
             streams = [(entry.output.call_id, kept.stream) for kept in entry.output.streams]
             return [self.outputs.pop(one) for one in streams if one in self.outputs]
@@ -360,7 +368,9 @@ class Log:
         self._ended.clear()
 
     def extend(self, kind: ItemKind, text: str) -> Delta:
-        """Extend the open text of a kind. If no text of this kind is open, open one first."""
+        """Append `text` to the open text of a kind, and return it as a delta. If no text of this kind is open, a
+        text is opened first.
+        """
         item = self.open.get(kind)
         if item is None:
             item = self.open[kind] = OpenItem(self._next_item(), kind)
@@ -369,7 +379,7 @@ class Log:
         return delta
 
     def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> Iterator[OutputDelta]:
-        """Extend the open output of a command, and yield the new output as deltas."""
+        """Append `data` to the open output of a command, and yield the new output as deltas."""
         item = self.outputs.get((call_id, stream))
         if item is None:
             item = self.outputs[call_id, stream] = OpenOutput(self._next_item(), call_id, stream)
@@ -377,9 +387,9 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Extend a text that another process is writing, as `extend` does.
+        """Append a piece to a text that another process is writing, and return it as a delta.
 
-        Return None if the piece is already known.
+        `offset` is the position of the piece. Return None if the log already has the piece.
         """
         item = self.open.get(kind)
         if item is None or item.id != item_id:
@@ -394,9 +404,9 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Extend an output that another process is receiving, as `extend_output` does.
+        """Append a piece to an output that another process is receiving, and return it as a delta.
 
-        Return None if the piece is already known.
+        `offset` is the position of the piece. Return None if the log already has the piece.
         """
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
@@ -417,9 +427,7 @@ class Log:
         return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """Yield the durable entries after a position that clients see, in order. `visible` defines which entries
-        these are.
-        """
+        """Yield the durable entries after a position that clients see, in order (`visible`)."""
         whole = after == self.base and self.is_durable
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
@@ -451,10 +459,10 @@ class Cursor:
     """The position of a reader in a log: the last entry and the length of each open item that the reader has
     received.
 
-    A cursor passes only durable entries. While a cursor is `live`, its reader has everything, and the cursor does
-    not change with each delta. `next` returns the entries and deltas that the reader lacks, one at a time. If a new
-    entry or delta is not sent to a live reader immediately, `appended` or `missed` records the position of the
-    reader.
+    A cursor passes only durable entries. While a cursor is `live`, its reader has received everything and gets each
+    new delta directly, so the cursor does not change. When the reader does not get a new entry or delta directly,
+    `appended` or `missed` ends this state. `next` then returns the entries and deltas that the reader lacks, one at
+    a time.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -465,14 +473,14 @@ class Cursor:
         self._offsets: dict[ItemId, int] = {}
         self._takes_records = False
         self._earlier: deque[Entry] = deque()
-        """The entries that were supplied from the store."""
+        """The entries from the store that `next` has not returned yet."""
         self._lacking: deque[OutputDelta] = deque()
-        """The pieces of output from the last record that the reader still lacks."""
+        """The pieces of output in the last record of command output that the reader still lacks."""
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
-        """Create the cursor of a reader that gets records. For a record of command output, `next` returns only the
-        record, and does not also return the output as deltas.
+        """Create the cursor of a reader that gets records. For a record of command output, `next` returns the
+        record itself, and not its output as deltas.
         """
         cursor = cls(after)
         cursor._takes_records = True
@@ -480,30 +488,30 @@ class Cursor:
 
     @classmethod
     def at_end_of(cls, log: LogView) -> Cursor:
-        """Create the cursor of a reader that has everything in the log."""
+        """Create the cursor of a reader that has received everything in the log."""
         cursor = cls(log.durable)
         cursor.live = log.is_durable
         return cursor
 
     @classmethod
     def after_snapshot(cls, log: LogView) -> Cursor:
-        """Create the cursor of a reader that will be sent a snapshot of the current log."""
+        """Create the cursor of a reader that will get a snapshot of the current log."""
         cursor = cls(log.durable)
         cursor._offsets = log.lengths() if log.is_durable else {}
         return cursor
 
     def appended(self, log: LogView, first: Seq) -> None:
-        """Record that entries were appended, beginning at the position `first`.
+        """Note that entries were appended, beginning at the position `first`, and were not sent to the reader.
 
-        If the cursor was live, the reader already has everything before these entries.
+        If the cursor was live, the reader has everything before these entries.
         """
         if self.live:
             self.seq, self.live = Seq(first - 1), False
             self._offsets = log.lengths()
 
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
-        """Record that `delta`, the newest delta, was not sent to the reader. If the cursor was live, the reader
-        already has everything before the delta.
+        """Note that `delta`, the newest delta of the log, was not sent to the reader. If the cursor was live, the
+        reader has everything before this delta.
         """
         if self.live:
             self.seq, self.live = log.last, False
@@ -511,7 +519,9 @@ class Cursor:
             self._offsets[delta.item.id] = delta.offset
 
     def supply(self, entries: Sequence[Entry]) -> None:
-        """Add a page of entries from the store. The page must directly follow the cursor or the previous page."""
+        """Add a page of entries from the store. Its first entry must follow the position of the cursor or the
+        previous page.
+        """
         self._earlier.extend(entries)
 
     def next(self, log: LogView) -> Entry | Delta | OutputDelta | Earlier | None:

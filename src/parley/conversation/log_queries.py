@@ -32,7 +32,7 @@ _NOT_COPIED: Final = {
     (False, record_type(QueuedMessageEdited)): encode(QueuedMessageEdited(message_id=MessageId(""), content=())),
     (True, event_type(QueueChanged)): encode(QueueChanged(messages=(), paused=False)),
 }
-"""Replacements for entries that must not be in a copy of a conversation, by `is_event` and type."""
+"""The bodies that replace certain entries in a copy of a conversation, by `is_event` and type."""
 
 
 _ended: Final = msgspec.json.Decoder(TurnEnded)
@@ -40,7 +40,8 @@ _completed: Final = msgspec.json.Decoder(TaskComplete)
 
 
 def for_copy(entry: Entry) -> Entry:
-    """Return an entry for a copy of the conversation: a fork, an export or an import.
+    """Return an entry in the form in which a copy of the conversation contains it. Forks, exports and imports are
+    copies.
 
     A copy contains no session grants. It contains no queue either, because it must not begin a turn by itself.
     """
@@ -57,7 +58,7 @@ def last_text(entries: Sequence[Entry]) -> str | None:
 
 
 class EndedTurn(NamedTuple):
-    """The record that ended a turn, and the text that a waiting client gets."""
+    """The record that ended a turn, and the text that a client gets as the result of the turn."""
 
     ended: TurnEnded
     text: str | None

@@ -41,7 +41,7 @@ class OpenOutput:
 
     @classmethod
     def from_record(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
-        """Create the output from its record in the log."""
+        """Create the output from its stored record."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
         item._head, item._tail = bytearray(kept.head), bytearray(kept.tail)
@@ -62,7 +62,7 @@ class OpenOutput:
         return delta
 
     def skip_to(self, offset: int) -> None:
-        """Continue at an offset. The output between the last piece and this offset counts as omitted."""
+        """Continue at an offset, because the output before it is missing. It counts as omitted."""
         self.length = offset
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
         self._tail.clear()
@@ -79,9 +79,9 @@ class OpenOutput:
         )
 
     def pieces(self, offset: int = 0) -> Iterator[OutputDelta]:
-        """Yield the stored output from `offset` on, in pieces for events.
+        """Yield the stored output from the offset `offset` on, in pieces that are small enough for events.
 
-        A gap between two offsets means that output was omitted.
+        A gap between the offsets of two pieces means that output was omitted.
         """
         yield from self._cut(offset, self._head, 0, end=len(self._head))
         tail = self._tail[-KEPT_BYTES:]
@@ -118,7 +118,7 @@ class OutputDelta(Struct, frozen=True, gc=False):
 
     item: OpenOutput
     offset: int
-    """The offset in the output of the stream, in bytes."""
+    """The position of the piece in the output of the stream, in bytes."""
     data: bytes
 
 

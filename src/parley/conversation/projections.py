@@ -137,7 +137,7 @@ class Projections:
 
     @property
     def is_queue_pending(self) -> bool:
-        """True if no turn is running and a queued message can begin the next turn."""
+        """True if no turn is running and a queued message may begin the next turn."""
         return self.state.phase is Phase.IDLE and bool(self.queue.waiting) and not self.queue.is_paused
 
     @property
@@ -146,14 +146,16 @@ class Projections:
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at a message.
+        """Return whether a branch can begin at a message with these projections.
 
         If the result is False although the message exists, the caller must apply the log from its first entry.
         """
         return self.history.knows(message_id) and self.settings_history.knows(message_id)
 
     def forget(self, last: Seq) -> None:
-        """Remove from memory the messages up to a position. They can still be looked up by key in the store."""
+        """Remove the messages up to the position `last` from memory. They can still be looked up by key in the
+        store.
+        """
         forgotten = self.state.forget(last)
         self.history.forget(forgotten)
         self.settings_history.forget(forgotten)
@@ -182,8 +184,8 @@ class Projections:
     def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
         """Return the projections that a checkpoint contains.
 
-        The texts of the history are missing (`History.missing`). Messages and settlements of approvals are missing,
-        too, but they can be looked up by key in the store. An entry that refers to an earlier message raises
+        They lack the texts of the history (`History.missing`). They also lack messages and settlements of
+        approvals, which can be looked up by key in the store. An entry that refers to an earlier message raises
         `EarlierEntriesNeeded`.
 
         Raises:
@@ -207,9 +209,10 @@ class Projections:
         return projections
 
     def supply(self, entry: Entry) -> None:
-        """Add the text of an entry whose text the history lacks.
+        """Restore the text of a history entry that was dropped from memory.
 
-        Raises ValueError if the entry cannot be decoded.
+        Raises:
+            ValueError: the entry cannot be decoded.
         """
         events, records = _decoders()
         decoder = (events if entry.is_event else records).get(entry.type)
@@ -233,8 +236,8 @@ class Projections:
             self.workspace = payload
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Apply stored entries. If no projection depends on the type of an entry, only its position and its time
-        are recorded.
+        """Apply stored entries. An entry whose type no projection depends on changes only the current position and
+        time.
 
         Raises:
             ValueError: the log contradicts itself, or an entry cannot be decoded.
@@ -253,14 +256,14 @@ class Projections:
 
 
 def _refuse_no_json(data: bytes) -> None:
-    """Raise ValueError if the data is not JSON."""
+    """Check that the data is JSON. Raises ValueError."""
     _json.decode(data)
     if not data.isascii():
         data.decode()
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """Return a payload in the form that is kept in memory, in which long texts from the user are stored as JSON."""
+    """Return a payload in the form that is held in memory: long texts from the user are stored as JSON."""
     if (
         isinstance(payload, UserMessage | InputRead)
         and (content := compact(payload.content)) is not payload.content

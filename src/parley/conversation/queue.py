@@ -28,7 +28,7 @@ __all__ = ["Queue", "QueuedMessage", "SavedQueue"]
 
 
 class QueuedMessage(Struct, frozen=True, array_like=True):
-    """The log positions of a queued message, and its principal."""
+    """Where the log contains a queued message, and who queued it."""
 
     queued: Seq
     """The position of the record that queued the message. This record contains the settings of the message."""
@@ -58,8 +58,10 @@ class Queue:
         self.waiting: dict[MessageId, QueuedMessage] = {}
         """The queued messages, by id; the next message is first."""
         self.is_paused = False
-        """True after a turn that was not completed, or after the record `QueuePaused`. The next turn, the next
-        queued message or the record `QueueResumed` ends the pause.
+        """True if no queued message may begin a turn until the pause ends.
+
+        A turn that was not completed, or the record `QueuePaused`, begins the pause. The next turn, the next queued
+        message or the record `QueueResumed` ends it.
         """
         self.known: dict[MessageId, Seq] = {}
         """The positions of the records that queued messages, by message id. Older positions can be looked up by key
@@ -84,7 +86,9 @@ class Queue:
         return queue
 
     def forget(self, last: Seq) -> None:
-        """Remove the positions up to `last` from `known`."""
+        """Remove the positions up to `last` from `known`, to free memory. They can be looked up by key in the
+        store.
+        """
         for message_id in [one for one, _ in takewhile(lambda item: item[1] <= last, self.known.items())]:
             del self.known[message_id]
 
@@ -95,16 +99,16 @@ class Queue:
         removed: MessageId | None = None,
         principal: PrincipalRef | None = None,
     ) -> QueueChanged:
-        """Return the event that shows the queue after a change by `principal`. The change may add the message
-        `added`, remove the message `removed`, or do neither.
+        """Return the event that tells clients the queue after a change by `principal`. The change may add the
+        message `added`, remove the message `removed`, or do neither.
         """
         ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
         paused = self.is_paused and added is None and bool(ids)
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
     def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
-        """Return the event which reports that a turn of `principal` ends the pause. Return an empty tuple if no
-        message is paused.
+        """Return the event that tells clients that a turn of `principal` ends the pause; an empty tuple if the
+        queue is not paused or is empty.
         """
         if not self.is_paused or not self.waiting:
             return ()
@@ -114,7 +118,7 @@ class Queue:
         """Update the projection with one entry."""
         match payload:
             case MessageQueued(message_id=message_id, principal=principal, asked=asked):
-                if message_id:  # a copy of a conversation has no queue
+                if message_id:  # the id is empty in a copy of a conversation, which has no queue
                     self.waiting[message_id] = QueuedMessage(seq, seq, principal, asked is not None)
                     self.known[message_id] = seq
                     self.is_paused = False

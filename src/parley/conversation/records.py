@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""What has changed since the user approved the action."""
+"""The kind of change to an approved action because of which the approval is requested again."""
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
 """The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`
@@ -70,9 +70,9 @@ class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="mess
 
     text: str
     id: str | None = None
-    """The provider's id for the item. It is sent back to this provider only."""
+    """The provider's id for the item. It is sent back only to this provider; None if the provider gave no id."""
     by: str = ""
-    """The provider that chose the id."""
+    """The provider that chose the id; empty if there is no id."""
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
@@ -157,9 +157,9 @@ class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined")
 
 
 class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
-    """Records that the model responded to a request. The records of the response follow directly.
+    """Records that the model has responded to a request. The records of the response follow directly.
 
-    From this record on, the input in the request is part of the history.
+    The input that the request contained is part of the history after this record.
     """
 
     inputs: int | None = None
@@ -175,8 +175,8 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The tokens that a response with calls used. Clients get the event `token_count` later, when the calls have
-    ended.
+    """The number of tokens that a response with calls used. Clients get it in the event `token_count` later, when
+    the calls have ended.
     """
 
     usage: TokenCount
@@ -192,7 +192,7 @@ class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimat
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
-    """The output of a call, which the model reads. The call belongs to the same turn."""
+    """The output of a call, in the form in which the model reads it. The call belongs to the same turn."""
 
     call_id: CallId
     output: str
@@ -223,7 +223,7 @@ class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output")
 
 
 class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
-    """A request for an approval that the turn is waiting for. The event that shows the request to clients directly
+    """A request for an approval that the turn is waiting for. The event that tells clients about it directly
     precedes this record.
     """
 
@@ -263,9 +263,9 @@ class ApprovalSettlement(RecordBase, frozen=True, kw_only=True, tag="question_se
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """The id of the answer, with which a repeated answer is recognised; empty if no client answered."""
+    """The id of the answer, by which a repeated answer is recognised; empty if no client answered."""
     principal: PrincipalRef | None = None
-    """The principal that decided, or that interrupted the turn; None if no principal did."""
+    """The principal that answered the approval or interrupted the turn; None if no principal did."""
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
@@ -282,10 +282,10 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """Input in the form that the model gets, such as a message together with the content of the files that the
-    message names.
+    """Input in the form in which the model gets it. For a message that names files, this includes the content of
+    the files.
 
-    The input replaces the content of the message `message_id`. If `message_id` is None, the input is additional.
+    The record replaces the content of the message `message_id`. If `message_id` is None, the input is additional.
     """
 
     content: tuple[InputItem, ...]
@@ -293,9 +293,9 @@ class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
 
 
 class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
-    """Records that the provider refused a request because of its content.
+    """Records that the provider refused a request because of its images or files.
 
-    Later requests omit the images and files that were new in this request.
+    Later requests leave out the images and files that were new in this request.
     """
 
 

@@ -1,9 +1,9 @@
 """Converts sessions that Codex CLI recorded into conversations.
 
 The first line of a rollout file describes the session. The other lines are the items of its history as they were
-sent to the model, and changes of its state. A message from the user begins a turn. Items from the model and outputs
-are copied, so that the next request continues the same history. Instructions and environment are left out, because
-Parley adds its own.
+sent to the model, and changes of its state. A message from the user begins a turn. The model's items and the
+outputs of calls are copied, so that the next request continues the same history. The instructions and the
+description of the environment are left out, because Parley adds its own.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RolloutReader:
         self._messages = 0
         self._in_turn = False
         self._model_is_asked = False
-        """True if all earlier input was sent to the model."""
+        """True if all input up to the last line was sent to the model."""
         self._unanswered: list[CallId] = []
         self._last_text: str | None = None
         self._ends_in_text = False
@@ -269,7 +269,7 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
 
 
 def _as_valid_json(line: bytes) -> bytes:
-    """Return the line as valid JSON, because its items are sent to a model unchanged."""
+    """Return the line as valid JSON, because its items are later sent to a model unchanged."""
     try:
         _anything.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -278,7 +278,7 @@ def _as_valid_json(line: bytes) -> bytes:
 
 
 def _content(parts: Iterable[_Part]) -> tuple[InputItem, ...]:
-    """Return the parts that a message can contain in Parley."""
+    """Return those parts that a message can contain in Parley."""
     content: list[InputItem] = []
     for part in parts:
         if part.type in ("input_text", "output_text", "text"):

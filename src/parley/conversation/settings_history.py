@@ -21,19 +21,21 @@ __all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
-    """The settings that one call gave. They override the settings from the previous change."""
+    """The settings that a client gave with one call. They override the settings from the previous change."""
 
     def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
         self.by = by
-        """The message that gave the settings; None for the call that created the conversation."""
+        """The id of the message that gave the settings; None for the call that created the conversation."""
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The settings as stored in a checkpoint."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
-    """The changes. Each consists of the index of the previous change (or -1), the settings, and the message."""
+    """The changes. Each consists of the index of the previous change in `chain` (-1 if there is none), the
+    settings, and the id of the message.
+    """
     first: int
     """The index in `chain` of the settings before the first message."""
     now: int
@@ -57,7 +59,7 @@ class SettingsHistory:
         """The settings before the first message, and the current settings."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
-        """The last message, if the next record of settings belongs to it; otherwise None."""
+        """The id of the last message if a record with its settings may follow; otherwise None."""
         self._turn_message: MessageId | None = None
         """The message that began the last turn."""
         self._is_partial = False
@@ -144,7 +146,7 @@ class SettingsHistory:
         return self.first if self._turn_message is None else self._by_message[self._turn_message]
 
     def after(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
-        """Return the settings after the message `parent`.
+        """Return the settings that apply after the message `parent`.
 
         If `parent` is None, return the current settings. If `parent` is the id of the conversation, return the
         settings before the first message.

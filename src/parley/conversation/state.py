@@ -138,17 +138,17 @@ class State:
         self.inputs: dict[MessageId, Seq] = {}
         """The messages that the turn `event_id` handles, with their positions."""
         self.messages: dict[MessageId, Seq] = {}
-        """The positions of messages, in order. Messages that are missing here can be looked up by key in
-        the store.
+        """The positions of messages in the order of the log. Missing messages can be looked up by key in the
+        store.
         """
         self._seq = START
         """The position of the last applied entry."""
         self._last_message = ""
         """The beginning of the agent's last message in the turn, from the event `task_complete`."""
-        self._numbers = {0}  # the id of `session_configured`
-        """The turn ids that are numbers."""
+        self._numbers = {0}  # 0 is the id of `session_configured`
+        """The turn ids in use that are numbers."""
         self._names: set[EventId] = set()
-        """The turn ids that are not numbers."""
+        """The turn ids in use that are not numbers."""
         self._counter = 0
 
     def copy(self) -> State:
@@ -182,8 +182,8 @@ class State:
 
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
-        """Return the state at the position `last`. Messages are missing, but they can be looked up by key in the
-        store.
+        """Return the state at the position `last`. It lacks the positions of messages, which can be looked up by
+        key in the store.
         """
         state = cls()
         state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs
@@ -196,11 +196,11 @@ class State:
 
     @property
     def turns(self) -> int:
-        """The number of used turn ids, including 0, the id of `session_configured`."""
+        """The number of turn ids in use, including 0, the id of `session_configured`."""
         return len(self._numbers) + len(self._names)
 
     def forget(self, last: Seq) -> list[MessageId]:
-        """Remove from memory the messages up to a position, and return their ids."""
+        """Remove the messages up to the position `last` from memory, and return their ids."""
         forgotten = [one for one, _ in takewhile(lambda item: item[1] <= last, self.messages.items())]
         for message_id in forgotten:
             del self.messages[message_id]
@@ -246,7 +246,7 @@ class State:
                 pass
 
     def skip(self, seq: Seq, *, at: float) -> None:
-        """Record the position and the time of an entry that does not change the state otherwise."""
+        """Update only the position and the time, because an entry does not change the rest of the state."""
         self._seq, self.updated_at = seq, at
 
     def _apply_event(self, event: EventBase) -> None:

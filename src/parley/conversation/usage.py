@@ -58,9 +58,11 @@ class UsageTotals:
         self.turn_calls = 0
         """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
-        """The usage when a person last allowed the turn to exceed a limit, by the name of the limit."""
+        """The usage at the time when a person last allowed the turn to exceed a limit, by the name of the limit."""
         self.unreported: TokenCount | None = None
-        """The usage of a response whose calls have not all ended; None if there is no such response."""
+        """The usage of the last response until its calls have ended; None if clients have already been told all
+        usage.
+        """
         self._since = 0.0
         self._waited_seconds = 0.0
         self._asked_at = 0.0
@@ -134,8 +136,8 @@ class UsageTotals:
     def _agree(self, reached: LimitReached) -> None:
         """Record that a person allowed the turn to exceed a limit.
 
-        The recorded usage is at most the usage that the log shows, because the event in an imported log may claim a
-        higher usage.
+        The recorded usage is never higher than the usage in the log, because the event in an imported log may claim
+        more.
         """
         counted = {
             "turn_tokens": self.turn_tokens,

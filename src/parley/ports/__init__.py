@@ -1,1 +1,1 @@
-"""Protocol classes for the interfaces that the core needs from adapters, with the errors of each interface."""
+"""The interfaces that the core needs from adapters, as protocol classes, with the errors of each interface."""

@@ -1,4 +1,4 @@
-"""The availability of a store on another computer."""
+"""The interface of a store that may become unreachable, such as a database on another computer."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ AVAILABLE: AvailabilityState = "available"
 
 @runtime_checkable
 class ReportsAvailability(Protocol):
-    """A store that may be unreachable for some time."""
+    """A store that may become unreachable for some time, and reports this."""
 
     @property
     def availability(self) -> AvailabilityState:
-        """The availability, as far as this process knows."""
+        """The current availability, as far as this process knows."""
         ...
 
     @property
     def is_silent(self) -> bool:
-        """True if the store has not answered a request for a short time, or is not available."""
+        """True if the store has left a request unanswered for a short time, or is not available."""
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:

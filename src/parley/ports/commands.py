@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 Output = Callable[[OutputStream, bytes], None]
-"""A function that is called with each piece of a command's output as soon as it is read."""
+"""A function that is called with each piece of a command's output, and its stream, as soon as the piece is read."""
 
 
 # --- policies and commands --------------------------------------------------------------
@@ -64,8 +64,8 @@ class SandboxPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Approved(Struct, frozen=True, kw_only=True):
-    """The working directory and the program with which a person approved a command. Each is identified by its
-    device number and its inode number; (0, 0) means that it does not exist.
+    """The working directory and the program of a command at the time when a person approved the command. Each is
+    identified by its device and inode numbers; (0, 0) means that it did not exist.
     """
 
     directory: tuple[int, int]
@@ -90,7 +90,9 @@ class Command(Struct, frozen=True, kw_only=True):
     content.
     """
     approved: Approved | None = None
-    """The directory and the program with which a command without a sandbox may start; None means any."""
+    """The directory and the program that a command without a sandbox must still have when it starts; None if this
+    is not checked.
+    """
     accepted: tuple[str, ...] = ()
     """Paths that `CommandRunner.unrestored` returned and that a person has accepted in their current state."""
 
@@ -120,8 +122,8 @@ class CommandRunner(Protocol):
         attacked its supervisor. If another process holds the command's pipes, the return is delayed by at most half
         a second.
 
-        A cancellation kills all processes of the command. The call raises the cancellation within half a second,
-        unless restoring protected files takes longer. In that case, the call first restores the files.
+        A cancellation kills all processes of the command and restores protected files. The call then raises the
+        cancellation, usually within half a second.
 
         Raises:
             CommandNotStarted: the program does not exist, or the operating system refused to start it.
@@ -150,8 +152,8 @@ class CommandRunner(Protocol):
     def confine_thread(self, policy: SandboxPolicy) -> bool:
         """Allow the calling thread, and the threads that it starts, to write only where the policy allows.
 
-        Return False if this system does not support the restriction. The restriction is permanent, so the thread
-        should end soon afterwards.
+        Return False, without a restriction, if this system does not support it. The restriction is permanent, so
+        the thread should end soon afterwards.
 
         Raises:
             SandboxUnavailable: the system supports the restriction, but applying it failed.
@@ -168,7 +170,7 @@ def unrestored_reason(paths: Sequence[str]) -> str:
 
 
 class Rule(Struct, frozen=True):
-    """The rights that Landlock grants to a file, or to everything below a directory."""
+    """A Landlock rule: the rights that a process keeps on a file, or on everything below a directory."""
 
     path: str
     rights: int
@@ -184,9 +186,9 @@ class Restriction(Struct, frozen=True, kw_only=True):
     handled_network: int
     scoped: int
     rules: tuple[Rule, ...]
-    """The Landlock rules. A rule whose path no longer exists is skipped."""
+    """The rules. A rule whose path no longer exists is ignored."""
     seccomp: bytes
-    """A BPF program as an array of `struct sock_filter`; empty if there is none."""
+    """A seccomp filter: a BPF program as an array of `struct sock_filter`; empty if there is none."""
 
 
 class Mount(Struct, frozen=True, kw_only=True):
@@ -194,7 +196,7 @@ class Mount(Struct, frozen=True, kw_only=True):
 
     place: str
     source: str | None
-    """The path that is mounted, together with the mounts below it; None means a new file system."""
+    """The path that is mounted, together with the mounts below it; None mounts a new file system."""
     writable: bool
 
 

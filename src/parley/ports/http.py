@@ -27,7 +27,7 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message. A client that reconnects gives the last `event_id` that it received."""
+        """Send one message. A client that reconnects names the last `event_id` that it received."""
         ...
 
     def begin_frame(self, event_id: str | None = None) -> OpenFrame:
@@ -105,13 +105,13 @@ class HttpRequest(Protocol):
         ...
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers to the response, in addition to its own headers."""
+        """Add headers to the response. They are sent in addition to the headers of the answer."""
         ...
 
     def open_link(self, protocol: str, accept: Callable[[socket], None]) -> object:
         """Answer the request with a WebSocket that uses the subprotocol `protocol`, and return the answer.
 
-        `accept` is called with a socket when the WebSocket is open. The WebSocket carries the bytes of the socket.
+        When the WebSocket is open, `accept` is called with a socket whose bytes the WebSocket carries.
         """
         ...
 

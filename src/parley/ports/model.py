@@ -55,7 +55,9 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """User messages that come before the history: a description of the environment, and project notes."""
     history: Sequence[HistoryItem]
     breaks: Sequence[int] = ()
-    """The indices in `history` at which a response from the model has ended."""
+    """The indices in `history` before which a response from the model, with the outputs of its calls, is
+    complete.
+    """
     tools: tuple[ToolSpec, ...] = ()
 
 
@@ -111,8 +113,8 @@ class ResponseDone(Struct, frozen=True):
 
     usage: TokenCount | None
     cut_by: str | None = None
-    """The reason why the provider cut off the response, such as `length`; None for a complete response. If the
-    response was cut off, the arguments of its last call may be incomplete.
+    """The provider's reason for cutting off the response, such as `length`; None for a complete response. After a
+    cut, the arguments of the last call may be incomplete.
     """
     refused: str | None = None
     """The category and the explanation of a refusal, which may be empty; None if the model did not refuse. Calls in
@@ -149,7 +151,7 @@ class Model(Protocol):
     """The model of one conversation."""
 
     max_retries: int
-    """The maximum number of times that a turn repeats a request if its response breaks off."""
+    """The maximum number of times that a turn repeats a request whose response breaks off."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Send a request and yield the response as it arrives. The last chunk is `ResponseDone`.
@@ -184,8 +186,8 @@ _JITTER: Final = 0.1
 def backoff_seconds(attempt: int, chance: float) -> float:
     """Return the delay before a retry, in seconds. `attempt` is 1 for the first retry.
 
-    The delay doubles with each attempt. `chance`, a number from 0 to 1, varies the delay by up to a tenth, so that
-    conversations that failed at the same time do not retry at the same time.
+    The delay doubles with each attempt. `chance` is a random number from 0 to 1, which varies the delay by up to a
+    tenth. Without it, conversations that failed at the same time would retry at the same time.
     """
     spread = 1 + _JITTER * (2 * chance - 1)
     return float(_FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * spread)

@@ -21,9 +21,11 @@ class Node(Struct, frozen=True, kw_only=True):
     version: str
     """The version of Parley that the node runs."""
     mode: WorkspaceMode = "local"
-    """`local` if the node has working directories of its own, `shared` if all nodes share a file system."""
+    """`local` if the working directories are on the node's own disk, `shared` if all nodes share a file system."""
     roots: tuple[str, ...] = ()
-    """The directories below which the node can run turns. Empty means every directory that exists on the node."""
+    """The directories below which the node can run turns. If empty, it can run turns in every directory that exists
+    on it.
+    """
     missing: tuple[str, ...] = ()
     """The roots that do not exist now, for example because a file system is not mounted."""
     repositories: tuple[str, ...] = ()
@@ -33,18 +35,18 @@ class Node(Struct, frozen=True, kw_only=True):
     is_draining: bool = False
     """True if the node begins no more turns, because it is stopping."""
     is_alive: bool = True
-    """False if the node has ended or has lost its connection to the database."""
+    """False if the node has ended, or has lost its connection to the database for longer than its lease lasts."""
 
 
 class WorkingDirectory(Struct, frozen=True, kw_only=True):
-    """The place in which a conversation works."""
+    """The directory or worktree in which a conversation works, as far as it determines the node."""
 
     path: str
     """The absolute path of the directory."""
     repository: str | None = None
     """The name of the repository of which the directory is a worktree; None if it is not a worktree."""
     node: str | None = None
-    """The id of the node on whose disk the directory is; None if it is unknown."""
+    """The id of the node on whose disk the directory is; None if the node is unknown or does not matter."""
 
 
 class NodeLoad(Struct, frozen=True, kw_only=True):
@@ -76,17 +78,18 @@ class Placement(Protocol):
         ...
 
     def node_of(self, directory: str) -> str | None:
-        """Return the id of this node if a directory is on its disk; otherwise None."""
+        """Return the id of this node if a directory is on its own disk; otherwise None."""
         ...
 
 
 @runtime_checkable
 class Nodes(Protocol):
-    """A store that several nodes share."""
+    """The part of a store that several nodes share which lists these nodes."""
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
-        """Announce this process as a node until the store is closed. The store calls `load` regularly, and stores
-        the result for the other nodes.
+        """Announce this process as the node `node` until the store is closed.
+
+        The store calls `load` regularly, and stores the result for the other nodes.
 
         Raises:
             BadHome: another running node has the same id, or the database cannot be used.
@@ -115,5 +118,5 @@ class Nodes(Protocol):
         ...
 
     def note_refused(self, url: str) -> None:
-        """Note that the computer of a node refuses connections to the node, because the node has ended."""
+        """Record that the computer at `url` refuses connections to the node, which therefore has ended."""
         ...

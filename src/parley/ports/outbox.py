@@ -13,8 +13,8 @@ class Outbox(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while the number of unread bytes exceeds the high-water mark. A sender should then wait
-        if it can.
+        """False while the client has more unread bytes than the high-water mark. A sender should then wait if it
+        can.
         """
         ...
 
@@ -47,11 +47,11 @@ class OpenFrame(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait until the client has read enough for the next part, or has disconnected."""
+        """Wait until the client has read enough that the next part can be sent, or until it has disconnected."""
         ...
 
     def end(self) -> None:
-        """End the message. The messages that were delayed meanwhile are then sent."""
+        """End the message. Messages that were delayed in the meantime are then sent."""
         ...
 
 

@@ -15,13 +15,14 @@ __all__ = ["Link", "Peers"]
 class Link(Protocol):
     """A connection to another process.
 
-    If the connection breaks, the callback `gone` that was given to `Peers.connect` is called. Messages that are
-    sent later are lost.
+    If the connection breaks, the callback `gone` of `Peers.connect` is called. Later messages are lost.
     """
 
     @property
     def version(self) -> str:
-        """The version of a link between nodes (`wire/nodes.py`); empty for a link to a process of the same home."""
+        """The version of the protocol between nodes (`wire/nodes.py`); empty for a connection to a process of the
+        same home.
+        """
         ...
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -69,7 +70,9 @@ class Peers(Protocol):
         ...
 
     def can_reach(self, address: str) -> bool:
-        """Return whether the process at an address is a process of this home, or a node like this process."""
+        """Return whether this process can connect to the process at an address: a process of the same home, or
+        another node if this process is a node.
+        """
         ...
 
     def notify_all(self, method: str, params: bytes) -> None:

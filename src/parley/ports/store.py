@@ -88,7 +88,7 @@ CHECKPOINT_ENTRIES: Final = 1000
 
 
 class Owner(Struct, frozen=True, kw_only=True):
-    """The process that holds a lease."""
+    """The process that holds the lease of a conversation."""
 
     node: str
     """The id of the computer or container on which the process is running; empty if unknown. It is needed because
@@ -101,7 +101,7 @@ class Owner(Struct, frozen=True, kw_only=True):
     """The time when the owner acquired the lease, in seconds since the epoch."""
 
     def node_unless(self, own: str) -> str:
-        """Return the node if it is known and differs from `own`; otherwise return an empty string."""
+        """Return the id of the owner's node if it is known and differs from `own`; otherwise an empty string."""
         return "" if self.node == own else self.node
 
 
@@ -143,7 +143,9 @@ class Lease(Struct, frozen=True, kw_only=True):
     epoch: int
     """The fencing token, which is higher than the epoch of every earlier lease."""
     last: Seq
-    """The last position when the lease was granted. The holder must read up to this position before it appends."""
+    """The last position in the log when the lease was granted. The holder must read the log up to this position
+    before it appends.
+    """
 
 
 class Head(Struct, frozen=True, kw_only=True):
@@ -152,8 +154,8 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """The process that holds the lease; None if no process holds it. The owner may also be None for an idle
-    conversation whose holder is about to release the lease.
+    """The process that holds the lease; None if no process holds it. For an idle conversation, it may be None while
+    a process is about to release the lease.
     """
     summary: Summary
     archived: bool
@@ -193,14 +195,14 @@ class Query(Struct, frozen=True, kw_only=True):
     archived: bool | None = False
     """True for archived conversations only, False for other conversations only, None for both."""
     asked: ApprovalId | None = None
-    """The id of an approval that was requested in the conversation."""
+    """The id of an approval that the conversation must have requested; None means any conversation."""
     conversation: ConversationId | None = None
     """The id of the only conversation that may be listed; None means any conversation."""
     viewer: Viewer | None = None
     """The principal for whom conversations are read or unread; None means that no conversation is unread."""
     unread: UnreadEnd | None = None
-    """`failed` for idle, unread conversations whose last turn failed (`TurnOutcome.has_failed`); `finished` for
-    the other idle, unread conversations; None for all conversations.
+    """`failed` for idle, unread conversations whose last turn failed (`TurnOutcome.has_failed`); `finished` for the
+    other idle, unread conversations; None means all conversations.
     """
     after: PageCursor | None = None
     """The position in the list after which the page begins; None for the first page."""
@@ -230,7 +232,7 @@ class ConversationPage(Struct, frozen=True, kw_only=True):
 
     items: tuple[ConversationListing, ...]
     more: bool
-    """True if there are conversations after the last item of the page."""
+    """True if the list has further conversations after this page."""
 
 
 class SearchQuery(Struct, frozen=True, kw_only=True):
@@ -323,7 +325,7 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
     token: bytes = b""
     """The SHA-256 digest of the token with which the person signed in; empty for a sign-in with a code."""
     created_at: float
-    """The time of the creation, in seconds since the epoch."""
+    """The time when the person signed in or the code was created, in seconds since the epoch."""
     used_at: float
     """The time of the last use, in seconds since the epoch and accurate to some minutes."""
     push: bytes | None = None
@@ -335,7 +337,7 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
 
 
 class Freed(Struct, frozen=True, kw_only=True):
-    """The number and size of the unreferenced blobs that were removed or could be removed."""
+    """The number and size of unreferenced blobs that were removed or that could be removed."""
 
     blobs: int
     bytes: int
@@ -370,7 +372,9 @@ class Draft(Protocol):
         ...
 
     async def drop(self) -> None:
-        """Remove the draft, now or later. Do nothing if it was finished or already dropped."""
+        """Remove the draft. Do nothing if it was finished or already removed. The removal may happen after the
+        call.
+        """
         ...
 
 
@@ -411,10 +415,10 @@ class Store(Protocol):
     ) -> Lease:
         """Acquire the lease and increase the epoch, in one step.
 
-        `on_lost` is called at most once, in the event loop, when the store finds that the lease is lost: another
-        process has acquired it or deleted the conversation. The store finds this in `check`, or soon after an
-        append failed with `LeaseLost`. `on_lost` is not called after the holder's own `release`, `delete` or
-        `close`. After the loss, appends fail with `LeaseLost`, and there is nothing to release.
+        `on_lost` is called at most once, in the event loop, when the store detects that the lease is lost, because
+        another process has acquired it or deleted the conversation. The store detects the loss in `check`, or soon
+        after an append has failed with `LeaseLost`. `on_lost` is not called after the holder's own `release`,
+        `delete` or `close`. After the loss, appends fail with `LeaseLost`, and there is nothing to release.
 
         Raises:
             OwnedElsewhere: another process, or another caller in this process, holds the lease.
@@ -465,8 +469,8 @@ class Store(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that the files of the home directory are in place. Call the callback `on_lost` of each lost lease
-        (see `acquire`).
+        """Check that the files of the home directory are in place. Also call the callback `on_lost` of each lease
+        that was lost (`acquire`).
 
         Raises:
             HomeLost: files were removed or replaced.
@@ -526,7 +530,8 @@ class Store(Protocol):
         ...
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations whose log now ends after the given position, and those that no longer exist.
+        """Return those conversations whose log now ends after the given position, and those that no longer exist.
+        `ends` contains the known last position of each conversation.
 
         One query handles all conversations. Repeating the query is cheap while no process writes to the store.
         """
@@ -566,8 +571,8 @@ class Store(Protocol):
     async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         """Remove the log and release its lease. The disk space may be reclaimed later.
 
-        If `leave_entries` is true, the entries stay in the store until the next `tidy` or deletion, which can
-        remove the entries of many logs faster.
+        With `leave_entries`, the entries stay in the store until the next `tidy` or deletion, because removing the
+        entries of many logs at once is faster.
 
         Raises:
             LeaseLost: the lease is no longer held.
@@ -659,13 +664,13 @@ class MaintainedStore(Store, Protocol):
         ...
 
     async def reclaimable_bytes(self) -> int:
-        """Estimate the size of the other data that `tidy` would remove, in bytes."""
+        """Estimate the size of the data other than blobs that `tidy` would remove, in bytes."""
         ...
 
     async def tidy(self) -> Freed:
-        """Remove the entries of deleted conversations and unused blobs.
+        """Remove the entries of deleted conversations, and unused blobs.
 
-        Return the blobs that this store has removed since the last call. Other processes can write
-        between the steps.
+        Return the number and size of the blobs that this store has removed since the last call. The work is done in
+        steps, between which other processes can write.
         """
         ...

@@ -51,13 +51,13 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     home: str | None = None
     """The `HOME` of the command; None if it has none."""
     escalated: bool = False
-    """True if the model asked to run the command outside the sandbox."""
+    """True if the model asked to run the command without the sandbox."""
     justification: str | None = None
     has_failed: bool = False
-    """True if the command failed in the sandbox and would be repeated without a sandbox."""
+    """True if the command has failed in the sandbox, and this is a request to repeat it without the sandbox."""
     covers: str = ""
-    """The identities of the command's directory and program, as a single string. An approval is valid only for
-    these.
+    """The identities of the command's directory and program, as a single string. An approval is valid only as long
+    as they do not change.
     """
     changed: Changed | None = None
     """The change since an earlier approval that makes another approval necessary; None for a first request."""
@@ -76,10 +76,10 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     inside_cwd: bool
     """True if every file is inside the working directory of the conversation."""
     has_failed: bool = False
-    """True if writing failed in the sandbox and would be repeated without a sandbox."""
+    """True if writing has failed in the sandbox, and this is a request to repeat it without the sandbox."""
     covers: str = ""
     """The identities of the patch's directories and the contents of its files, as a single string. An approval is
-    valid only for these.
+    valid only as long as they do not change.
     """
     changed: Changed | None = None
     """The change since an earlier approval that makes another approval necessary; None for a first request."""
@@ -96,9 +96,11 @@ class Granted(Struct, frozen=True, kw_only=True):
     by_person: bool = False
     """True if a person approved the action; False if the settings allow it."""
     known_safe: bool = False
-    """True for a command that is known to be harmless. If such a command fails, the sandbox is not the reason."""
+    """True for a command that is known to be safe. If such a command fails, the sandbox is not considered as the
+    reason.
+    """
     ask_again: bool = False
-    """True if the tool must ask again, with `has_failed` set, after a failure in the sandbox."""
+    """True if the tool must request authorization again, with `has_failed` set, after a failure in the sandbox."""
     accepted: tuple[str, ...] = ()
     """The paths of protected files that could not be restored, but that a person has accepted in their current
     state.
@@ -129,7 +131,7 @@ class Authorize(Protocol):
     """
 
     async def __call__(self, action: Action) -> Verdict:
-        """Return `Granted`, or the reason why the action is rejected."""
+        """Return `Granted` if the action is allowed, otherwise the reason why it is rejected."""
         ...
 
 
@@ -137,7 +139,7 @@ class Authorize(Protocol):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """The settings, the transcript and the permission gate of a turn, for its tools."""
+    """The settings, the transcript and the function `authorize` of a turn, for the tools of the turn."""
 
     settings: Settings
     transcript: Transcript

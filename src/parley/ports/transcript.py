@@ -39,7 +39,7 @@ class Transcript(Protocol):
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Extend an open text and show the delta to clients.
+        """Append `text` to an open text, and send the delta to clients.
 
         The delta is not stored, because the event that ends the text contains the complete text and is stored.
         """
@@ -50,7 +50,7 @@ class Transcript(Protocol):
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Show further output of a command to clients. Only the beginning and the end of the output are stored
+        """Send further output of a command to clients. Only the beginning and the end of the output are stored
         (`kept_output`).
         """
         ...

@@ -28,10 +28,10 @@ class Workspaces(Protocol):
         """Create the worktree of a conversation, or bring it to the newest commit of the conversation.
 
         `last` is the last event of the conversation's log, which may come from another node or, in a fork, from
-        another conversation. Return the event for the log; None if `last` is still true.
+        another conversation. Return the event for the log; None if `last` still describes the worktree.
 
-        Files that are not in a commit stay as they are, unless the conversation has continued on another node. They
-        are then stored under `refs/parley/kept/`.
+        Uncommitted files stay as they are, unless the conversation has continued on another node. In that case,
+        they are committed under `refs/parley/kept/` first.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.

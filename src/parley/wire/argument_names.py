@@ -1,8 +1,8 @@
 """The accepted spellings of argument names, and the check for misspelt names.
 
 A misspelt name must not be ignored: the argument could be meant to restrict the agent, which would then run without
-the restriction. Names are accepted in kebab, snake and camel case. An unknown name that resembles a known one is
-refused (docs/protocol.md, tools.spelling). The schemas list one spelling of each name.
+the restriction. Names are accepted in kebab, snake and camel case. An unknown name that resembles a known one makes
+the call fail (docs/protocol.md, tools.spelling). The schemas list one spelling of each name.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
     The values may be decoded, or encoded as `Raw`.
 
     Raises:
-        BadArguments: two spellings of one argument have different values, an unknown name is refused, or there are
-            too many unknown names.
+        BadArguments: two spellings of one argument have different values, an unknown name resembles a known one, or
+            there are too many unknown names.
     """
     spellings = _spellings(kind)
     arguments: dict[str, Any] = {}

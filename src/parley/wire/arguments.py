@@ -100,7 +100,7 @@ def _converted(kind: type[Decoded], value: dict[str, Any]) -> Decoded:
 
 
 class _Field(NamedTuple):
-    """One argument of a type: the name of its attribute, its schema and its decoder."""
+    """One argument of a type: its attribute name, its schema and its decoder."""
 
     attribute: str
     is_required: bool
@@ -149,7 +149,7 @@ def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str,
 
 
 class _Name(str):
-    """The name of a member. As a type of its own, it is passed to the hook of the decoder."""
+    """The name of a member. It has a type of its own so that the decoder passes it to a hook."""
 
     __slots__ = ()
 
@@ -169,7 +169,9 @@ def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
 
 
 def _limit_values(name: str, raw: Raw) -> None:
-    """Refuse an object with too many values. Texts directly in the object are counted exactly, others by a bound.
+    """Check that an object does not have too many values.
+
+    Texts directly in the object are counted exactly, other values by an upper bound.
 
     Raises:
         BadArguments: the object has too many values.
@@ -193,7 +195,9 @@ def _limit_values(name: str, raw: Raw) -> None:
 
 
 def _count_values(raw: Raw, limit: int) -> int:
-    """Return an upper bound on the number of values in an encoded value. Stop counting beyond the limit."""
+    """Return an upper bound on the number of values in encoded JSON. Stop counting when the number exceeds
+    `limit`.
+    """
     data, count = memoryview(raw), 0
     for begin in range(0, len(data), OUTLINE_BYTES):
         count += max_values(bytes(data[begin : begin + OUTLINE_BYTES]))
@@ -223,7 +227,8 @@ def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArgu
 
 
 def _outline(raw: Raw) -> Any:
-    """Decode a value for an error message. Of a large value, only its type or the beginning of its text is kept.
+    """Decode a value for an error message. A large value is replaced with its type or with the beginning of its
+    text.
 
     Raises:
         BadArguments: the value cannot be decoded.
@@ -257,7 +262,9 @@ def _not_a_map(value: Any) -> BadArguments:
 
 
 def _explained(error: str, value: Any, schema: dict[str, Any], *, within: str = "") -> BadArguments:
-    """Return the error for invalid arguments. `within` is the path of the decoded value in the arguments."""
+    """Return the error for invalid arguments. `error` is the decoder's message, and `within` is the path of the
+    decoded value in the arguments.
+    """
     place = _PLACE.search(error)
     path = within + (place[1] if place else "")
     name = path.removeprefix(".")

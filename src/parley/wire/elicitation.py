@@ -77,7 +77,7 @@ class ApprovalFields(Struct, frozen=True, kw_only=True):
     parley_approval_id: ApprovalId | UnsetType = UNSET
     parley_conversation_id: ConversationId | UnsetType = UNSET
     related_task: RelatedTask | UnsetType = msgspec.field(default=UNSET, name=RELATED_TASK)
-    """The task that the approval belongs to; set only in `_meta`."""
+    """The task to which the approval belongs. This field is set only in `_meta`."""
 
 
 class ElicitationParams(ApprovalFields, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
 
 
 def has_known_decision(answer: Message) -> bool:
-    """Return whether an answer fits the form: its action is known, and its decision is known or missing."""
+    """Return whether an answer fits the form: its action is known, and its decision is known or absent."""
     try:
         result = decode_lenient(_any_decoder, answer.result) if isinstance(answer.result, Raw) else None
     except msgspec.DecodeError:

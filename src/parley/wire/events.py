@@ -432,9 +432,9 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     branch: str
     """The branch of the conversation."""
     commit: str
-    """The id of the newest commit."""
+    """The id of the newest commit of the branch."""
     pushed: bool
-    """True if the repository contains the commit."""
+    """True if the commit has been pushed to the repository."""
     node: str | UnsetType = UNSET
     """The id of the node that has the worktree; missing if the server is not a node."""
     code: str | UnsetType = UNSET
@@ -499,7 +499,7 @@ def event_type(event: EventBase | type[EventBase]) -> str:
 EVENT_TYPES: Final = {event_type(cls): cls for cls in get_args(EventMsg)}
 
 NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryResponse, ShutdownComplete))
-"""Types of events that are part of the union but that the server never sends."""
+"""Types of events that belong to the union for completeness and that the server never sends."""
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(
     event_type(cls)

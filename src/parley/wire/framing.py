@@ -16,20 +16,20 @@ PREFIX_BYTES: Final = 4096
 """The number of bytes that are kept from the beginning of an overlong message, so that its id can be found."""
 
 SUFFIX_BYTES: Final = 4096
-"""The number of bytes that are kept from the end of an overlong message, because many clients write the id last."""
+"""The number of bytes that are kept from the end of an overlong message, because many clients put the id last."""
 
 SUFFIX_PARTS: Final = 64
-"""The number of chunks that are kept from the end of an overlong line. The suffix is assembled from them."""
+"""The maximum number of chunks from which the end of an overlong line is assembled."""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"
 
 LOOK_BYTES: Final = 1024 * 1024
-"""The number of bytes of a line after which `why_too_large` is called again."""
+"""The number of received bytes of a line after which `why_too_large` is called again."""
 
 
 class Overlong(Struct, frozen=True):
-    """The beginning and the end of a line that was refused, and the reason for the refusal."""
+    """The beginning and the end of a line that was discarded because it is too long, and the reason."""
 
     prefix: bytes
     suffix: bytes = b""
@@ -46,10 +46,10 @@ class LineFramer:
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
     ) -> None:
-        """Create the framer.
+        """Create the framer. `limit` is the maximum length of a line, in bytes.
 
         `why_too_large` is called with the number of bytes of an incomplete line that were received so far. It
-        returns the reason for refusing the line, or None.
+        returns the reason why the line must be discarded; None if the line is acceptable.
         """
         self._limit, self._why_too_large = limit, why_too_large
         self._parts: list[bytes] = []
@@ -69,7 +69,9 @@ class LineFramer:
         return frames
 
     def end(self) -> list[bytes | Overlong]:
-        """Return the last line if the stream ended in the middle of a line, otherwise an empty list."""
+        """Return the incomplete last line of the stream as a list; an empty list if the stream ended after a
+        complete line.
+        """
         return [self._finish(b"")] if self._held else []
 
     def _hold(self, data: bytes) -> None:
@@ -87,7 +89,9 @@ class LineFramer:
             self.skip(why)
 
     def skip(self, why: str) -> None:
-        """Refuse the incomplete line with the reason `why`. Keep only the beginning and the end of the line."""
+        """Turn the incomplete line into an `Overlong` with the reason `why`. Keep only its first `PREFIX_BYTES` and
+        last `SUFFIX_BYTES`, and discard the rest.
+        """
         if not self._parts:
             return
         beginning, size = [], 0
@@ -109,5 +113,5 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """Return the beginning and the end of a refused line, with the reason `why`."""
+    """Convert a line to an `Overlong`: its beginning, its end, and the reason `why` it was discarded."""
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)

@@ -1,4 +1,4 @@
-"""Types for ids, with which a type checker can report that one kind of id is used in place of another."""
+"""Types for ids. A type checker reports an id of one kind where another kind is expected."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", 
 
 
 _held: Final[Any] = TextItem.__dict__["text"]
-"""The descriptor of the field `text`. `LongTextItem` uses the descriptor to read the stored value."""
+"""The descriptor of the field `text`. `LongTextItem` reads the stored value through it."""
 
 
 class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
@@ -52,7 +52,7 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
 
     @property
     def encoded(self) -> Raw:
-        """The text as a JSON string."""
+        """The text, encoded as a JSON string."""
         raw: Raw = _held.__get__(self)
         return raw
 
@@ -64,7 +64,8 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
     def beginning(self) -> str:
         """The beginning of the text, about `BEGINNING_BYTES` long."""
         encoded = memoryview(self.encoded)
-        for end in range(BEGINNING_BYTES, BEGINNING_BYTES - 12, -1):  # `end` may be inside a character or an escape
+        # the text may not end inside a character or an escape
+        for end in range(BEGINNING_BYTES, BEGINNING_BYTES - 12, -1):
             try:
                 return msgspec.json.decode(b'%b"' % bytes(encoded[:end]), type=str)
             except (msgspec.DecodeError, UnicodeDecodeError):

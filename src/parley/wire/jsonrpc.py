@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 messages.
 
-Decoding accepts a missing `jsonrpc`, unknown members and lone surrogates, as docs/protocol.md requires. Encoding
-concatenates bytes, because a body is often already encoded.
+Decoding accepts a missing `jsonrpc`, unknown members and lone surrogates, as docs/protocol.md requires. Messages
+are encoded by joining bytes, because their content is often already encoded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ RESOURCE_NOT_FOUND: Final = -32002
 """The MCP error code for an unknown resource, in versions 2025-11-25 and earlier."""
 
 encode: Final = msgspec.json.Encoder().encode
-"""The encoder for all messages: compact JSON as bytes."""
+"""Encodes any message as compact JSON."""
 
 
 class NestedTooDeeply(msgspec.DecodeError):
@@ -119,7 +119,7 @@ MAX_LONE_SURROGATES: Final = 10_000
 _REPLACEMENT_CHARACTER: Final = "\ufffd".encode()
 _ESCAPED_BACKSLASH: Final = rb"\\"
 _STAND_IN: Final = b"\xff\xff"
-"""Bytes that replace escaped backslashes during the search for lone surrogates. They never occur in UTF-8."""
+"""Bytes that stand for escaped backslashes during the search for lone surrogates. They never occur in UTF-8."""
 
 _LONE_SURROGATE: Final = re.compile(
     rb"""\\u[dD](?:
@@ -170,7 +170,8 @@ def decode_repaired(
             copied = bytes(data)
             if _STAND_IN[:1] in copied:
                 raise
-            # A constant replacement runs no Python code for each match. Clients choose the number of matches.
+            # The replacement is constant, so no Python code runs for each match. Clients choose the number of
+            # matches.
             escapes = copied.replace(_ESCAPED_BACKSLASH, _STAND_IN)
             repaired, count = _LONE_SURROGATE.subn(half_as, escapes, MAX_LONE_SURROGATES)
             if not count:
@@ -309,15 +310,15 @@ def read_outline(prefix: bytes, suffix: bytes) -> Outline:
 
 
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the name of each member of a truncated JSON object, and the first token of its value.
+    """Yield the name of each top-level member of a truncated JSON object, and the first token of its value.
 
-    The token is empty if it is truncated. Members of nested objects, and names inside strings, are not yielded.
+    The token is empty if it is truncated. Names in nested objects and inside strings are not yielded.
     """
     depth, previous, name = 0, b"", b""
     for match in _TOKEN.finditer(prefix):
         token = match[0]
         if match.end() == len(prefix) and token[:1] not in b"{}[]:,":
-            break  # perhaps truncated
+            break  # the name or its value may be truncated
         if name and token != b":":
             yield name, token
             name = b""

@@ -80,7 +80,9 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_asked(self) -> bool:
-        """True if the client accepts form elicitation. It is False if the client declares only other modes."""
+        """True if the client accepts elicitation with forms. It is False if the client declares only other
+        modes.
+        """
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
                 return isinstance(form, dict) or not isinstance(url, dict)

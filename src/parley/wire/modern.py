@@ -49,7 +49,7 @@ CacheScope = Literal["public", "private"]
 
 
 class ModernCapabilities(ClientCapabilities, frozen=True, kw_only=True):
-    """The capabilities that a client declares in one request."""
+    """The capabilities that the client declares in one request."""
 
     extensions: dict[str, Any] | UnsetType | None = UNSET
 

@@ -1,4 +1,5 @@
-"""The link between nodes: a WebSocket that carries the messages of `wire/peers.py`, one JSON object on each line.
+"""The connection between nodes, called a link: a WebSocket that carries the messages of `wire/peers.py`, one JSON
+object on each line.
 
 The versions of the link are WebSocket subprotocols. A node offers all versions that it knows, and the other node
 chooses the newest version that it also knows. A node ignores unknown members and unknown notifications.

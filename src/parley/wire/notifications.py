@@ -32,7 +32,7 @@ __all__ = [
 
 
 class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The position of an event. The client's request determines which fields are set."""
+    """The position of an event. The arguments of the client's request determine which fields are set."""
 
     conversation_id: ConversationId | UnsetType = UNSET
     seq: Seq | UnsetType = UNSET
@@ -83,8 +83,8 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
 
 
 class InitialState(Struct, frozen=True, kw_only=True):
-    """Params of the notification that precedes the live events. The notification contains all earlier events, or
-    the last of the earlier events.
+    """Params of the notification that begins a stream, before the live events. It contains all earlier events, or
+    the last ones.
     """
 
     METHOD: ClassVar[str] = "notifications/initial_state"

@@ -48,9 +48,9 @@ __all__ = [
 NOT_OWNER: Final = -32001
 """The error code that a process returns if it is not running a turn of the conversation."""
 REFUSED: Final = -32002
-"""The error code of a refusal whose message is meant for the client."""
+"""The error code for a request that the owner has refused. Its message is the error text for the client."""
 NOT_WRITTEN: Final = -32003
-"""The error code that is returned if the process could not write the log. The message gives the reason."""
+"""The error code for a request whose entries could not be written to the log. Its message is the reason."""
 
 
 class Follow(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,8 @@ class Follow(Struct, frozen=True, kw_only=True):
 class Followed(Struct, frozen=True, kw_only=True):
     """The answer to `Follow`.
 
-    `last` is the owner's last position. A turn that ended at or before this position is an earlier turn.
+    `last` is the last position in the owner's log. A turn that ended at or before it is not the turn that the owner
+    is running.
     """
 
     last: Seq
@@ -92,13 +93,17 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """True if a client can be asked about limits, or if all clients know the event `limit_reached`."""
+    """True if a client can be asked about limits, or if all clients know the event `limit_reached`. Older versions
+    of Parley chose the name of the field.
+    """
     may_end_at_limit: bool = True
     """True if a client that does not know the event `limit_reached` may answer approvals."""
 
 
 class Submit(Struct, frozen=True, kw_only=True):
-    """Sends a message. If there is no answer, the request is repeated with the same message id."""
+    """Sends a message to the owner. If the owner does not answer, the request is repeated with the same
+    message id.
+    """
 
     METHOD: ClassVar = "parley/submit"
 
@@ -176,7 +181,7 @@ class ResumeQueue(Struct, frozen=True, kw_only=True):
 
 
 class SettleApproval(Struct, frozen=True, kw_only=True):
-    """Decides an approval. If there is no response, the request is repeated with the same answer id."""
+    """Answers an approval. If the owner does not respond, the request is repeated with the same answer id."""
 
     METHOD: ClassVar = "parley/answer"
 
@@ -191,7 +196,7 @@ class SettleApproval(Struct, frozen=True, kw_only=True):
 
 
 class PeerSettlement(Struct, frozen=True, kw_only=True):
-    """The settlement of an approval, in `error.data` of a refused `SettleApproval`."""
+    """How an approval was settled, in `error.data` of the answer to a `SettleApproval` that came too late."""
 
     decision: Settlement
     by: SettledBy
@@ -211,9 +216,11 @@ class InterruptTurn(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     event_id: EventId | None = None
-    """The id of the turn to interrupt. If it is None and `messages` is empty, every turn matches."""
+    """The id of the turn to interrupt. If it is None and `messages` is empty, the request matches any turn."""
     messages: tuple[MessageId, ...] = ()
-    """Messages for which the sender has no answer yet. A turn that accepted one of them is interrupted, too."""
+    """The ids of messages for which the sender has no answer yet. The turn is also interrupted if it accepted one
+    of them.
+    """
     principal: PrincipalRef | None = None
 
 
@@ -227,8 +234,8 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
 
 class ContinueTurn(Struct, frozen=True, kw_only=True):
-    """Begins a turn after a turn that was interrupted or failed. The answer is `Submitted`. A node sends this
-    request only in `Place`.
+    """Begins a turn without a message, after a turn that was interrupted or failed. The answer is `Submitted`. A
+    node sends this request only in `Place`.
     """
 
     METHOD: ClassVar = "parley/continue"
@@ -238,17 +245,17 @@ class ContinueTurn(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Asks a node to execute a request that begins a turn, because the node has the working directory.
+    """Asks the node that has the working directory to execute a request that begins a turn.
 
-    The node executes the request as if a client of the node had sent it. The answer is that of the request.
+    The node executes the request as if a client of the node had sent it, and sends the answer of the request.
     """
 
     METHOD: ClassVar = "parley/place"
 
     conversation_id: ConversationId
     method: str | None = None
-    """The method of the request. If it is None, the node takes over the conversation: it resumes a turn that waits
-    for an approval, and begins a turn with the next queued message.
+    """The method of the request. None lets the node take over the conversation: it resumes a turn that waits for an
+    approval, or begins a turn with the next queued message.
     """
     params: Raw = Raw(b"{}")
 

@@ -1,7 +1,7 @@
 """Generates JSON Schemas from the structs of this package.
 
-Only the types that tools, events and notifications use are supported. Any other type raises an error, so that a
-test finds a new kind of field before a client does.
+Only the types that tools, events and notifications use are supported. Any other type raises an error, so that tests
+find fields of a new kind.
 """
 
 from __future__ import annotations

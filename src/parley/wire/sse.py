@@ -27,11 +27,11 @@ FIRST_OF_DATA: Final = ord("d")
 """The first byte of a data line."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""The size, in bytes, above which the events of a reply are checked before they are decoded."""
+"""The size in bytes from which a large event of a model's reply is checked before it is decoded."""
 
 ERROR_LINES: Final = (b"event: error", b"event:error")
 NAME_BYTES: Final = 13
-"""The size, in bytes, from which a line is not one of `ERROR_LINES`."""
+"""The size in bytes from which a line cannot be one of `ERROR_LINES`."""
 
 MAX_RETRY_DIGITS: Final = 9
 MESSAGES: Final = (b"", b"message")
@@ -69,7 +69,9 @@ class EventFramer:
         self._line_bytes = 0
         self._data: list[bytes] = []
         self._data_bytes = 0
-        """The size of the data in bytes. Each line counts one byte more, because empty lines take memory, too."""
+        """The size of the incomplete event's data, in bytes. Each line counts one byte more, because empty lines
+        take memory, too.
+        """
         self._id: str | None = None
         """The id in the incomplete event; None if the event has no id."""
         self._name = b""
@@ -163,15 +165,15 @@ class DataFramer:
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, check_large: Callable[[Sequence[bytes]], None] = _accept
     ) -> None:
-        """Create the framer. `check_large` is called with the events of a call of `feed` if one of them may be
-        larger than `LARGE_BYTES`.
+        """Create the framer. `limit` is the maximum size of an event, in bytes. If `feed` completes an event that
+        may be larger than `LARGE_BYTES`, it calls `check_large` with all events that it completes.
         """
         self._limit = limit
         self._check_large = check_large
         self._unchecked_bytes = min(limit, LARGE_BYTES)
         self._start = _Start()
         self._is_plain = False
-        """True if the next chunk needs no attention to a byte order mark or to the second half of a CRLF."""
+        """True if the next chunk can begin neither with a byte order mark nor with the second half of a CRLF."""
         self._skip_newline = False
         self._unfinished: list[bytes] = []
         """The chunks of an incomplete line. They are joined only once, when the line is complete."""
@@ -187,7 +189,7 @@ class DataFramer:
         """Return the data of each event that `chunk` completes.
 
         Raises:
-            ReplyTooLarge: an event is longer than the limit, or `check_large` refuses an event.
+            ReplyTooLarge: an event is longer than the limit, or `check_large` has raised this error.
         """
         if not self._is_plain:
             chunk = self._after_start(chunk)
@@ -208,7 +210,7 @@ class DataFramer:
         data, is_error = self._data, self._is_error
         held_lines, held_bytes = len(data), self._data_bytes
         events: list[bytes] = []
-        for line in lines:  # the hot path: often hundreds of lines
+        for line in lines:  # this is a hot path: a chunk often has hundreds of lines
             if not line:
                 if data:
                     events.append(b"\n".join(data))
@@ -265,7 +267,9 @@ class _Start:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that can be processed. Bytes that may be part of the mark are held back."""
+        """Return the bytes that can be processed now. Bytes that may belong to the mark are returned later or not
+        at all.
+        """
         chunk = self._held + chunk
         if len(chunk) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(chunk):
             self._held = chunk

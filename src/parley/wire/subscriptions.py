@@ -13,7 +13,7 @@ SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 
 
 class NotificationFilter(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The types of notifications that a client asks for, or that the server agrees to send."""
+    """The types of notifications that a client requests, or that the server will send."""
 
     resources_list_changed: bool = False
     resource_subscriptions: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class ListenParams(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionAcknowledged(Struct, frozen=True, kw_only=True):
-    """The first notification of the request: the notifications that the server agrees to send."""
+    """The first notification of the request. It names the notifications that the server will send."""
 
     METHOD: ClassVar[str] = "notifications/subscriptions/acknowledged"
 

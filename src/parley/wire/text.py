@@ -37,7 +37,7 @@ def _are_seen(text: str) -> bool:
 
 
 def unseen(text: str) -> dict[int, str]:
-    """Return a table for `str.translate` that escapes each invisible character in a text."""
+    """Return a table for `str.translate` that replaces each invisible character of a text with its escape."""
     return {ord(one): _spelled(one) for one in set(text) if not _are_seen(one)}
 
 
@@ -57,13 +57,13 @@ def _spelled(character: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return a path, quoted for a shell if it contains invisible characters or a backtick."""
+    """Return a path. If it contains invisible characters or a backtick, quote it for a shell."""
     if _are_seen(path) and "`" not in path:
         return path
     return f"$'{path.translate(unseen(path) | _ESCAPED)}'"
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join strings with commas. If there are many, show only the first ones and the number of the others."""
+    """Join strings with commas. If there are many, name only the first ones and the number of the others."""
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

@@ -149,7 +149,7 @@ class WorkspaceState(Struct, frozen=True, kw_only=True):
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """The structured content of `codex` and `codex-reply`, for clients at version 2025-11-25 and newer.
 
-    Clients for different Codex releases read different names, so each value is present under two names.
+    Clients for different releases of Codex read different field names, so each value has two names.
     """
 
     thread_id: ConversationId
@@ -277,13 +277,13 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 class AnswerFailed(Failed, frozen=True, kw_only=True):
-    """The structured content of a failed `approvalAnswer`. The fields after `code` are set only if the approval was
-    already settled.
+    """The structured content of a failed `approvalAnswer`. All fields after `code` are set only if the approval had
+    already been settled.
     """
 
     decision: str | UnsetType = UNSET
     by: str | UnsetType = UNSET
-    """The way in which the approval was settled: a value of `by` in the event `approval_settled`."""
+    """How the approval was settled: a value of `by` in the event `approval_settled`."""
     principal: str | UnsetType = UNSET
     """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
     reason: str | UnsetType = UNSET

@@ -16,8 +16,10 @@ __all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Export the conversation with the id `named`. Call `write` with each line of the export. Entries that another
-    process appends during the export are not exported.
+    """Export the conversation with the id `named`: call `write` with each line.
+
+    `now` is the time of the export, in seconds since the epoch. Entries that another process appends during the
+    export are not exported.
 
     Raises:
         UnknownConversation: the conversation does not exist, or was deleted during the export.
@@ -45,7 +47,8 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 @contextmanager
 def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
-    """Write a file atomically. The complete, synced file appears when the block ends without an error.
+    """Open a new file for writing, which appears at `path` only when the block ends without an error. It is then
+    complete and synced to disk.
 
     With `over`, an existing file is replaced.
 

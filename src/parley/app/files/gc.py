@@ -32,14 +32,15 @@ class Removed(NamedTuple):
 
 
 async def find_unneeded(store: MaintainedStore, *, keep_days: int, now: float) -> Unneeded:
-    """Find archived conversations that have had no activity for `keep_days` days, unused blobs, and free space.
+    """Find archived conversations without activity for `keep_days` days, unused blobs, and free space. `now` is the
+    current time, in seconds since the epoch.
 
     If `keep_days` is 0, no conversations are returned.
     """
     expired = await _archived_before(store, now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
-        with suppress(Unreadable):  # a damaged conversation is removed too; its size is unknown
+        with suppress(Unreadable):  # a damaged conversation is removed as well, and its size is unknown
             size += await store.log_bytes(listed.conversation_id)
     return Unneeded(expired, size, await store.unused_blobs(), await store.reclaimable_bytes())
 

@@ -1,4 +1,4 @@
-"""Gives commands access to a home directory, even while servers are using the directory."""
+"""Opens home directories for commands, even while servers are using them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["entries_until", "open_home", "why_not_overwrite"]
 
 NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
-"""The suffixes of files that commands may create in a home directory."""
+"""The suffixes of the files that commands may create in a home directory."""
 HEAD_BYTES: Final = 1024**2
-"""The number of bytes within which the first line of an export must end."""
+"""The number of bytes at the beginning of a file within which the first line of an export must end."""
 
 
 @asynccontextmanager

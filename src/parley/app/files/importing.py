@@ -41,7 +41,7 @@ class Outcome(Enum):
 
 
 class Imported(NamedTuple):
-    """The result of importing one file."""
+    """What the import of one file has done."""
 
     outcome: Outcome
     text: str
@@ -114,7 +114,7 @@ class _Existing(NamedTuple):
 
 async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Existing:
     """Return the existing conversation that begins with the content of the file. If there is none, return a free id
-    for a new conversation.
+    for the new conversation.
     """
     for conversation_id in file.ids():
         try:
@@ -149,7 +149,7 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """Return the entries of the file for the conversation `conversation_id`.
+    """Yield the entries of the file, as the conversation `conversation_id` stores them.
 
     Approvals get new ids if the conversation gets a new id, or if a stored approval has the same id. New ids are
     necessary because an answer identifies an approval only by its id.

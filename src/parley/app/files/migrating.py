@@ -70,7 +70,7 @@ async def migrate_home(
 
 
 def _name_of(home: str) -> str:
-    """Return a name of the home that no other home has."""
+    """Return a name that identifies the home. It differs from the names of all other homes."""
     return f"{os.uname().nodename}:{os.path.realpath(home)}"
 
 

@@ -31,7 +31,7 @@ _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 
 
 class Repaired(NamedTuple):
-    """The number of conversations for each result of a repair."""
+    """The number of conversations for each result of their repair."""
 
     whole: int
     partial: int
@@ -39,7 +39,7 @@ class Repaired(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """A log from which a conversation can continue, and the summary of the conversation."""
+    """The entries with which a damaged conversation can continue, and its summary."""
 
     entries: list[Entry]
     summary: Summary
@@ -106,8 +106,10 @@ def _is_whole(found: Salvaged) -> bool:
 
 
 def _log(found: Salvaged) -> _Log | None:
-    """Return a log of the entries that were read; None if nothing was read. The log begins with settings, and its
-    positions have no gaps. The log ends before the first entry that cannot follow the previous entries.
+    """Return the longest log that can be made from the entries that were read; None if no entry was read.
+
+    The log begins with settings, and its positions have no gaps. It ends before the first entry that cannot follow
+    the previous entries.
     """
     if not found.entries:
         return None
@@ -123,7 +125,7 @@ def _log(found: Salvaged) -> _Log | None:
         except ValueError:
             break
         taken.append(placed)
-    if len(taken) < len(rest):  # a refused entry may have changed the projections
+    if len(taken) < len(rest):  # an entry that failed may have changed the projections
         projections = Projections()
         projections.replay(taken)
     return _Log(taken, Summary.of(projections.state)) if taken else None

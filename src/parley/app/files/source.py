@@ -1,7 +1,7 @@
 """A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-The module reads the entries, and refuses a file from which a conversation could not continue. The caller stores the
-entries.
+The module reads the entries. A file from which a conversation could not continue raises `BadFile`. The caller
+stores the entries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SourceFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if the file has no entries of its own. The import adds one entry with the settings."""
+        """True if the file contains no entries. The import then stores only an entry with the settings."""
         return self._is_rollout and self.count == 1
 
     def why_not_importable(self) -> str | None:
@@ -156,10 +156,10 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_default_settings(entry: Entry) -> Entry:
-    """Return an entry with the secrets in its settings redacted.
+    """Remove the secrets from the settings in an entry. Return any other entry unchanged.
 
     Raises:
-        BadFile: the settings are invalid. The conversation could not continue with them.
+        BadFile: the settings are invalid, so the conversation could not continue with them.
     """
     if entry.is_event or entry.type != _SETTINGS_CHOSEN:
         return entry
