@@ -55,9 +55,10 @@ _ESCAPED_IN_DOUBLE_QUOTES: Final = frozenset('$`"\\')
 
 
 def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
-    """Return every command that the script may run, in order, each as a tuple of words. Return None if the lexer
-    does not accept the script. With `words_only`, also reject redirections, escapes, and `~` and `^` outside
-    quotes.
+    """Return every command that the script may run, in order, each as a tuple of words; None if the lexer does not
+    accept the script.
+
+    With `words_only`, scripts with redirections or escapes, or with `~` or `^` outside quotes, are not accepted.
 
     Which commands run depends on the exit codes of earlier commands. The caller must check the first word of each
     command, which may be a reserved word, an assignment, or a builtin such as `eval`.

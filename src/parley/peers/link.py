@@ -35,7 +35,7 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 class SocketLink:
     """A connection to another process. The connection stays open while `read` is running. An invalid message ends
-    the connection, because the content of that message is lost.
+    the connection, because the receiver can no longer be sure to have all messages.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The connections between nodes, which share a database, in addition to the connections between the processes of a
+"""The connections between the nodes of one database, in addition to the connections between the processes of a
 home.
 
-A node is reached at its URL, over a WebSocket. The WebSocket carries the same messages as the socket of a process.
+A node is reached at its URL, over a WebSocket, which carries the same messages as the Unix socket of a process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ CONNECT_SECONDS: Final = 2.0
 
 
 class NodePeers:
-    """The port `Peers`, with WebSockets between nodes and unix sockets between the processes of a home."""
+    """An implementation of `Peers` with WebSockets between nodes and Unix sockets between the processes of a
+    home.
+    """
 
     def __init__(
         self,
@@ -47,11 +49,12 @@ class NodePeers:
         on_refused: Callable[[str], None],
         versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Create the peers.
+        """Create the connections.
 
-        `local` are the other processes of the home. `serve` serves another node over a link of a version. `urls`
-        returns the addresses of the other nodes. `on_refused` is called with the address of a node if its computer
-        refuses the connection. `versions` are the versions of the link that this node knows, the newest first.
+        `local` are the other processes of the home. `token` is the shared token of the nodes. `serve` serves
+        another node; its arguments are the connection and the version of the protocol. `urls` returns the addresses
+        of the other nodes. `on_refused` is called with the address of a node if its computer refuses the
+        connection. `versions` are the supported versions of the protocol between nodes, the newest first.
         """
         self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
         self._serve, self.versions = serve, versions
@@ -64,11 +67,13 @@ class NodePeers:
         self._closed = False
 
     def advertise(self, url: str) -> None:
-        """Use a URL as the address of this process, because this process accepts the links of other nodes."""
+        """Use `url` as the address of this process, because it now accepts connections of other nodes."""
         self._url = url
 
     def accept(self, channel: socket.socket, version: str) -> None:
-        """Serve the node at the other end of a socket over a link of a version."""
+        """Serve the node at the other end of a socket. `version` is the negotiated version of the protocol between
+        nodes.
+        """
         self._local.accept(channel, serve=lambda connection: self._serve(connection, version))
 
     @property

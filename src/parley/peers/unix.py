@@ -38,38 +38,40 @@ stopped process may be full.
 """
 
 BUSY_SECONDS: Final = 0.02
-"""Seconds between attempts to connect. Polling is necessary, because the operating system does not report when the
-backlog has space.
+"""The time in seconds between two attempts to connect. Polling is necessary, because the operating system does not
+report when the backlog has space.
 """
 
 KEEP_SECONDS: Final = 30.0
-"""Seconds for which an unused connection for notifications stays open. Notifications come in bursts, so such a
-connection can often be reused.
+"""The time in seconds for which an unused connection for notifications stays open. Notifications come in bursts, so
+the connection can often be reused.
 """
 
 CLOSE_SECONDS: Final = 0.2
-"""The maximum number of seconds that `close` waits for other processes to read all messages. A process that is not
-stopped reads its messages sooner, and the server has little time to shut down.
+"""The maximum time in seconds that `close` waits until other processes have read all messages. A process that is
+not stopped needs less time, and the server has little time to shut down.
 """
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """The port `Peers`, implemented with unix sockets. The function `serve` is awaited for each connection from
+    """An implementation of `Peers` with Unix sockets. The function `serve` is awaited for each connection from
     another process.
     """
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        """Create the peers of a home. `home` is the path of the home, or a function that returns the path. The
-        function is called when the path is first needed. `listen` raises the errors of this function.
+        """Create the connections of a process of a home.
+
+        `home` is the path of the home, or a function that returns the path when it is first needed. `listen` raises
+        the errors of this function. An unused connection for notifications is closed after `keep_seconds`.
         """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
         self._listener: Listener | None = None
         self._links: set[SocketLink] = set()
         self._notification_links: dict[str, SocketLink] = {}
-        """The connections that are kept open for notifications, keyed by address. `_links` also contains them."""
+        """The connections that stay open for further notifications, by address. `_links` also contains them."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._pending_notifications: list[tuple[str, bytes]] = []
         self._served: dict[Connection, asyncio.Task[None]] = {}
@@ -112,7 +114,7 @@ class UnixPeers:
         try:
             return address in names_in(self._directory)
         except OSError:
-            return True  # it is unknown
+            return True  # whether there are others is unknown
 
     def notify_all(self, method: str, params: bytes) -> None:
         if self._closed:
@@ -159,9 +161,8 @@ class UnixPeers:
     # --- connections from other processes ------------------------------------------------------------
 
     def accept(self, channel: socket.socket, *, serve: Serve | None = None) -> None:
-        """Serve the process at the other end of a socket.
-
-        `serve` replaces the function that `UnixPeers` was given.
+        """Serve the process at the other end of a socket. `serve` is used instead of the function that was passed
+        to the constructor; None means that function.
         """
         if self._closed:
             channel.close()
@@ -197,9 +198,10 @@ class UnixPeers:
         gone: Callable[[], None],
         version: str = "",
     ) -> SocketLink:
-        """Return a link over a connection.
+        """Return an object for requests over a connection.
 
-        `version` is the version of a link between nodes. The other arguments are those of `connect`.
+        `version` is the version of the protocol between nodes. The other arguments have the same meaning as for
+        `connect`.
         """
         link = SocketLink(connection, on_notification=on_notification, gone=gone, version=version)
         self._links.add(link)

@@ -1,4 +1,4 @@
-"""Removes from a message the values that are nested too deeply, so that the rest can be decoded."""
+"""Replaces the values in a message that are nested too deeply, so that the rest can be decoded."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 __all__ = ["MAX_CUT_BYTES", "MAX_LEVELS", "cut_nesting"]
 
 MAX_LEVELS: Final = 200
-"""The maximum number of nesting levels. Deeper values are removed, because no schema or result needs so many
-levels.
+"""The maximum number of nesting levels in a message. Deeper values are replaced with null, because no schema or
+result needs so many levels.
 """
 
 MAX_CUT_BYTES: Final = 1024 * 1024
-"""The maximum size, in bytes, of a message from which values are removed. Larger messages are not scanned, because
-the scan runs on the event loop.
+"""The maximum size, in bytes, of a message in which deeply nested values are replaced. Larger messages are not
+scanned, because the scan blocks the event loop.
 """
 
 _TOKEN: Final = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class SessionError(ParleyError):
-    """Raised when a request to an MCP server has no result."""
+    """Raised when a request to an MCP server fails."""
 
 
 class RequestRefused(SessionError):

@@ -18,7 +18,7 @@ __all__ = ["CLIENT_INFO", "NO_INITIALIZE", "HeaderNames", "header_names", "moder
 CLIENT_INFO: Final = {"name": "parley", "version": __version__}
 
 NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_NOT_FOUND, INVALID_PARAMS})
-"""The error codes with which a server of MCP 2026-07-28 refuses `initialize`."""
+"""The error codes with which a server that knows only MCP 2026-07-28 answers `initialize`."""
 
 HeaderNames = Mapping[tuple[str, ...], str]
 """The names of headers that repeat arguments of a tool, keyed by the path of the argument."""
@@ -90,6 +90,6 @@ def _text(value: Any) -> str | None:
 
 
 def _value(text: str) -> str:
-    """Return a string as a header value. A string that could change in an unencoded header is encoded in base64."""
+    """Return a string as the value of a header. A string that might not arrive unchanged is encoded in base64."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?")
     return text if is_plain else f"=?base64?{b64encode(text.encode('utf-8', 'replace')).decode()}?="

@@ -60,7 +60,7 @@ MAX_INITIALIZE_BYTES: Final = 1024 * 1024
 """The maximum size, in bytes, of a server's first answer."""
 
 MAX_WAITING: Final = 1000
-"""The maximum number of unsent answers to a server that does not read them. Further answers are dropped."""
+"""The maximum number of answers that wait for a server which does not read them. Further answers are discarded."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
 """A function that is called with the progress of a request, the total, and the server's message. The last two may
@@ -85,7 +85,9 @@ class Outgoing(NamedTuple):
 
 
 class Carrier(Protocol):
-    """The transport of a session's messages. It calls `Session.receive`, `Session.fail` and `Session.end`."""
+    """The transport of a session's messages. It calls `Session.receive` with each message of the server, and
+    `Session.fail` and `Session.end` if requests cannot be answered.
+    """
 
     @property
     def waiting(self) -> int:
@@ -105,8 +107,8 @@ class Carrier(Protocol):
     def set_version(self, version: str, *, is_modern: bool) -> None: ...
 
     def listen(self) -> None:
-        """Begin to receive the messages that belong to no request, if the transport needs a separate stream for
-        them.
+        """Begin to receive the messages of the server that belong to no request, if the transport needs a separate
+        stream for them.
         """
         ...
 
@@ -135,7 +137,7 @@ class Session:
 
     @property
     def limit(self) -> int:
-        """The maximum size, in bytes, of the next message. It is lower for the first answer."""
+        """The maximum size of the next message from the server, in bytes. It is lower for the first answer."""
         return self._limit
 
     # --- to the server -------------------------------------------------------------------
@@ -205,11 +207,13 @@ class Session:
             raise UnreadableAnswer
         result = decode_object(answer.result)
         if self._is_modern and result.get("resultType", "complete") != "complete":
-            raise UnreadableAnswer  # the server asks for input, and this client has not declared that capability
+            raise UnreadableAnswer  # the server asks for input, which this client has not declared as a capability
         return result
 
     async def _discover(self) -> bool:
-        """Return whether the server supports MCP 2026-07-28. If so, use that version from now on."""
+        """Return whether the server supports MCP 2026-07-28. If it does, the session uses that version from
+        now on.
+        """
         self._is_modern = True
         try:
             found = await self.request(DiscoverResult.METHOD)
@@ -225,7 +229,7 @@ class Session:
         return self._is_modern
 
     async def _listen(self) -> None:
-        """Subscribe to notifications about changed tools. A server at MCP 2026-07-28 sends them only to
+        """Subscribe to notifications about changed tools, because a server at MCP 2026-07-28 sends them only to
         subscribers.
         """
         try:
@@ -272,13 +276,13 @@ class Session:
         return True
 
     def fail(self, request_id: RequestId, error: SessionError) -> None:
-        """Let a request fail with an error, if it is still waiting for its answer."""
+        """Raise an error in the caller of a request, if the request is still waiting for its answer."""
         pending = self._pending.pop(request_id, None)
         if pending is not None and not pending.result.done():
             pending.result.set_exception(error)
 
     def end(self) -> None:
-        """Let all requests fail, because the connection has ended."""
+        """Raise `SessionLost` in the callers of all open requests, because the connection has ended."""
         if self._ended is None:
             self._ended = SessionLost()
             for request_id in tuple(self._pending):
@@ -300,8 +304,8 @@ class Session:
             self.fail(request_id, error)
 
     def _receive_other(self, message: Message, method: str) -> None:
-        """Handle a notification or a request from the server. Unknown requests are refused, and unknown
-        notifications are ignored.
+        """Handle a notification or a request from the server. An unknown request is answered with an error, and an
+        unknown notification is ignored.
         """
         if message.id is not UNSET:
             if self.carrier.waiting < MAX_WAITING and self._ended is None:

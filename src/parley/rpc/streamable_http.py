@@ -1,7 +1,7 @@
 """The client side of Streamable HTTP: each message is a POST, and its answer is JSON or a stream of events.
 
-A broken stream is resumed after its last event id, if the server sends event ids. Compressed bodies are not
-accepted, because a small body may expand to a large one. The first session imports the HTTP library in a thread.
+If the server sends event ids, a broken stream is resumed after the last id. A compressed body raises an error,
+because a small body may expand to a large one. The first session imports the HTTP library in a thread.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ log: Final = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 30.0
 """The maximum time, in seconds, that a server may take to accept a connection. The caller limits the time for the
-response.
+answer.
 """
 
 KEEP_SECONDS: Final = 2.0
-"""Seconds for which an idle connection is kept. Most servers close idle connections after five seconds. A shorter
-time avoids sending a message on a connection that the server is closing.
+"""The time in seconds for which an idle connection is kept. It is shorter than the five seconds after which most
+servers close idle connections, so that no message is sent on a connection that the server is closing.
 """
 
 REOPEN_SECONDS: Final = 0.5
 """The minimum delay, in seconds, before a stream is opened again, even if the server requests a shorter delay."""
 
 RETRY_SECONDS: Final = 1.0
-"""Seconds before a stream is opened again if the server does not request a delay."""
+"""The delay in seconds before a stream is opened again, if the server does not request a delay."""
 
 MAX_RETRY_SECONDS: Final = 30.0
-"""The maximum delay, in seconds, that a server can request."""
+"""The maximum delay in seconds before a stream is opened again, even if the server requests a longer one."""
 
 REOPEN_ATTEMPTS: Final = 2
 """The maximum number of consecutive failures to open a stream."""
@@ -68,13 +68,13 @@ ORDER_SECONDS: Final = 5.0
 """The maximum number of seconds that a message waits for the server to accept the preceding notification."""
 
 FINISH_SECONDS: Final = 0.2
-"""The maximum number of seconds to wait for the end of a response body after the answer has arrived. A connection
-can be reused only after the end of the body.
+"""The maximum time in seconds to wait for the end of a response body after the answer in it has arrived. Only then
+can the connection be reused.
 """
 
 CHECK_SECONDS: Final = 1.0
-"""Seconds between checks for a lost connection while no data of an answer arrives. The HTTP library does not always
-report the loss.
+"""The time in seconds between two checks whether the connection is lost, while no data of an answer arrives. The
+HTTP library does not always report the loss.
 """
 
 MAX_REFUSAL_BYTES: Final = 1024 * 1024
@@ -84,7 +84,7 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 SAME_REQUEST: Final = frozenset({307, 308})
-"""The redirect statuses after which the same request is sent to the other URL."""
+"""The HTTP statuses of redirects that require repeating the same request at the other URL."""
 
 
 class Receiver(Protocol):
@@ -96,8 +96,8 @@ class Receiver(Protocol):
         ...
 
     def receive(self, frame: bytes, *, of_request: RequestId | None = None) -> bool:
-        """Handle a message from the server. Return whether it is an answer. An answer on the stream of `of_request`
-        belongs to that request.
+        """Handle a message from the server. Return whether it is an answer. `of_request` is the id of the request
+        on whose stream the message arrived; None if there is none.
 
         Raises:
             SessionError: the answer cannot be accepted.
@@ -116,12 +116,12 @@ class _Post(NamedTuple):
 
 
 class Reopening(Struct, frozen=True, kw_only=True):
-    """The delays and attempts for opening a broken stream again."""
+    """The delays and the number of attempts for opening a broken stream again."""
 
     seconds: float = RETRY_SECONDS
-    """The delay, in seconds, if the server does not request one."""
+    """The delay in seconds before the next attempt, if the server does not request one."""
     least_seconds: float = REOPEN_SECONDS
-    """The minimum delay, in seconds, even if the server requests a shorter delay."""
+    """The minimum delay in seconds before the next attempt, even if the server requests a shorter one."""
     attempts: int = REOPEN_ATTEMPTS
     """The maximum number of consecutive failures to open a stream."""
 
@@ -164,7 +164,7 @@ class StreamableHttp:
     # --- beginning and end ---------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the HTTP library. No request is sent before the first message."""
+        """Load the HTTP library. No request is sent yet."""
         await _load_library()
         import aiohttp
 
@@ -236,8 +236,8 @@ class StreamableHttp:
             self._add_task(self._cancel(post, notice))
 
     async def _cancel(self, post: _Post, notice: bytes) -> None:
-        """Notify the server of a cancelled request, after the request has reached the server. Then stop
-        reading the answer.
+        """Notify the server that a request was cancelled, as soon as the request has reached the server. Then stop
+        reading its answer.
         """
         try:
             async with asyncio.timeout(ORDER_SECONDS):
@@ -474,8 +474,8 @@ class StreamableHttp:
             raise SessionLost from None
 
     def _moved(self, response: aiohttp.ClientResponse) -> bool:
-        """Use the URL of a redirect from now on if the URL has the same origin. Return whether the origin is the
-        same.
+        """Use the target of a redirect for all further requests, if it has the same origin as the current URL.
+        Return whether it has.
         """
         from yarl import URL
 
@@ -541,8 +541,8 @@ async def _body(response: aiohttp.ClientResponse, limit: int | None) -> bytes:
 
 
 def _answers(body: bytes, request_id: RequestId, limit: int | None) -> bool:
-    """Return whether a body is the answer to the request with this id. `limit` is the maximum size of the body in
-    bytes.
+    """Return whether a body is the answer to the request with the id `request_id`. `limit` is the maximum size of
+    the body, in bytes.
     """
     message = decode(body, limit)
     return not isinstance(message.method, str) and str(message.id) == str(request_id)

@@ -21,7 +21,7 @@ SHORTEST: Final = 4096
 
 _FAST: Final = 1
 """The fastest compression level of zlib. Images are already compressed, so a higher level would save little, and
-other writes have to wait during the compression.
+other writes wait during the compression.
 """
 
 _RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % SHORTEST)
@@ -54,7 +54,7 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
     pieces: list[bytes] = []
     cuts: list[Cut] = []
     end = 0
-    whole = memoryview(body)  # a body can have many megabytes; a view avoids copies
+    whole = memoryview(body)  # a body can have many megabytes, and a view avoids copies
     for run in _RUN.finditer(body):
         begin = run.start()
         pieces.append(body[end:begin])
@@ -64,8 +64,8 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
 
 
 def restore(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the original body. `runs` contains the offset and the decoded bytes of each cut, in ascending
-    order of the offsets.
+    """Return the original body, from a body whose base64 runs were cut out. `runs` contains the offset and the
+    decoded bytes of each run, in ascending order of the offsets.
     """
     return b"".join(_pieces(body, runs))
 
@@ -91,9 +91,10 @@ def _may_hold_a_run(body: bytes) -> bool:
 
 
 def _exact(run: memoryview) -> int:
-    """Return the number of leading characters of a base64 run that stay the same when they are decoded and encoded.
+    """Return the number of leading characters of a base64 run that are restored exactly after decoding and
+    encoding.
 
-    Only the last few characters can change.
+    Only the last few characters of a run can differ.
     """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:

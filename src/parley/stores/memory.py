@@ -67,7 +67,7 @@ class _Conversation:
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """The position of the first entry for each combination of type and key."""
+        """The position of the first entry with each combination of type and key."""
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
         self.epoch = 0
@@ -92,7 +92,7 @@ class _Conversation:
 
 
 class _Draft:
-    """An implementation of `Draft`: entries that do not belong to a conversation yet."""
+    """An implementation of `Draft` in memory."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -292,7 +292,7 @@ class MemoryStore:
     async def _mentions(self, listed: ConversationListing, text: str) -> bool:
         """Return whether the title or a message of a conversation contains `text`.
 
-        The search yields to other tasks after each page of the log.
+        Other tasks can run after each page of the log.
         """
         if text in listed.summary.title.casefold():
             return True
@@ -446,7 +446,7 @@ class MemoryStore:
             raise UnknownConversation(conversation_id) from None
 
     def _held(self, lease: Lease) -> _Conversation | None:
-        """Return the conversation of a lease; None if the lease is no longer held."""
+        """Return the conversation of a lease; None if the lease was released or the conversation was deleted."""
         found = self._conversations.get(lease.conversation_id)
         return found if found is not None and found.owner is not None and found.epoch == lease.epoch else None
 

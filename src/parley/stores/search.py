@@ -34,7 +34,7 @@ AFTER_MATCH: Final = 140
 `BEFORE_MATCH` is the maximum number before the match.
 """
 BLOCK: Final = 4096
-"""The number of characters that are casefolded at a time to find the position of a match."""
+"""The number of characters that are casefolded at a time in order to find the position of a match."""
 
 SLACK_SECONDS: Final = 1.0
 """The maximum number of seconds by which the clock may be earlier than the newest activity. If the difference is
@@ -49,7 +49,7 @@ seconds.
 
 
 class _Message(Struct):
-    """The fields of a message that a search reads. Other fields are not decoded."""
+    """The fields of a message that a search needs. Other fields are not decoded."""
 
     class Item(Struct):
         text: str = ""
@@ -90,7 +90,7 @@ def match_in(text: str, body: bytes) -> Match | None:
         begin = folded.find(text)
         if begin >= 0:
             last = begin + len(text) - 1
-            if len(folded) != len(words):  # casefolding may turn one letter into several
+            if len(folded) != len(words):  # casefolding may turn one character into several
                 begin, last = _letter_at(words, begin), _letter_at(words, last)
             first = max(0, begin - BEFORE_MATCH)
             shown = words[first : last + 1 + AFTER_MATCH]
@@ -146,7 +146,8 @@ def active_at(summary: Summary, newest: object) -> float:
     """Return the time that the store records as the time of a conversation's last activity, in seconds since the
     epoch. `newest` is the latest recorded time of any conversation; None if no time is recorded.
 
-    A conversation that is active now gets a time with which it is listed first, even if the clock was set back.
+    For a conversation that is active now, this is a time with which it is listed first, even if the clock was set
+    back.
     """
     at = summary.updated_at
     if not summary.is_active or not isinstance(newest, float) or at >= newest - SLACK_SECONDS:

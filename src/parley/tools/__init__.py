@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 class AgentTools:
-    """The tools of this process, including the tools of tool servers. Closing this object ends the tool servers,
-    but does not close `commands`.
+    """The tools of this process, including those of tool servers. Closing this object ends the tool servers, but
+    does not close `commands`.
     """
 
     def __init__(self, *, commands: CommandRunner, timing: Timing | None = None) -> None:
@@ -80,7 +80,7 @@ class AgentTools:
         return self._pools[environ]
 
     def _drop(self, environ: frozenset[tuple[str, str]]) -> None:
-        """Remove the pool of an environment that no turn uses, and end its tool servers."""
+        """Remove the pool of tool servers for an environment that no turn uses any more, and end its servers."""
         if (pool := self._pools.pop(environ, None)) is not None:
             closing = asyncio.create_task(pool.close())
             self._closing.add(closing)

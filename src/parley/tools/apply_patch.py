@@ -82,8 +82,8 @@ class Patches:
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the output for the model.
 
-        If the call is cancelled while files are being written, the cancellation takes effect after all files are
-        written or restored. The result is reported even then.
+        If the call is cancelled while files are being written, it first writes or restores all files and reports
+        the result. Then it raises the cancellation.
         """
         try:
             verified = await self._verified(patch, workdir)
@@ -160,7 +160,7 @@ class Patches:
 
     async def _attempt(self, verified: _Verified, action: ApplyPatch, verdict: Granted) -> _Attempt:
         transcript, call_id = self._context.transcript, action.call_id
-        # A retry has the same value as the first attempt, which needed no approval.
+        # A retry has the same value as its first attempt, which needed no approval.
         auto_approved = action.has_failed or not verdict.by_person
         await transcript.append(
             PatchApplyBegin(call_id=call_id, auto_approved=auto_approved, changes=verified.changes)
@@ -187,12 +187,13 @@ class Patches:
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write the patch in a thread. Return the result, and the cancellation if one arrived meanwhile. This
-        method never raises an exception, because an end event must follow the begin event.
+        """Write the patch in a thread. Return the result, and the cancellation if one arrived in the meantime.
+
+        This method never raises an exception, because an end event must follow the begin event.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
-            # The write is not a task, because the end of the event loop would cancel a task.
+            # the write is not a task, because the end of the event loop would cancel a task
             writing = written_in_thread(lambda: self._write(verified, verdict), name="write-patch")
             try:
                 await run_to_completion(writing)
@@ -222,8 +223,8 @@ class Patches:
         return _Outcome(stdout=summary, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """Return the diff of the turn so far, or an empty string if the diff cannot be computed. The files are
-        already written, so a failure is only logged.
+        """Return the diff of the turn so far; an empty string if it cannot be computed. A failure is only logged,
+        because the files are already written.
         """
         try:
             for change in plan.changes:
@@ -245,7 +246,7 @@ class _Outcome(NamedTuple):
     diff: str = ""
     seconds: float = 0.0
     refused: bool = False
-    """True if the files could not be written, or no longer match the patch."""
+    """True if the files could not be written, or no longer matched the patch."""
     changed: bool = False
     """True if the files changed after the patch was verified."""
     not_begun: bool = False
@@ -285,8 +286,8 @@ class _Verified(NamedTuple):
     covers: str
     commit: Callable[[], tuple[str, ...]]
     commit_approved: Callable[[], tuple[str, ...]]
-    """The function that writes an approved patch. The function fails if a directory was replaced after the patch
-    was verified.
+    """The function that writes an approved patch, and returns a message for each temporary file that could not be
+    removed. It raises an error if a directory was replaced after the patch was verified.
     """
 
 
@@ -298,7 +299,7 @@ def _installed_paths(settings: Settings) -> tuple[str, ...]:
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
     """Verify a patch in a thread. The paths of the patch are relative to `workdir`. If the call is cancelled, the
-    thread ends soon afterwards.
+    thread stops soon afterwards.
     """
     cancel = CancelToken()
 

@@ -1,5 +1,5 @@
-"""The working directory and the program file of a command. An approval covers both, in addition to the command's
-words. `CommandTarget` keeps the directory open, so that its inode number is not reused while the user is deciding.
+"""The working directory and the program file of a command. An approval is valid only for them and for the command's
+words. `CommandTarget` keeps the directory open, so that its inode number is not reused while the user decides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CommandTarget:
 
     @property
     def covers(self) -> str:
-        """The string that identifies the working directory and the program in an approval."""
+        """The string that identifies the working directory and the program in the record of an approval."""
         its = self.approved
         numbers = " ".join(f"{device}:{inode}" for device, inode in (its.directory, its.program))
         return f"{numbers} {self._place.decode(errors='backslashreplace')}"

@@ -53,8 +53,8 @@ class NotStarted(ToolError):
 
 
 class CallFailed(ToolError):
-    """Raised when a call to a tool server failed. `detail` is the reason; None if the server answered with its own
-    error.
+    """Raised when a call to a tool server failed. `detail` is the reason; None if the server has answered that the
+    call failed.
     """
 
     def __init__(self, detail: str | None) -> None:

@@ -1,5 +1,5 @@
-"""Summarises commands for display (see `parsed_cmd` in docs/protocol.md). The module assumes the usual meaning of
-program names, reads no files and never fails. A hostile command can have a harmless summary, so no permission
+"""Summarises commands for display (see `parsed_cmd` in docs/protocol.md). The module takes program names in their
+usual meaning, reads no files and never fails. A hostile command can have a harmless summary, so no permission
 depends on a summary.
 """
 
@@ -191,7 +191,7 @@ _RUNNERS: Final = (
 
 def _tool(command: Words) -> ParsedCommand:
     words = command
-    for _ in range(2):  # `uv run python -m pytest`
+    for _ in range(2):  # twice, for example for `uv run python -m pytest`
         runner = next((runner for runner in _RUNNERS if words[: len(runner)] == runner), ())
         words = words[len(runner) :]
     name = next((words[:length] for length in (3, 2, 1) if words[:length] in _TOOLS), None)
@@ -275,6 +275,6 @@ def _first(paths: list[str]) -> str | None:
 
 
 def _short(path: str) -> str:
-    """Return the most informative part of a path: the last part that is not a common directory name."""
+    """Return the most informative part of a path: the last part that is not the name of a very common directory."""
     parts = path.split("/")
     return next((part for part in reversed(parts) if part and part not in _COMMON_NAMES), path)

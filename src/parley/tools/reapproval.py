@@ -1,4 +1,4 @@
-"""Asks for another approval of the same action, after a failure in the sandbox or after an approved file or
+"""Requests another approval for the same action: after a failure in the sandbox, or after an approved file or
 directory was replaced.
 """
 
@@ -41,6 +41,6 @@ async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> 
 
 
 async def report_changed(context: ToolContext, changed: Changed) -> None:
-    """Send an event that says what was replaced after an approval. The call then needs another approval."""
+    """Append an event that says what was replaced after an approval, so that the call needs another approval."""
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
     await context.transcript.append(BackgroundEvent(message=message))

@@ -30,9 +30,7 @@ def program_limit() -> int:
 
 
 def limit_program(pid: int) -> None:
-    """Set the limit on open files of a program that was just started to the limit that the server was started
-    with.
-    """
+    """Set the limit on open files of a running program to the limit with which the server was started."""
     if _given is None or not hasattr(resource, "prlimit"):
         return
     try:

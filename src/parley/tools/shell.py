@@ -54,12 +54,10 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
 """The name of the tool in calls of the built-in shell that some models were trained on."""
 MAX_WORDS: Final = 100_000
-"""The maximum number of words in a command. A command with more words is refused, because it would block the
-server.
-"""
+"""The maximum number of words in a command. A longer command fails, because handling it would block the server."""
 NOT_FOUND: Final = 127
-"""The exit code that shells use for a missing program. A failure with this exit code is not attributed
-to the sandbox.
+"""The exit code of shells for a program that does not exist. The sandbox is not considered as the reason for such a
+failure.
 """
 
 
@@ -69,7 +67,7 @@ _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
 class AppliesPatches(Protocol):
-    """An object that applies patches and reports their events."""
+    """Applies the patches in commands, and reports their events."""
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the output for the model."""
@@ -124,7 +122,7 @@ class Shell:
             escalated=shell_call.escalated,
             justification=shell_call.justification,
         )
-        if not action.argv:  # there is nothing to approve, and starting the command reports the error
+        if not action.argv:  # an empty command needs no approval, and starting it reports the error
             return (await self._carry_out(action, shell_call, Granted())).output
         done = await self._decide_and_run(action, shell_call, self._context.authorize)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
@@ -209,7 +207,7 @@ class Shell:
             ended = await self._commands.run(command, output=partial(transcript.show_output, call_id))
         except CommandNotStarted as error:
             ended = _explained(error, command, settings)
-        except Exception as bug:  # the begin event needs an end event nevertheless
+        except Exception as bug:  # the begin event needs an end event in any case
             log.exception("a command failed")
             ended = CommandNotStarted(internal_error(bug))
         kept = transcript.kept_output(call_id)
@@ -226,9 +224,10 @@ class Shell:
 
 
 def _explained(error: CommandNotStarted, command: Command, settings: Settings) -> CommandNotStarted:
-    """Return an error that names the working directory if the directory is missing, or the program if the program's
-    interpreter is missing. Other errors are returned unchanged. The protocol defines the text for a missing
-    program.
+    """Return an error that explains why a command could not be started: its working directory or the interpreter of
+    its program is missing.
+
+    Any other error is returned unchanged. The protocol defines the text for a missing program.
     """
     if type(error) is not CommandNotStarted or error.detail not in _MISSING:
         return error
@@ -243,8 +242,8 @@ def _explained(error: CommandNotStarted, command: Command, settings: Settings) -
 
 
 def _program_exists(command: Command, directory: str, *, hidden: Sequence[str]) -> bool:
-    """Return whether the file that a command names as its program exists. Return False if its path leads through a
-    hidden directory.
+    """Return whether the file that a command names as its program exists. If its path leads through a hidden
+    directory, return False.
     """
     import shutil  # imported here: few commands name a program that cannot be run
 
@@ -291,9 +290,10 @@ class _ShellCall(NamedTuple):
     escalated: bool = False
     justification: str | None = None
     concealed: str | None = None
-    """The absolute path of `workdir` if it leads through a hidden directory, otherwise None. A confined command
-    starts with this path, because the sandbox refuses every such path with the same error. The error for the
-    resolved path would show where a hidden link leads.
+    """The absolute path of `workdir`, with links, if it leads through a hidden directory; otherwise None.
+
+    A confined command is started with this path, because the sandbox gives the same error for every such path. The
+    error for the resolved path would reveal where a hidden link leads.
     """
 
 
@@ -320,9 +320,9 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
 
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:
-    """Return the working directory of a command, and the same directory with unresolved links if its path leads
-    through a hidden directory. A `workdir` is resolved, so that an approval request shows the real directory. `cwd`
-    itself may be in a hidden directory.
+    """Return the working directory of a command. The second value is its path with links if this path leads through
+    a hidden directory; otherwise None. A `workdir` is resolved, so that an approval request shows the real
+    directory. `cwd` itself may be in a hidden directory.
 
     Raises:
         OSError: another process replaced a directory in the path meanwhile.
@@ -340,7 +340,7 @@ def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple
     try:
         return os.path.realpath(path), None
     except ValueError:
-        return path, None  # no such directory can exist; starting the command reports the error
+        return path, None  # no such directory can exist, and starting the command reports the error
 
 
 def _real(cwd: str) -> str:
@@ -370,8 +370,8 @@ class _Outcome(NamedTuple):
     may_be_retried: bool = False
     """True if the user may be asked to repeat the command without the sandbox."""
     changed: Changed | None = None
-    """The part of the command that was replaced after the approval; None if nothing was replaced. A command with a
-    replaced part is not started.
+    """The part of the command that was replaced after the approval, so that the command was not started; None if
+    nothing was replaced.
     """
 
 
@@ -414,7 +414,9 @@ def _outcome(
 
 
 def _with(remarks: Sequence[str], output: str) -> str:
-    """Return the model-facing text for a command whose output is withheld, with remarks on separate lines."""
+    """Return the model-facing text for a command whose output the model does not get: the text `output` and the
+    remarks, each on its own lines.
+    """
     return "\n".join((output, *remarks))
 
 

@@ -30,6 +30,6 @@ class Tool(Protocol):
         """Run a call and return its output for the model.
 
         Raises:
-            ToolError: the call failed. The text of the error is the output for the model.
+            ToolError: the call failed. The caller uses the text of the error as the output for the model.
         """
         ...

@@ -28,7 +28,7 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
     if output.size <= max_bytes and _line_count(output, tail) <= max_lines:
         return head.decode(errors="replace")
     beginning = _first_lines(head[: max_bytes // 2], max_lines // 2)
-    # With `final` False, an incomplete character at the end is not decoded, and counts as removed.
+    # with `final` False, an incomplete character at the end is not decoded and counts as removed
     before, used = codecs.utf_8_decode(beginning, "replace", False)
     end = _last_lines(_from_a_character(tail[-(max_bytes // 2) :]), max_lines // 2)
     lines = output.lines - beginning.count(b"\n", 0, used) - end.count(b"\n")
@@ -38,14 +38,14 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 
 
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
-    """Return stdout and stderr of a failed command, which share the limits.
+    """Return stdout and stderr of a failed command for the model. Both share the limits.
 
-    Each stream may use half of the limits, plus the part of the other half that the other stream does not need.
+    Each stream may use half of the limits, and also what the other stream leaves of its half.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted
     err_bytes = min(bytes_err, max(MAX_BYTES // 2, MAX_BYTES - bytes_out))
-    # At least two lines, because a single line that is too long is split in two by the marker line.
+    # at least two lines, because a single line that is too long is split in two by the line between them
     err_lines = min(max(lines_err, 2), max(MAX_LINES // 2, MAX_LINES - max(lines_out, 2)))
     return (
         for_model(stdout, max_bytes=MAX_BYTES - err_bytes, max_lines=MAX_LINES - err_lines),
@@ -85,8 +85,8 @@ def _last_lines(data: bytes, count: int) -> bytes:
 
 
 def _from_a_character(data: bytes) -> bytes:
-    """Return the data without the rest of a truncated UTF-8 character at its start, which is at most three bytes
-    long.
+    """Return the data without the incomplete UTF-8 character at its start, of which at most three bytes are
+    left.
     """
     for place, byte in enumerate(data[:3]):
         if byte & 0xC0 != 0x80:

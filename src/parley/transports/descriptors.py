@@ -1,8 +1,8 @@
 """The transport over a pair of descriptors, such as stdin and stdout.
 
-Both may be pipes, sockets, terminals or files. Writing never waits: frames of one loop iteration are written
-together, and bytes that the client has not read yet are buffered. If a client leaves 16 MB unread, the server stops
-reading from that client until the client reads.
+Both may be pipes, sockets, terminals or files. Sending never waits: the frames of one iteration of the event loop
+are written together, and bytes that the client has not read yet are buffered. If a client leaves 16 MB unread, the
+server does not read its messages until it has read.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""The chunk size in bytes for reading files. The chunks are small because a file is always readable. The server
-therefore stops reading soon after the client has left too many answers unread.
+"""The chunk size in bytes for reading files. It is small because a file is always readable: with large chunks, many
+more messages would be read after the client has left too many answers unread.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
-"""The high-water mark in bytes: while more bytes than this are unread, events wait. A client that keeps up leaves
-fewer bytes unread, even if it is not scheduled for a few milliseconds. Every connection may need this much memory.
+"""The high-water mark in bytes. While more bytes than this are unread, no events are sent. A client that keeps up
+leaves fewer bytes unread, even if it is not scheduled for a few milliseconds. Every connection may need this much
+memory.
 """
 LOW_WATER_BYTES: Final = 256 * 1024
-"""The low-water mark in bytes: when fewer bytes than this are unread, events are sent again. It is well below the
-high-water mark, so that events do not stop and start too often.
+"""The low-water mark in bytes. When fewer bytes than this are unread, events are sent again. It is well below the
+high-water mark, so that sending does not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 CHECK_SECONDS: Final = 0.25
-"""Seconds between checks for a disconnected client while its input is not being read."""
+"""The time in seconds between two checks whether a client has disconnected, while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
 """The minimum size, in bytes, of a frame that is written separately. Joining large frames would copy them."""
 PIPE_BYTES: Final = 1024 * 1024
@@ -46,8 +47,8 @@ PIPE_BYTES: Final = 1024 * 1024
 
 
 class DescriptorOutbox:
-    """The outbox of a `DescriptorTransport`. A failed write means that the client has disconnected, and closes the
-    outbox silently.
+    """The outbox of a `DescriptorTransport`. If a write fails, the client has disconnected; the outbox is then
+    closed and raises no error.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class DescriptorOutbox:
         on_room: Callable[[], None] = lambda: None,
         most_unread: int = sys.maxsize,
     ) -> None:
-        """Create the outbox. `on_closed` is called when the outbox is closed, and `on_room` when the number of
-        unread bytes has decreased. A client that leaves more than `most_unread` bytes unread is disconnected.
+        """Create the outbox, which writes to the descriptor `fd`.
+
+        `on_closed` is called when the outbox is closed, and `on_room` when the number of unread bytes has
+        decreased. A client that leaves more than `most_unread` bytes unread is disconnected.
         """
         self.writable = True
         self.closed = False
@@ -123,7 +126,7 @@ class DescriptorOutbox:
 
     @property
     def is_behind(self) -> bool:
-        """True if the number of unread bytes of the open frame exceeds the low-water mark."""
+        """True if more bytes of the open frame are unread than the low-water mark."""
         return sum(map(len, self._chunks)) > LOW_WATER_BYTES
 
     async def flush(self) -> None:
@@ -133,7 +136,7 @@ class DescriptorOutbox:
             await self._drained.wait()
 
     def close(self) -> None:
-        """Discard unread bytes and send nothing more."""
+        """Discard unread bytes, and discard all later frames."""
         if self.closed:
             return
         self.closed, self.writable, self.unread = True, True, 0
@@ -157,7 +160,7 @@ class DescriptorOutbox:
 
     def _fill(self) -> None:
         if self.writable:
-            # A burst of frames in one loop iteration does not mean that the client is slow.
+            # a burst of frames in one loop iteration does not mean that the client is slow
             self._write_frames()
             self.writable = self.unread < HIGH_WATER_BYTES and self._open is None
         if self.unread > self._most_unread:
@@ -170,7 +173,8 @@ class DescriptorOutbox:
     def _write_frames(self) -> None:
         if self._frames and self._open is None:
             try:
-                if self.unread < LARGE_BYTES or max(map(len, self._frames)) < LARGE_BYTES:  # nearly always
+                # this is nearly always the case
+                if self.unread < LARGE_BYTES or max(map(len, self._frames)) < LARGE_BYTES:
                     joined = [b"\n".join((*self._frames, b""))]
                 else:
                     joined = [*_joined(self._frames)]
@@ -181,8 +185,8 @@ class DescriptorOutbox:
         self._write_chunks()
 
     def _write_chunks(self) -> None:
-        """Write as many bytes as possible. Do not wake waiters, because the caller of `send` must not be
-        re-entered.
+        """Write as many bytes as the descriptor accepts. Do not wake senders that wait, because they could call
+        `send` again while its caller is still running.
         """
         chunks = self._chunks
         while chunks:
@@ -217,7 +221,7 @@ class DescriptorOutbox:
         self._on_room()
         if self.unread <= LOW_WATER_BYTES and self._open is None:
             self.writable = True
-        for _ in range(len(self._waiting)):  # a callback that registers again is called in the next round
+        for _ in range(len(self._waiting)):  # a callback that registers again is called only in the next round
             if not self.writable:
                 return
             self._waiting.popleft()()
@@ -267,8 +271,8 @@ class DescriptorTransport:
         client that leaves `most_unread` bytes unread is disconnected.
 
         `why_too_large` is called with the number of bytes of a message that have been read. It returns the reason
-        why the message cannot be accepted, or None if it can. `received` contains bytes that were already read from
-        `stdin`; they are processed first.
+        why there is not enough memory for the message; None if there is enough. `received` contains bytes that were
+        already read from `stdin`; they are processed first.
         """
         self._received = received
         self._stop_reading_at = stop_reading_at
@@ -338,7 +342,7 @@ class DescriptorTransport:
             self._watch_for_the_end()
 
     def _watch_for_the_end(self) -> None:
-        """Poll for the end of the input while nothing is being read."""
+        """Check periodically whether the client has disconnected, while nothing is being read."""
         if self._reading or self._stdin is None or self._ended.is_set():
             return
         poll = select.poll()
@@ -387,7 +391,7 @@ class DescriptorTransport:
         while not self._ended.is_set():
             if self.outbox.unread >= self._stop_reading_at:
                 self._changed.clear()
-                await self._changed.wait()  # until the outbox has room or reading is stopped
+                await self._changed.wait()  # until the client has read enough, or reading is stopped
                 continue
             try:
                 self._feed(os.read(fd, FILE_READ_BYTES))
@@ -408,8 +412,10 @@ class DescriptorTransport:
             self._ended.set()
 
     def _handle_frames(self) -> bool:
-        """Pass the frames to the handler in order. Return False if there was not enough memory for the next frame.
-        That frame is then replaced by its outline, and answered later with an error.
+        """Pass the frames to the handler in order. Return True if all were passed.
+
+        Return False if there was not enough memory for a frame. Only its beginning and its end are then kept, so
+        that it can be answered with an error later.
         """
         while self._unhandled:
             try:
@@ -438,8 +444,8 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
     """Duplicate a descriptor. Return the duplicate, a function that writes to it, and whether the loop can poll it.
 
-    A pipe or a terminal is opened again instead. Only the new descriptor is then non-blocking. The shell and the
-    server's own stderr, which may use the same pipe or terminal, stay blocking.
+    A pipe or a terminal is not duplicated but opened again, so that only the new descriptor is non-blocking. The
+    shell and the server's own stderr may use the same pipe or terminal, and must stay blocking.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -453,8 +459,8 @@ def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
 
 
 def _open_for_reading(fd: int) -> tuple[int | None, bool]:
-    """Duplicate a descriptor. Return the duplicate, or None if the descriptor is closed, and whether the loop can
-    poll it.
+    """Duplicate a descriptor. Return the duplicate, and whether the loop can poll it. The duplicate is None if the
+    descriptor is closed.
     """
     try:
         mode = os.fstat(fd).st_mode
@@ -492,7 +498,7 @@ def _widen(pipe: int) -> None:
         try:
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except OSError:
-            pass  # above the limit of this user; the pipe keeps its size
+            pass  # the size is above the limit of this user, so the pipe keeps its size
 
 
 def _can_be_polled(fd: int) -> bool:

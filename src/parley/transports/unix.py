@@ -1,8 +1,8 @@
 """The transport between processes of one user, over unix sockets in a private directory.
 
-The module checks names, modes and the user of the other process. A name exists in the directory while its process
-is listening, and remains if the process is killed. No two processes use the same unique name, so any process may
-remove a unique name that accepts no connections.
+The module checks names, modes and the user of the other process. A socket file exists while its process is
+listening, and remains if the process is killed. Unique names are used by one process only, so any process may
+remove a file with a unique name that accepts no connections.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ __all__ = ["MAX_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", 
 log = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
-"""The maximum number of bytes that a process may leave unread before it is disconnected. The limit exceeds the
-longest message, so a process that reaches it has been stopped or is hanging.
+"""The maximum number of bytes that a process may leave unread before it is disconnected. The limit is larger than
+any message, so a process that reaches it is stopped or hangs.
 """
 
 BACKLOG: Final = 128
 """The maximum number of connections that may wait to be accepted."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""Seconds to wait before accepting connections again after the process ran out of descriptors."""
+"""The time in seconds before connections are accepted again after the process ran out of descriptors."""
 
 UNFINISHED_SECONDS: Final = 3600.0
-"""The age in seconds at which an unfinished name is removed. An unfinished name is the temporary name of a socket
-that is not listening yet. Such a name exists for about a millisecond, unless its process is killed.
+"""The age in seconds from which a temporary socket file is removed.
+
+A socket has a temporary name until it is listening. This takes about a millisecond, unless the process is killed.
 """
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
@@ -84,11 +85,10 @@ class Listener:
     def __init__(self, directory: str, name: str, *, on_channel: Callable[[socket.socket], None]) -> None:
         """Listen under a name in a directory. An existing file of that name is replaced.
 
-        `on_channel` is called with each connection from a process of the same user, unless that process is more
-        confined than this process.
+        `on_channel` is called with each connection from a process of the same user, except from sandboxed commands.
 
         Raises:
-            OSError: the operating system refuses to create the socket.
+            OSError: the socket cannot be created.
         """
         self.name = name
         self._path = os.path.join(directory, self.name)
@@ -102,14 +102,14 @@ class Listener:
 
     @property
     def is_removed(self) -> bool:
-        """True if the name was removed, so that no process can connect any more."""
+        """True if the socket file was removed, so that no process can connect any more."""
         return _identity(self._path) is None
 
     def bind_again(self) -> None:
-        """Listen under the name again after it has been removed. Open connections continue.
+        """Create the socket file again after it has been removed. Open connections continue.
 
         Raises:
-            OSError: the operating system refuses to create the socket.
+            OSError: the socket cannot be created.
         """
         channel = _bound(self._directory, self.name)
         self._stop_accepting()
@@ -117,7 +117,7 @@ class Listener:
         self._loop.add_reader(self._socket, self._accept)
 
     def close(self) -> None:
-        """Stop listening and remove the name."""
+        """Stop listening and remove the socket file."""
         if self._file == _identity(self._path):  # otherwise the name belongs to another process now
             _remove(self._path)
         self._stop_accepting()
@@ -151,12 +151,14 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """Connect to the process that is listening under a name. Return None if no process of the same user is
-    listening there. Remove the name if the process that owns it has exited.
+    """Connect to the process that is listening under a name; return None if no process of the same user is
+    listening there.
+
+    If the process with this name has exited, its socket file is removed.
 
     Raises:
         BlockingIOError: the backlog of the process is full; try again later.
-        OSError: the operating system refuses the connection.
+        OSError: the connection failed for another reason.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -185,8 +187,8 @@ def connect(directory: str, name: str) -> Connection | None:
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names of all sockets in the directory, including those of killed processes; empty if the directory
-    does not exist.
+    """Return the names of all sockets in a directory, including those of killed processes. The list is empty if the
+    directory does not exist.
 
     Raises:
         OSError: the directory cannot be read.
@@ -198,12 +200,12 @@ def names_in(directory: str) -> list[str]:
 
 
 def unique_name() -> str:
-    """Return a new name for a socket of this process. No process has used this name before."""
+    """Return a name for a socket of this process that no process has used before."""
     return f"{os.getpid()}-{os.urandom(8).hex()}.sock"
 
 
 def prepare_directory(directory: str) -> None:
-    """Create a directory for sockets if it is missing, make it private, and remove unfinished names.
+    """Create a directory for sockets if it is missing, make it private, and remove old temporary socket files.
 
     Raises:
         OSError: the directory cannot be created, read or changed, or belongs to another user.
@@ -230,9 +232,9 @@ def prepare_directory(directory: str) -> None:
 def _bound(directory: str, name: str) -> socket.socket:
     """Return a socket that is listening under a name.
 
-    The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows the name to
-    which a socket was bound to every process, but does not show the final name. The final name therefore stays
-    hidden from commands that cannot read the directory.
+    The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows every
+    process the name to which a socket was bound, but not the final name. The final name therefore stays hidden from
+    commands that cannot read the directory.
 
     Raises:
         FileExistsError: another file than a socket has this name.
@@ -260,8 +262,8 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 
 def _is_dead(name: str) -> bool:
-    """Return whether the process that owns a name has exited. The name must have refused a connection. On Linux,
-    this refusal proves that the process has exited.
+    """Return whether the process that owned a socket file has exited. The file must have refused a connection,
+    which proves this on Linux.
     """
     if sys.platform == "linux":
         return True

@@ -1,7 +1,7 @@
-"""Connections over WebSockets. The bytes of a socket are carried in binary messages.
+"""Connections over WebSockets. Binary messages carry the bytes of a socket.
 
-The owner of the socket sees no difference between a WebSocket and a unix socket. The limits for unread bytes are
-therefore the same.
+For the owner of the socket, a WebSocket behaves like a Unix socket. The limits for unread bytes are therefore the
+same.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = ["CLOSE_SECONDS", "HEARTBEAT_SECONDS", "MAX_MESSAGE_BYTES", "WebSocket
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 4.0
-"""The time without a message after which the other end is asked for a sign of life, in seconds. The connection ends
-if there is no answer within half of this time.
+"""The time in seconds without a message after which the other end is asked for an answer. The connection ends if no
+answer arrives within half of this time.
 """
 MESSAGE_BYTES: Final = 256 * 1024
-"""The maximum size of a message that is sent, in bytes."""
+"""The maximum size of a message that this process sends, in bytes."""
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""The maximum size of a message that is accepted, in bytes."""
+"""The maximum size of a message that this process accepts, in bytes."""
 CLOSE_SECONDS: Final = 1.0
 """The maximum time for which a connection waits until the other end has closed it, in seconds."""
 
 
 class WebSocketDialer:
-    """Opens connections to servers."""
+    """Opens WebSocket connections to other servers."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -54,7 +54,7 @@ class WebSocketDialer:
 
         Raises:
             ConnectionRefusedError: the computer is running, and no process listens at the address.
-            NoLink: there is no connection for any other reason.
+            NoLink: the connection failed for any other reason.
         """
         if self._session is None:
             resolver = cast("aiohttp.abc.AbstractResolver", DaemonResolver())

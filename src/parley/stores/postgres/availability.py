@@ -23,7 +23,7 @@ Part = Literal["calls", "writes", "leases"]
 
 
 class Availability:
-    """The availability of a database, and the callbacks for its changes."""
+    """Whether a database can be reached, and the callbacks for changes of this state."""
 
     def __init__(self, location: str) -> None:
         """Create the object. `location` describes the database in log messages."""
@@ -38,21 +38,21 @@ class Availability:
         self._callbacks.append(call)
 
     def failed(self, part: Part, reason: str) -> None:
-        """Note that the database does not answer a part of the store."""
+        """Record that the database has not answered a part of the store. `reason` describes the error."""
         if not self._failing and not self._has_given_up:
             log.warning("%s cannot be reached: %s", self._location, reason)
         self._failing.add(part)
         self._update()
 
     def gave_up(self) -> None:
-        """Note that this process has given up its leases."""
+        """Record that this process has given up its leases, so its turns have stopped."""
         self._has_given_up = True
         self._update()
 
     def answered(self, part: Part) -> None:
-        """Note that the database has answered a part of the store.
+        """Record that the database has answered a part of the store.
 
-        A renewal of the leases shows that the database can be reached again.
+        Only a renewal of the leases ends the state `turns_stopped`.
         """
         if part == "leases":
             self._has_given_up = False

@@ -21,9 +21,9 @@ event loop.
 
 
 class Shape(NamedTuple):
-    """The columns that a group of entries needs.
+    """The columns that are needed to write a group of entries.
 
-    Columns that would be empty are left out, because asyncpg examines each value.
+    Columns that are empty for all of them are left out, because asyncpg examines each value.
     """
 
     has_keys: bool
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
     @property
     def entry_columns(self) -> dict[str, str]:
-        """The columns of the entries, with the types of their arrays."""
+        """The columns of the entries, each with the type of its array."""
         keys = {"key": "bytea[]"} if self.has_keys else {}
         sizes = {"is_cut": "boolean[]", "size": "integer[]"} if self.has_blobs else {}
         return {**_ENTRY_COLUMNS, **keys, **sizes}
@@ -68,12 +68,12 @@ class Batch:
         self.size = sum(entry.size for entry in entries)
         """The approximate size of the entries in bytes."""
         self.packed: list[tuple[Any, ...]] | None = None
-        """The columns of the entries, without the number of their conversation; None before `pack`."""
+        """The columns of each entry, without the number of its conversation; None before `pack`."""
         self.cuts: list[tuple[int, Cut]] = []
-        """The blobs of the entries, each with the position of its entry."""
+        """The blobs that were cut out of the entries, each with the position of its entry."""
 
     def pack(self) -> None:
-        """Encode the entries, and find their keys, texts and blobs. A second call has no effect."""
+        """Convert the entries to columns, and find their keys, texts and blobs. A second call has no effect."""
         if self.packed is None:
             cuts: list[tuple[int, Cut]] = []
             packed = [_columns(entry, cuts) for entry in self.entries]
@@ -100,13 +100,13 @@ def _columns(entry: Entry, cuts: list[tuple[int, Cut]]) -> tuple[Any, ...]:
 
 
 _KEY: Final = 7
-"""The index of the key in the tuple of an entry's columns."""
+"""The index of the key in the tuple of columns of an entry."""
 _IS_CUT: Final = 8
 _SIZE: Final = 9
 
 
 async def pack(batches: Iterable[Batch]) -> None:
-    """Pack batches, in a thread if they are large."""
+    """Call `pack` on batches, in a thread if they are large."""
     unpacked = [batch for batch in batches if batch.packed is None]
     if sum(batch.size for batch in unpacked) >= IN_THREAD_BYTES:
         await asyncio.get_running_loop().run_in_executor(None, _pack_all, unpacked)
@@ -120,9 +120,9 @@ def _pack_all(batches: Sequence[Batch]) -> None:
 
 
 def arrays_of(batches: Sequence[tuple[int, Batch]]) -> tuple[Shape, list[Sequence[Any]]]:
-    """Return the shape of entries, and an array for each column of the entries and of their blobs.
+    """Return the shape of the entries, and an array for each column of the entries and of their blobs.
 
-    Each batch is given with the number of its conversation.
+    Each batch is given together with the number of its conversation.
     """
     rows = [(number, *packed) for number, batch in batches for packed in batch.packed or ()]
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * (_SIZE + 1)

@@ -49,7 +49,7 @@ doubles each time.
 """
 
 PROBE_SECONDS: Final = 0.5
-"""The time in which a database that can be reached accepts a new connection, in seconds."""
+"""The maximum time in seconds that a reachable database needs to accept a new connection."""
 
 CLOSE_SECONDS: Final = 1.0
 """The maximum time for closing a connection cleanly, in seconds."""
@@ -70,15 +70,15 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Increasingly long pauses between attempts."""
+    """Waits between attempts, longer each time."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS
 
     async def pause(self, until: float | None = None) -> None:
-        """Wait before the next attempt.
+        """Wait before the next attempt. The wait is longer after each call.
 
-        The wait ends at the time `until`, on the event loop's clock, at the latest.
+        It ends at the time `until` on the event loop's clock at the latest.
         """
         seconds = self._seconds * random.uniform(0.5, 1.0)
         self._seconds = min(self._seconds * 2, MAX_PAUSE_SECONDS)
@@ -91,7 +91,9 @@ class Database:
     """The connections of one process to a PostgreSQL database."""
 
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
-        """Create the connections. `migrations` are the migrations that this process knows; the default is all."""
+        """Create the connections. `migrations` are the migrations that this process can apply; the default is
+        all.
+        """
         self._url = url
         self.location = location_of(url)
         self._migrations = schema.MIGRATIONS if migrations is None else migrations
@@ -107,7 +109,7 @@ class Database:
         """Open a connection to a database with the current format. The caller closes the connection.
 
         Raises:
-            BadHome: a new attempt would also fail, for example because of a wrong password or a newer format.
+            BadHome: further attempts would also fail, for example because of a wrong password or a newer format.
             Exception: an error for which `is_lost` is true.
         """
         connection: Connection | None = None
@@ -154,7 +156,7 @@ class Database:
         `CALL_SECONDS`.
 
         Raises:
-            StoreFailed: the database cannot be reached, or refuses a statement.
+            StoreFailed: the database cannot be reached, or a statement failed.
             BadHome: the database cannot be used.
         """
         return await self.keep(self._run(work, until))
@@ -169,7 +171,7 @@ class Database:
     def _ended(self, task: Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller may have been cancelled
+            task.exception()  # if the caller was cancelled, no other task retrieves the exception
 
     async def _run(self, work: Work[T], until: float | None) -> T:
         loop = asyncio.get_running_loop()
@@ -218,9 +220,10 @@ class Database:
             await backoff.pause(until)
 
     async def _probe(self, cause: BaseException) -> None:
-        """Find out whether the database can be reached, and if not, when it can be reached again.
+        """Find out whether the database can be reached after a call has failed. If not, wait in the background
+        until it can be reached.
 
-        A call may also fail because its own statement takes too long. `cause` is the error of the call.
+        The call may also have failed because its own statement took too long. `cause` is the error of the call.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(
@@ -250,9 +253,9 @@ class Database:
         return None
 
     def _return(self, connection: Connection, lost: bool) -> None:
-        """Put a connection back into the pool after an error.
+        """Return a connection to the pool after an error.
 
-        If the connection is lost, terminate it and all idle connections.
+        If the connection is lost, it is terminated together with all idle connections.
         """
         if not lost and not connection.is_closed():
             self._idle.append(connection)
@@ -291,7 +294,7 @@ async def close(connection: Connection) -> None:
 
 
 def _refusal(error: Exception) -> Exception:
-    """Return the error for the caller of a statement that the database has refused."""
+    """Convert the error of a statement to the error for the caller."""
     from asyncpg import PostgresError
 
     return StoreFailed(reason_of(error)) if isinstance(error, PostgresError) else error

@@ -37,7 +37,7 @@ _NEW: Final = f"""
     SELECT {{number}}, $1, $2, $2, $3, $4, $5, $6, $7, $8, {_UPDATED_AT}, $11, $12, $13
 """
 _FIRST: Final = 14
-"""The number of the first SQL parameter after the parameters that `_new_values` returns."""
+"""The number of the first SQL parameter after those of `_new_values`."""
 
 
 def _new_values(
@@ -54,7 +54,9 @@ async def create(
     *,
     archived: bool,
 ) -> int | None:
-    """Create a conversation. Return its number; None if an earlier attempt of this call has created it.
+    """Create a conversation, and return its number.
+
+    Return None if an earlier attempt of this call, whose connection was lost, has already created it.
 
     Raises:
         StoreFailed: a conversation with this id exists.
@@ -144,8 +146,8 @@ class PostgresDraft:
         checkpoint: Checkpoint | None = None,
         read: ReadMarks | None = None,
     ) -> None:
-        """Turn the draft into a conversation, as `Draft.finish` does. `read` contains the read marks of a copied
-        log; None means that the log counts as read.
+        """Turn the draft into a conversation, as `Draft.finish` does. `read` contains the read marks of the log
+        from which the draft was copied; None means that the log counts as read.
         """
         token = os.urandom(TOKEN_BYTES)
         values = _new_values(conversation_id, self._last, token, summary, archived=archived)

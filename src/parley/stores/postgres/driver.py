@@ -32,7 +32,9 @@ statements whose client has disconnected.
 """
 
 LOCK_SECONDS: Final = 10
-"""The time after which the server cancels a statement that waits for a lock, in seconds. Calls give up earlier."""
+"""The time in seconds after which the server cancels a statement that waits for a lock. Calls fail earlier than
+this.
+"""
 
 SETTINGS: Final = {
     "application_name": "parley",
@@ -99,7 +101,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
 
 def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) -> None:
-    """Terminate the connection of an attempt that is no longer needed."""
+    """Terminate the connection of an attempt that is no longer needed, unless it is the connection `unless`."""
     if not attempt.cancelled() and attempt.exception() is None and attempt.result() is not unless:
         attempt.result().terminate()
 
@@ -112,9 +114,9 @@ async def _connect_to(url: str, seconds: float) -> Connection:
             url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
         )
     except ValueError as error:
-        if isinstance(error, (OSError, asyncpg.InterfaceError)):  # an error of TLS, or of asyncpg itself
+        if isinstance(error, (OSError, asyncpg.InterfaceError)):  # these are errors of TLS, or of asyncpg itself
             raise
-        # The text of the error may contain a part of the URL.
+        # the text of the error may contain a part of the URL
         raise asyncpg.ClientConfigurationError("the URL or a variable such as PGPORT is invalid") from None
     connection.add_log_listener(_note_cancelled_wait)
     return connection
@@ -136,11 +138,12 @@ def _note_cancelled_wait(connection: Any, message: Any) -> None:
 
 
 async def execute_until(until: float, connection: Connection, work: Coroutine[Any, Any, T]) -> T:
-    """Execute statements. Terminate the connection if they take longer than until a time on the event loop's clock.
+    """Execute the statements of `work`. If they are not finished at the time `until` on the event loop's clock,
+    terminate the connection.
 
-    The statements are not cancelled. If PostgreSQL cancels a commit that waits for a standby, other processes see
-    the transaction although no standby has it. If an administrator cancels such a commit, wait for the standby
-    again.
+    The statements are never cancelled: if PostgreSQL cancels a commit that waits for a standby, other processes see
+    the transaction although no standby has it. If an administrator cancels such a commit, the call waits for the
+    standby again.
 
     Raises:
         TimeoutError: the time has passed, and the connection was terminated.
@@ -170,28 +173,28 @@ async def execute_until(until: float, connection: Connection, work: Coroutine[An
 
 
 def _each_host(url: str) -> list[str]:
-    """Return a URL for each host of a URL."""
+    """Split a URL that names several hosts into one URL for each host."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
     return [urlunsplit(parts._replace(netloc=f"{login}{at}{host}")) for host in hosts.split(",")]
 
 
 async def replicated(connection: Connection) -> None:
-    """Wait until the synchronous standbys, if there are any, have everything that was committed before.
+    """Wait until the synchronous standbys, if there are any, have all earlier transactions.
 
-    A transaction whose connection was lost may be visible on the primary before a standby has it. The commit of a
-    later transaction waits for the standby, if the transaction has written something.
+    A transaction whose connection was lost may be visible on the primary before a standby has it. The call commits
+    another transaction that writes something, because the commit of such a transaction waits for the standby.
     """
     await connection.execute("SELECT pg_logical_emit_message(true, 'parley', '')")
 
 
 def is_lost(error: BaseException, connection: Connection | None) -> bool:
-    """Return whether the error means that the connection is lost. In this case, it is unknown whether a statement
-    that was sent has been committed.
+    """Return whether the error means that the connection is lost. Then it is also unknown whether the last
+    statement was committed.
     """
     from asyncpg import exceptions
 
-    if isinstance(error, (OSError, TimeoutError, EOFError)):  # an error of TLS is an OSError
+    if isinstance(error, (OSError, TimeoutError, EOFError)):  # errors of TLS are among the OSErrors
         return True
     lost = (
         exceptions.PostgresConnectionError,
@@ -212,7 +215,7 @@ def is_lost(error: BaseException, connection: Connection | None) -> bool:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Return whether connecting again will fail until a person changes the settings or the server."""
+    """Return whether further attempts to connect will fail until a person changes the settings or the server."""
     from asyncpg import exceptions
 
     permanent = (

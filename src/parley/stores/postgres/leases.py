@@ -1,8 +1,8 @@
 """The leases of this process.
 
-All leases of a process share one row in the table `holders`, which expires by the clock of the database, and one
-advisory lock, which the server releases when the connection ends. Another process may take a lease if the lock is
-free or the row has expired. The epoch of the conversation then protects the log from the former holder.
+All leases of a process share one row in the table `holders` and one advisory lock. The row expires by the clock of
+the database, and the database releases the lock when the connection ends. Another process may take a lease if the
+lock is free or the row has expired. The epoch of the conversation then protects the log from the former holder.
 
 The process renews the row on a separate connection. If the process cannot renew the row for two thirds of the lease
 time by its own clock, it gives up all leases. After a reconnection, the process takes no leases from other
@@ -38,16 +38,16 @@ RENEWALS: Final = 5
 """The number of renewals in one lease time."""
 
 GIVE_UP: Final = 2 / 3
-"""The fraction of the lease time after which a process gives up leases that it could not renew."""
+"""The part of the lease time after which a process gives up leases that it could not renew."""
 
 FORGET_SECONDS: Final = 3600.0
-"""The time between the expiry of a holder and the removal of its row, in seconds."""
+"""The time in seconds after the expiry of a lease holder for which its row stays in the table."""
 
 RELOCK_SECONDS: Final = 0.02
 """The time between two attempts to acquire the advisory lock again, in seconds."""
 
 REFUSED_SECONDS: Final = 5.0
-"""The time for which the lease keeper remembers that the computer of a node refuses connections to the node."""
+"""The time in seconds for which a refused connection to a node is taken as a proof that the node has ended."""
 
 JOIN_AGAIN_SECONDS: Final = 0.1
 """The time between two attempts to join while another process has the same node id, in seconds."""
@@ -58,14 +58,15 @@ ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
 """An SQL condition that is true if the holder `h` of the conversation `c` may be running.
 
 A node that is cut off from the database loses its lock and continues its turns until its lease is about to expire.
-The condition therefore ignores a free lock of a node, unless the parameter $3 contains the address of the node.
+For a node, the condition therefore does not take a free lock as a proof that it has ended, unless the parameter $3
+contains its address.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
 
 
 class HeldLease:
-    """A lease that this process holds."""
+    """The state of a lease that this process holds."""
 
     __slots__ = (
         "batch",
@@ -102,7 +103,7 @@ class HeldLease:
         self.batch = batch
         """The id of the last write to the log."""
         self.summary: Summary | None = None
-        """The summary that was written last; None if this process has not written one."""
+        """The summary that was last written under the lease; None if none was written."""
         self.is_lost = False
         """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
         self.is_given_up = False
@@ -112,7 +113,7 @@ class HeldLease:
 
 
 class LeaseKeeper:
-    """Holds and renews the leases of one process."""
+    """Registers this process as a lease holder, renews its leases, and detects when they are lost."""
 
     def __init__(
         self,
@@ -123,9 +124,9 @@ class LeaseKeeper:
         lease_seconds: float,
         on_given_up: Callable[[], None],
     ) -> None:
-        """Create the keeper, which calls `on_given_up` each time it has given up all leases.
+        """Create the keeper. `on_given_up` is called each time it has given up all leases.
 
-        `host` is the name of the computer. `node` is this process as a node; None if it is not a node.
+        `host` is the name of the computer. `node` describes this process as a node; None if it is not a node.
         """
         self._database, self._seconds, self._on_given_up = database, lease_seconds, on_given_up
         self._host, self._node = host, node
@@ -135,10 +136,12 @@ class LeaseKeeper:
         """The times at which connections to nodes were last refused, by the address of the node."""
         self.held: dict[ConversationId, HeldLease] = {}
         self.number: int | None = None
-        """The number of this process as a lease holder; None if it is not registered."""
+        """The number of this process as a lease holder, which all its leases contain; None if it is not
+        registered.
+        """
         self._former: int | None = None
         self._announced: int | None = None
-        """The number with which this process is in the table of nodes; None if it is not in the table."""
+        """The number under which this process is in the table of nodes; None if it is not in the table."""
         self._registering: Task[int] | None = None
         self._renewing: Task[None] | None = None
         self._connection: Connection | None = None
@@ -146,12 +149,15 @@ class LeaseKeeper:
         self._is_locked = False
         self._expiry: TimerHandle | None = None
         self._alarm: TimerHandle | None = None
-        """The timer of the report that the database does not answer; None if a renewal is not late."""
+        """The timer after which the database is reported as not answering; None if no renewal is late."""
         self._steals_after = 0.0
 
     @property
     def may_steal(self) -> bool:
-        """False while the connection is lost, and for two lease times after the reconnection."""
+        """True if this process may take leases of processes that have ended.
+
+        The value is False while the connection is lost, and for two lease times after the reconnection.
+        """
         return asyncio.get_running_loop().time() >= self._steals_after
 
     async def register(self) -> int:
@@ -174,7 +180,7 @@ class LeaseKeeper:
             async with asyncio.timeout(self._seconds * GIVE_UP):
                 sent = loop.time()
                 number: int = await connection.fetchval("SELECT nextval('holder_numbers')::integer")
-                # The lock comes before the row, so that no process finds the row without the lock.
+                # the lock is acquired before the row is written, so that no process finds the row without the lock
                 await connection.execute("SELECT pg_advisory_lock($1, $2)", LOCKS, number)
                 await connection.execute(
                     f"INSERT INTO holders SELECT $1, $3, $4, pg_postmaster_start_time(), {_EXPIRY}",
@@ -208,15 +214,16 @@ class LeaseKeeper:
         return number
 
     def _use(self, connection: Connection) -> None:
-        """Renew the leases on a connection, and detect at once when the connection is lost, because the lock is
-        lost with the connection.
+        """Renew the leases on a connection from now on.
+
+        The loss of the connection is detected at once, because the advisory lock is lost with it.
         """
         self._connection = connection
         self._is_cut = cut = asyncio.Event()
         connection.add_termination_listener(lambda _: cut.set())
 
     def _renewed(self, sent: float) -> None:
-        """Note that the row was renewed.
+        """Record that the row was renewed.
 
         `sent` is the time, on the event loop's clock, at which the renewal was sent.
         """
@@ -242,7 +249,7 @@ class LeaseKeeper:
     async def _join_again(self) -> None:
         """Register this process again when the database can be reached.
 
-        The process can then end the turns that it has stopped, and other nodes can find it.
+        After that, the process can store the ends of the turns that it has stopped, and other nodes can find it.
         """
         backoff = Backoff()
         while self.number is None:
@@ -276,15 +283,15 @@ class LeaseKeeper:
                 await asyncio.sleep(JOIN_AGAIN_SECONDS)
 
     def renew_now(self) -> None:
-        """Renew the row, and store the load of the node, without waiting for the next time."""
+        """Renew the row and store the load of the node now, before the next regular renewal."""
         self._is_cut.set()
 
     def note_refused(self, url: str) -> None:
-        """Note that the computer of a node refuses connections to the node."""
+        """Record that the computer at `url` refuses connections to the node, which therefore has ended."""
         self._refused[url] = asyncio.get_running_loop().time()
 
     def refused(self) -> list[bytes]:
-        """Return the addresses of the nodes whose computer has refused connections a short time ago."""
+        """Return the addresses of the nodes to which a connection was refused within the last `REFUSED_SECONDS`."""
         since = asyncio.get_running_loop().time() - REFUSED_SECONDS
         self._refused = {url: at for url, at in self._refused.items() if at >= since}
         return [url.encode() for url in self._refused]
@@ -303,7 +310,7 @@ class LeaseKeeper:
             self._renewing = None
 
     def lose(self, held: HeldLease) -> None:
-        """Note that a lease is lost, and call its callback."""
+        """Mark a lease as lost, and call its callback `on_lost`."""
         held.is_lost = True
         if self.held.get(held.id) is held:
             del self.held[held.id]
@@ -317,7 +324,7 @@ class LeaseKeeper:
             except TimeoutError:
                 pass
             if self._connection is not None and not self._connection.is_closed():
-                self._is_cut.clear()  # `renew_now` has set it
+                self._is_cut.clear()  # `renew_now` has set the event
             self._start_alarm()
             try:
                 await self._renew()
@@ -356,7 +363,7 @@ class LeaseKeeper:
             )
             if self._load is not None:
                 await announce_load(self._connection, self.number, self._load())
-        if renewed is None:  # the row expired long ago and was removed
+        if renewed is None:  # the row had expired long ago, and another process has removed it
             self._give_up()
             return
         self._renewed(sent)
@@ -367,14 +374,14 @@ class LeaseKeeper:
         The attempts fail as long as the server has not ended the lost connection, because that connection still
         holds the lock. Other processes then see the lock as held, as they should.
         """
-        for _ in range(5):  # another process that examines the lock holds it for a moment
+        for _ in range(5):  # a process that examines the lock holds it for a moment
             if await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCKS, self.number):
                 self._is_locked = True
                 return
             await asyncio.sleep(RELOCK_SECONDS)
 
     async def _reconnect(self) -> None:
-        """Open the connection again, and find out which leases were lost meanwhile."""
+        """Open the connection again, and detect which leases were lost in the meantime."""
         loop = asyncio.get_running_loop()
         if self._connection is not None:
             self._connection.terminate()
@@ -396,7 +403,7 @@ class LeaseKeeper:
                 await backoff.pause()
 
     async def verify(self) -> None:
-        """Find the leases that this process has lost, and call their callbacks.
+        """Detect the leases that this process has lost, and call their callbacks `on_lost`.
 
         Raises:
             StoreFailed: the database cannot be reached.
@@ -437,7 +444,7 @@ class LeaseKeeper:
 
         async def leave(db: Connection, _: bool) -> None:
             await db.execute("DELETE FROM nodes WHERE holder = $1", number)
-            await db.execute("DELETE FROM holders WHERE number = $1", number)  # this releases all its leases
+            await db.execute("DELETE FROM holders WHERE number = $1", number)  # releases all leases of this process
 
         try:
             await self._database.run(leave)

@@ -44,7 +44,7 @@ async def end_migration(db: Connection, source: str) -> None:
 
 
 async def raise_epochs(db: Connection, epoch: int) -> None:
-    """Make later epochs higher than `epoch`.
+    """Ensure that all later epochs are higher than `epoch`.
 
     The ids of items in a log contain the epoch, and must not be used twice.
     """

@@ -25,12 +25,12 @@ PARTITIONED: Final = ("entries", "cuts", "blobs")
 """The tables with one partition for each month."""
 
 NUMBER_BITS: Final = 36
-"""The number of bits in a conversation's number after the bits of the month. The same number of bits is in the SQL
-function `new_conversation_number`.
+"""The number of low bits in a conversation's number, below the bits of the month. The SQL function
+`new_conversation_number` uses the same number.
 """
 
 MONTHS_AHEAD: Final = 2
-"""The number of months after the current month whose partitions are created."""
+"""The number of months after the current one for which partitions are created in advance."""
 
 
 def month_of(number: int) -> int:
@@ -46,7 +46,7 @@ def _partition(table: str, month: int) -> str:
 
 
 def _range(month: int) -> tuple[int, int]:
-    """Return the first number of a month and the first number of the next month."""
+    """Return the first conversation number of a month and the first one of the next month."""
     return month << NUMBER_BITS, (month + 1) << NUMBER_BITS
 
 
@@ -66,7 +66,8 @@ async def prepare_months(db: Connection) -> None:
             first, end = _range(month)
             for table in PARTITIONED:
                 one = _partition(table, month)
-                # `CREATE TABLE ... PARTITION OF` would wait for all readers. Attaching a table does not.
+                # `CREATE TABLE ... PARTITION OF` would wait for all readers. Attaching an existing table does not
+                # wait.
                 await db.execute(
                     f"CREATE TABLE {one} (LIKE {table} INCLUDING ALL);"
                     f" ALTER TABLE {table} ATTACH PARTITION {one} FOR VALUES FROM ({first}) TO ({end})"
@@ -74,8 +75,9 @@ async def prepare_months(db: Connection) -> None:
             await db.execute("INSERT INTO months VALUES ($1)", month)
 
 
-# This query cannot see the conversations that other transactions are creating. Such a transaction takes less than a
-# day, and uses the latest month, the month before it, or the month that was the latest when the transaction began.
+# This query does not see the conversations that unfinished transactions create. Such a transaction takes less than
+# a day, and uses the latest month, the month before it, or the month that was the latest when the transaction
+# began.
 _EMPTY: Final = f"""
     SELECT m.month FROM months m
     WHERE m.month > 0 AND m.month < -1 + (
@@ -93,9 +95,9 @@ _EMPTY: Final = f"""
 
 
 async def drop_empty_months(db: Connection) -> Freed:
-    """Drop the partitions of months that have no conversations. Return the blobs in these partitions.
+    """Drop the partitions of months that have no conversations. Return the number and size of the blobs in them.
 
-    An interrupted call is continued by the next call. Do nothing while another process changes the schema.
+    The next call continues an interrupted call. Do nothing while another process changes the schema.
     """
     freed = Freed(blobs=0, bytes=0)
     if not await db.fetch(_EMPTY) or not await db.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATION_LOCK):
@@ -123,8 +125,8 @@ async def _drop(db: Connection, month: int) -> Freed:
             "SELECT inhdetachpending FROM pg_catalog.pg_inherits WHERE inhrelid = to_regclass($1)", one
         )
         if pending is not None:
-            # Readers and writers of other months do not wait for this statement, which cannot be in a transaction.
-            # Dropping the detached table then needs no lock on the partitioned table.
+            # This statement does not block readers and writers of other months. It cannot be in a transaction.
+            # Afterwards, dropping the detached table needs no lock on the partitioned table.
             how = "FINALIZE" if pending else "CONCURRENTLY"
             await db.execute(f"ALTER TABLE {table} DETACH PARTITION {one} {how}")
     first, end = _range(month)

@@ -11,11 +11,13 @@ from parley.stores.postgres.driver import Connection
 __all__ = ["ALIVE", "LOCKS", "MAY_RETURN", "all_nodes", "announce", "announce_load", "other_nodes"]
 
 LOCKS: Final = 730_693
-"""The first half of the key of the advisory locks. The second half is the number of the holder."""
+"""The first half of the key of every advisory lock of a lease holder. The second half is the number of the
+holder.
+"""
 
 MAY_RETURN: Final = "(h.expires_at > clock_timestamp())"
-"""An SQL condition that is true if the process of the row `h` of the table `holders` may be running, even if it has
-lost its connection for a moment.
+"""An SQL condition that is true if the lease of the row `h` of the table `holders` has not expired. Its process may
+be running, even if it has lost its connection for a moment.
 """
 
 ALIVE: Final = f"""({MAY_RETURN} AND (
@@ -23,15 +25,15 @@ ALIVE: Final = f"""({MAY_RETURN} AND (
 ))"""
 """An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
 
-The condition ignores the lock if the process acquired the lock on another server, before a failover.
+If the process acquired its advisory lock on another server, before a failover, the lock is not checked.
 """
 
 
 async def announce(db: Connection, node: Node, number: int, former: int | None) -> None:
-    """Store that the lease holder `number` is a node.
+    """Store that the lease holder `number` is the node `node`.
 
-    An earlier process of the node that has ended loses its leases. `former` is the earlier number of this process;
-    None if there is none.
+    If an earlier process of the node has ended, it loses its leases. `former` is the earlier number of this
+    process; None if there is none.
 
     Raises:
         NodeIdTaken: another running process has the same node id.

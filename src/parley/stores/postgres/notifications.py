@@ -1,7 +1,7 @@
 """Notifies other processes of the conversations that this process has changed, and receives their notifications.
 
-The notifications use a separate connection and are sent after the commit, because NOTIFY inside a transaction would
-make the commits of all processes wait for each other. Notifications can be lost, so each process also queries the
+The notifications use a separate connection and are sent after the commit, because a NOTIFY inside a transaction
+makes the commits of all processes wait for each other. Notifications can be lost, so each process also queries the
 database once a second.
 """
 
@@ -83,7 +83,7 @@ class Notifications:
         self._connection = await self._database.connect()
         await self._connection.execute("SET synchronous_commit = off")
         await self._connection.add_listener(CHANNEL, self._received)
-        # A lost connection is opened again at once, even if there is no notification to send.
+        # the event wakes the task, which opens a lost connection again even if there is nothing to send
         self._connection.add_termination_listener(lambda _: self._more.set())
 
     async def _send(self) -> None:
@@ -121,7 +121,9 @@ class Notifications:
 
 
 def _payloads(changed: Iterable[ConversationId]) -> Iterator[str]:
-    """Join ids into payloads of at most `PAYLOAD_BYTES`. Leave out ids that are longer than `MAX_ID`."""
+    """Join ids into payloads of at most `PAYLOAD_BYTES` bytes. Ids that are longer than `MAX_ID` bytes are left
+    out.
+    """
     joined: list[str] = []
     size = 0
     for one in changed:

@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 IN_THREAD_BYTES: Final = 256 * 1024
-"""The minimum total size, in bytes, of compressed blobs that are restored in a thread."""
+"""The minimum total size of compressed blobs, in bytes, from which they are restored in a thread."""
 
 _ASKED: Final = record_type(ApprovalRequest)
 _OUTPUT: Final = record_type(CommandOutput).encode()
 
 
 async def number_of(db: Connection, conversation_id: ConversationId) -> int:
-    """Return the number of a conversation."""
+    """Return the internal number of a conversation. Raises UnknownConversation."""
     number: int | None = await db.fetchval(
         "SELECT number FROM conversations WHERE id = $1", conversation_id.encode()
     )
@@ -72,8 +72,7 @@ async def log_bytes(db: Connection, conversation_id: ConversationId) -> int:
 def _page_sql(bounds: str, order: str, visible: str = "true") -> str:
     """Return SQL for a page of entries. The page ends with the entry whose size makes the total exceed `$4` bytes.
 
-    If no entry matches, the result is one row that contains only the number and the last position of the
-    conversation.
+    If no entry matches, the result is one row with only the number and the last position of the conversation.
     """
     return f"""
     SELECT c.number, c.last, e.seq, e.at, e.type, e.is_event, e.is_cut, e.body FROM conversations c
@@ -135,7 +134,7 @@ def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tu
 async def _restored(
     db: Connection, conversation_id: ConversationId, number: int, rows: Sequence[Sequence[Any]]
 ) -> list[Entry]:
-    """Return the entries in `rows`, with their blobs restored."""
+    """Return the entries in `rows`, with the base64 runs restored from their blobs."""
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     size = 0
     if cut := [row[0] for row in rows if row[4]]:
@@ -243,7 +242,7 @@ _IS_UNREAD: Final = """(c.ended_seq > c.read_seq AND c.ended_at > {since} AND NO
 
 
 class _Values:
-    """The parameters of a statement."""
+    """Collects the parameters of a statement."""
 
     def __init__(self) -> None:
         self.all: list[object] = []
@@ -260,7 +259,8 @@ async def find(db: Connection, query: Query) -> ConversationPage:
     limit = values.add(query.limit + 1, "bigint")
     order = f"ORDER BY updated_at DESC, id DESC LIMIT {limit}"
     columns = f"c.id, c.archived, c.holder, {unread} AS is_unread, {SUMMARY}"
-    # The index begins with `archived`, so archived and other conversations are listed separately and merged.
+    # The index begins with the column `archived`, so archived and other conversations are queried separately and
+    # merged.
     lists = " UNION ALL ".join(
         f"(SELECT {columns} FROM conversations c WHERE {' AND '.join((one, *where))} {order})"
         for archived, one in ((False, "NOT c.archived"), (True, "c.archived"))
@@ -286,7 +286,9 @@ async def find(db: Connection, query: Query) -> ConversationPage:
 
 
 def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
-    """Return the conditions of a query, and an SQL expression that is true if a conversation is unread."""
+    """Return the SQL conditions of a query, and an SQL expression that is true if a conversation is unread for the
+    viewer.
+    """
     where: list[str] = []
     viewer, unread = query.viewer, "false"
     if viewer is not None or query.unread is not None:
@@ -298,7 +300,8 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
     if query.cwd is not None:
         where.append(f"c.directory = {values.add(digest_of_path(query.cwd), 'bytea')}")
     if query.state is not None:
-        where.append(f"c.state = '{query.state if query.state in STATES else ''}'")  # as in the partial index
+        # the state is a literal, as in the condition of the partial index
+        where.append(f"c.state = '{query.state if query.state in STATES else ''}'")
     if query.unread is not None:
         outcome = "c.has_failed" if query.unread == "failed" else "NOT c.has_failed"
         where.append(f"c.state = 'idle' AND {unread} AND {outcome}")

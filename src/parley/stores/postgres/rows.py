@@ -32,13 +32,13 @@ SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
 
 SEPARATOR: Final = "\x01"
 NUL_REPLACEMENT: Final = "\x02"
-"""The character that replaces NUL in searchable texts. The text of a search gets the same replacement."""
+"""The character that replaces NUL in searchable texts and in the text of a search."""
 
 _REASONS: Final = frozenset(get_args(TurnEndReason))
 
 
 class _Details(Struct, frozen=True, array_like=True):
-    """The parts of a summary that no query needs."""
+    """The parts of a summary by which no query searches or sorts."""
 
     title: str
     cwd: str
@@ -53,7 +53,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class SummaryColumns(NamedTuple):
-    """The columns of a summary. The columns up to `directory` seldom change during a turn."""
+    """The columns of a summary. Those up to `directory` seldom change during a turn."""
 
     details: bytes
     title: str
@@ -106,7 +106,7 @@ def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...]
 
 
 def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, ended_at: float | None) -> Summary:
-    """Return the summary that the columns of `SUMMARY` contain."""
+    """Convert the columns of `SUMMARY` to a summary."""
     known = _decoder.decode(details)
     outcome = None
     if ended_seq and ended_at is not None and known.reason in _REASONS:
@@ -140,16 +140,16 @@ def _digest(data: bytes) -> bytes:
 
 
 def searchable(body: bytes) -> str:
-    """Return the texts of a message in the form in which they are searched."""
+    """Return the texts of a message in the form that is stored for searches."""
     return SEPARATOR.join(folded(words) for words in words_of(body))
 
 
 def folded(text: str) -> str:
-    """Casefold a text and replace NUL."""
+    """Casefold a text and replace each NUL."""
     return text.casefold().replace("\0", NUL_REPLACEMENT)
 
 
 def pattern_of(text: str) -> str:
-    """Return the LIKE pattern that matches texts which contain `text`, ignoring case."""
+    """Return the LIKE pattern that finds `text` anywhere in a searchable text, ignoring case."""
     escaped = folded(text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"

@@ -41,17 +41,21 @@ class Format(NamedTuple):
     number: int
     """The number of migrations that were applied; 0 if the database has no tables of Parley."""
     compatible: int
-    """The lowest format that a server must know to use the database."""
+    """The lowest format that a server must know so that it can use the database."""
 
     def check(self, known: int) -> None:
-        """Raise NewerFormat if a server that knows the formats up to `known` cannot use the database."""
+        """Check that a server that knows the formats up to `known` can use the database.
+
+        Raises:
+            NewerFormat: the server is too old for the database.
+        """
         if self.compatible > known:
             raise NewerFormat(self.number, known)
 
 
 async def format_of(db: Connection) -> Format:
     """Return the format of the database."""
-    # `to_regclass` would not see a table that another process has created since the transaction began.
+    # `to_regclass` would not find a table that another process has created since the transaction began.
     exists = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'parley' AND tablename = 'format'"
     if await db.fetchval(exists) is None:
         return Format(0, 0)
@@ -305,7 +309,7 @@ async def m005_sign_ins(db: Connection) -> None:
 async def m006_compatible_formats(db: Connection) -> None:
     """Add the lowest format that a server must know to use the database.
 
-    It is the format of this migration, because earlier versions do not read the column.
+    The first value is the format of this migration, because earlier versions do not read the column.
     """
     await db.execute("ALTER TABLE format ADD COLUMN compatible integer NOT NULL DEFAULT 6")
 
@@ -329,10 +333,10 @@ async def _index_words(db: Connection) -> None:
     from asyncpg import PostgresError
 
     try:
-        async with db.transaction():  # a savepoint
+        async with db.transaction():  # a savepoint, so that a failure does not abort the migration
             await db.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public")
             await db.execute(
                 "CREATE INDEX entries_by_words ON entries USING gin (words gin_trgm_ops) WHERE words IS NOT NULL"
             )
     except PostgresError:
-        pass  # searches then scan the messages
+        pass  # searches scan the messages without the index

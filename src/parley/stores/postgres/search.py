@@ -21,16 +21,16 @@ SHORTEST_INDEXED: Final = 3
 """The minimum length of a text that the index can find, in characters."""
 
 MAX_CANDIDATES: Final = 5000
-"""The number of matching messages from which the index is not used. Windows without the index find such a frequent
-text quickly.
+"""The number of matching messages from which the index is not used, because windows without the index find such a
+frequent text quickly.
 """
 
 
 def _window_sql(number: str, table: str, condition: str) -> str:
     """Return SQL for the hits in a window, the latest first.
 
-    One more row contains the lowest number in the window and the number of examined messages. The window ends after
-    `$3` messages, or with the message whose size makes the total exceed `$4` bytes.
+    An additional row contains the lowest number in the window and the number of examined messages. The window ends
+    after `$3` messages, or with the message whose size makes the total exceed `$4` bytes.
     """
     return f"""
     WITH numbered AS (
@@ -94,15 +94,15 @@ async def search(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 async def _following(db: Connection, pattern: str, before: int) -> int | None:
-    """Return the upper bound of the next window.
+    """Return the bound `before` of the next window.
 
-    The window begins with the next message that contains the text. Return None if there is no such message, and
-    `before` if the index cannot be used.
+    The next window begins with the next message that contains the text. Return None if there is no such message,
+    and the given `before` if the index cannot be used.
     """
     if await db.fetchval("SELECT to_regclass('entries_by_words')") is None:
         return before
     async with db.transaction():
-        # PostgreSQL cannot know the number of matching rows, and could choose a slow scan of all messages.
+        # PostgreSQL cannot estimate the number of matching rows, and might choose a slow scan of all messages.
         await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
         count, latest = await db.fetchrow(_CANDIDATES, pattern, before, MAX_CANDIDATES) or (0, None)
     if count == MAX_CANDIDATES:

@@ -58,12 +58,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JOIN_SECONDS: Final = 30
-"""The time in seconds for which a starting node waits for the database, in addition to the lease time of a former
-process with the same id.
+"""The time in seconds for which a starting node waits for the database. In addition, it waits for the lease time of
+an earlier process with the same node id.
 """
 
 TIDY_SECONDS: Final = 60.0
-"""The maximum time for dropping the partitions of old months, in seconds. The next `tidy` drops the rest."""
+"""The maximum time in seconds that one `tidy` spends on dropping the partitions of old months. The next `tidy`
+drops the rest.
+"""
 
 
 class PostgresStore:
@@ -80,10 +82,10 @@ class PostgresStore:
         migrations: Sequence[Migration] | None = None,
     ) -> None:
         """Create the store. `url` is the URL of the database, or a function that returns the URL. `migrations` are
-        the migrations that this process knows; the default is all.
+        the migrations that this process can apply; the default is all.
 
-        The function is called when the database is first needed. If the function raises an error, the call
-        that needs the database raises the same error.
+        The function is called when the database is first needed. If the function raises an error, the call that
+        needs the database raises the same error.
         """
         self._url, self._migrations = url, migrations
         self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -92,9 +94,9 @@ class PostgresStore:
         self._background: set[Task[Any]] = set()
         """Tasks that run to completion even if their caller was cancelled."""
         self._freed = Freed(blobs=0, bytes=0)
-        """The blobs that were removed since the last call of `tidy`."""
+        """The blobs that this store has removed since the last call of `tidy`."""
         self._prepared_in = 0
-        """The month in which this process has created the partitions of the next months."""
+        """The month in which this process last created partitions in advance; 0 if it has not."""
         self._closed = False
         self._parts: _Parts | None = None
         self._listeners: list[Callable[[list[ConversationId]], None]] = []
@@ -102,7 +104,7 @@ class PostgresStore:
 
     @property
     def _open(self) -> _Parts:
-        """The parts of the store that use the database. The first access creates them."""
+        """The components that use the database. The first access creates them."""
         if self._closed:
             raise StoreFailed("the store is closed")
         if self._parts is None:
@@ -117,7 +119,7 @@ class PostgresStore:
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
         """Call `callback` in the event loop with the conversations that other processes have changed.
 
-        Some changes may not be reported.
+        Notifications can be lost, so some changes are not reported.
         """
         self._listeners.append(callback)
         if self._parts is not None:
@@ -195,7 +197,7 @@ class PostgresStore:
             raise
 
     def _release_unwanted(self, acquiring: Future[Lease]) -> None:
-        """Release a lease that was granted after its caller was cancelled."""
+        """Release the lease that an acquisition grants after its caller was cancelled."""
         if not acquiring.cancelled() and acquiring.exception() is None:
             self._run_in_background(self.release(acquiring.result()))
 
@@ -212,10 +214,10 @@ class PostgresStore:
         try:
             await asyncio.shield(self._open.writer.submit(Release(held)))
         except StoreError:
-            pass  # the lease expires with this process
+            pass  # the lease expires when this process has ended
 
     def _held(self, lease: Lease) -> HeldLease | None:
-        """Return this process's state of a lease; None if this process no longer holds the lease."""
+        """Return the state of a lease; None if this process no longer holds it."""
         held = None if self._parts is None else self._parts.keeper.held.get(lease.conversation_id)
         return held if held is not None and held.epoch == lease.epoch else None
 
@@ -319,7 +321,7 @@ class PostgresStore:
         return await self._read(drafts.removable_bytes)
 
     async def tidy(self) -> Freed:
-        if self._background:  # deletions that a cancelled caller has begun
+        if self._background:  # these may be deletions whose caller was cancelled
             await asyncio.wait(set(self._background))
         await self._read(months.prepare_months)
         try:
@@ -342,7 +344,7 @@ class PostgresStore:
         async def work(db: Connection, _: bool) -> None:
             await parts.keeper.join(node, load, db)
 
-        # A former process with this id may still hold its lease.
+        # an earlier process with this id may still hold its lease
         until = asyncio.get_running_loop().time() + self._lease_seconds + JOIN_SECONDS
         await parts.database.run(work, until=until)
 
@@ -389,7 +391,7 @@ class PostgresStore:
         return await self._read(inspection.describe)
 
     async def check(self) -> None:
-        """Find the leases that this process has lost, and call their callbacks.
+        """Detect the leases that this process has lost, and call their callbacks `on_lost`.
 
         Raises:
             StoreFailed: the database cannot be reached.
@@ -498,7 +500,7 @@ class PostgresStore:
 
 
 class _Parts:
-    """The parts of an open store."""
+    """The components of an open store."""
 
     def __init__(self, database: Database, host: str, node: Node | None, lease_seconds: float) -> None:
         self.database = database

@@ -28,7 +28,9 @@ __all__ = [
 
 
 async def add_token(db: Connection, token: StoredToken, may_be_done: bool) -> bool:
-    """Store a token. Return False if another token has this name."""
+    """Store a token. Return False if another token has this name. `may_be_done` is True if an earlier attempt may
+    have been committed.
+    """
     bound = None if token.conversation_id is None else token.conversation_id.encode()
     added = await db.fetchval(
         "INSERT INTO tokens VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO NOTHING RETURNING name",
@@ -67,7 +69,9 @@ async def all_tokens(db: Connection) -> list[StoredToken]:
 
 
 async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
-    """Remove a token, and the read marks and sign-ins of its principal. Return False if no token has this name."""
+    """Remove a token, and the read marks and sign-ins of its principal. Return False if no token has this name.
+    `may_be_done` is True if an earlier attempt may have been committed.
+    """
     token = next((one for one in await all_tokens(db) if one.name == name), None)
     if token is None:
         if may_be_done:
@@ -177,7 +181,9 @@ async def note_sign_ins_used(db: Connection, used: Mapping[bytes, float]) -> Non
 
 
 async def remove_sign_ins(db: Connection, digests: Collection[bytes], may_be_done: bool) -> int:
-    """Remove sign-ins and codes, and return the number that existed."""
+    """Remove sign-ins and codes, and return the number that existed. `may_be_done` is True if an earlier attempt
+    may have been committed.
+    """
     rows = await db.fetch("DELETE FROM sign_ins WHERE digest = ANY($1::bytea[]) RETURNING 1", list(digests))
     if may_be_done:
         await replicated(db)

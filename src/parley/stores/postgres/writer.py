@@ -47,14 +47,14 @@ CLOSE_SECONDS: Final = 10.0
 
 
 class _Job:
-    """A request that waits to be executed."""
+    """A request in the queue of the writer, with its future."""
 
     __slots__ = ("future", "is_begun", "request", "until")
 
     def __init__(self, request: Request, future: Future[Any], until: float) -> None:
         self.request, self.future, self.until = request, future, until
         self.is_begun = False
-        """True if the request was sent to the database, and may have been executed."""
+        """True if the request has been sent to the database and may have been executed."""
 
     @property
     def has_failed(self) -> bool:
@@ -68,22 +68,24 @@ class Writer:
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
     ) -> None:
-        """Create the writer, which calls `on_written` with the requests that it has executed."""
+        """Create the writer. `on_written` is called with the requests that were executed."""
         self._database, self._keeper, self._on_written = database, keeper, on_written
         self._waiting: deque[_Job] = deque()
         self._begun: Sequence[_Job] = ()
-        """The jobs that were taken from the queue and are not finished."""
+        """The jobs that were taken from the queue and are not finished yet."""
         self._running: Task[None] | None = None
         self._checking: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._cause: BaseException = TimeoutError()
-        """The last error of a connection."""
+        """The last error of a connection, which explains why requests fail."""
         self._stalled_since: float | None = None
-        """The time since which the current statement waits for the database; None if no statement is executed."""
+        """The time since which the current statement has been waiting for the database; None if no statement is
+        being executed.
+        """
         self._closing = False
 
     def submit(self, request: Request, *, until: float | None = None) -> Future[Any]:
-        """Execute a request after the requests that were submitted before, and return a future for its result.
+        """Execute a request after all requests that were submitted before. Return a future for its result.
 
         `until` is the deadline on the event loop's clock. Without a deadline, an append waits for `TURN_SECONDS`
         and any other request for `CALL_SECONDS`. Cancelling the future does not stop the request.
@@ -109,7 +111,7 @@ class Writer:
         return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
 
     def _check(self) -> None:
-        """Fail the requests that have waited too long, and the requests whose lease was lost."""
+        """Set errors on the futures of requests that have waited too long or whose lease was lost."""
         now = asyncio.get_running_loop().time()
         self._checking = None
         if self._stalled_since is not None and now - self._stalled_since >= NO_ANSWER_SECONDS:
@@ -119,17 +121,17 @@ class Writer:
             if not job.is_begun and job.until <= now:
                 job.future.set_exception(self._database.unreachable(self._cause))
             elif job.is_begun and not isinstance(job.request, Append) and job.until <= now:
-                # Failing such a request is safe: its caller can repeat it, or its late effect does no harm.
+                # Such a request may fail although it is executed later: its caller can repeat it, or its late
+                # effect does no harm.
                 job.future.set_exception(self._database.unreachable(self._cause))
         self.fail_lost()
         if jobs:
             self._checking = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def fail_lost(self) -> None:
-        """Fail the requests whose lease was lost, even if they may have been executed.
+        """Set `LeaseLost` on the futures of requests whose lease was lost, even if they may have been executed.
 
-        The holder of a lost lease reads the log again before it continues. The log shows whether the requests were
-        executed.
+        The former holder reads the log again before it continues, and sees whether the requests were executed.
         """
         for job in (*self._begun, *self._waiting):
             held = job.request.held
@@ -140,7 +142,7 @@ class Writer:
 
     async def _run(self) -> None:
         try:
-            await asyncio.sleep(0)  # the requests of this iteration of the event loop share a statement
+            await asyncio.sleep(0)  # the requests of one iteration of the event loop share a statement
             while self._waiting:
                 taken = self._take()
                 self._begun = taken
@@ -153,7 +155,7 @@ class Writer:
             self._running = None
 
     def _take(self) -> list[_Job]:
-        """Take jobs from the queue, up to a page of entries. Drop the jobs that failed while they waited."""
+        """Take jobs from the queue, up to a page of entries. Jobs that failed while they waited are left out."""
         jobs: list[_Job] = []
         rows = size = 0
         while self._waiting and (not jobs or (rows < PAGE and size < GROUP_BYTES)):
@@ -170,8 +172,8 @@ class Writer:
     async def _execute(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
         """Execute requests of one kind, and settle their futures.
 
-        If the database refuses the requests together, execute each request alone, so that no request fails because
-        of another.
+        If the statement for all requests fails, execute each request alone, so that no request fails because of
+        another.
         """
         try:
             await self._until_known(kind, jobs)
@@ -259,7 +261,7 @@ class Writer:
             self._on_written(written)
 
     async def close(self) -> None:
-        """Finish the submitted requests. Fail the requests that cannot be executed within `CLOSE_SECONDS`."""
+        """Finish the submitted requests. Those that cannot be executed within `CLOSE_SECONDS` fail."""
         self._closing = True
         if self._running is not None:
             running = self._running
@@ -299,7 +301,7 @@ def _in_order(stage: dict[type[Group], list[_Job]]) -> list[tuple[type[Group], l
 
 
 def _refusal(error: Exception) -> Exception:
-    """Return the error for the caller of a request that was not executed."""
+    """Convert the error of a request that was not executed to the error for its caller."""
     if isinstance(error, ParleyError):
         return error
     from asyncpg import PostgresError

@@ -41,7 +41,9 @@ class Group(ABC):
     """Requests of one kind that are executed together."""
 
     order: ClassVar[int]
-    """The rank of this kind of request. For one conversation, requests with a lower rank are executed first."""
+    """The rank of this kind of request. Among the requests for one conversation, those with a lower rank are
+    executed first.
+    """
     needs_holder: ClassVar[bool] = False
     """True if this process must be registered as a lease holder."""
 
@@ -54,16 +56,16 @@ class Group(ABC):
 
     @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
-        """Execute the requests, and return the result or the error of each request.
+        """Execute the requests, and return the result or the error of each one, in order.
 
         `may_be_done` is True if an earlier attempt may have been committed.
         """
 
     def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
-        """Update the state after a request was executed. Return a request that undoes it; None if nothing must be
-        undone.
+        """Update the state of this process after a request was executed.
 
-        `is_unwanted` is True if the caller of the request has already received an error.
+        Return a request that undoes it; None if nothing has to be undone. `is_unwanted` is True if the caller of
+        the request has already received an error.
         """
         return None
 
@@ -86,7 +88,9 @@ class Request:
 
 
 def active_at(given: str, is_active: str, place: str) -> str:
-    """Return SQL for the time of the last activity to store, as `parley.stores.search.active_at` does."""
+    """Return an SQL expression for the time of last activity that is stored, as `parley.stores.search.active_at`
+    computes it.
+    """
     newest = "(SELECT max(updated_at) FROM conversations WHERE NOT archived)"
     return (
         f"CASE WHEN {is_active} AND {given} < {newest} - {SLACK_SECONDS}"
@@ -103,7 +107,7 @@ def _unnest(columns: Mapping[str, str], first: int) -> str:
 def insertions(target: str, first: int, shape: Shape) -> str:
     """Return CTEs that insert entries and their blobs into the conversations whose numbers are in the CTE `target`.
 
-    The parameters from number `first` on are the arrays that `arrays_of` returns.
+    `first` is the number of the first parameter. The parameters are the arrays that `arrays_of` returns.
     """
     columns = shape.entry_columns
     values = {name: name for name in columns}
@@ -145,8 +149,9 @@ _CHANGED_COLUMNS: Final = {
     "ended_at": "double precision[]",
     "has_failed": "boolean[]",
 }
-"""The columns of a summary that seldom change. They are NULL for a conversation in which none of them has changed.
-The statement leaves them out if they have not changed in any conversation.
+"""The columns of a summary that seldom change, with the types of their arrays. Their values are NULL for a
+conversation in which none of them has changed. If they have not changed in any conversation, the statement leaves
+them out.
 """
 
 
@@ -184,9 +189,7 @@ class _Change:
         self.summary: Summary | None = None
 
     def refusal(self, first: int | None) -> ParleyError | None:
-        """Return the error if entries that begin at the position `first` cannot be appended; None if they can be
-        appended.
-        """
+        """Return the error if entries that begin at the position `first` cannot be appended; None if they can."""
         if self.held.is_lost or (first is not None and first <= self.last):
             return LeaseLost()
         if first is not None and first != self.last + 1:
@@ -222,7 +225,7 @@ class AppendGroup(Group):
     def __init__(self, requests: Sequence[Append], keeper: LeaseKeeper, token: bytes) -> None:
         super().__init__(requests, keeper, token)
         self._fenced: set[int] = set()
-        """The numbers of the conversations whose lease was taken."""
+        """The numbers of the conversations whose lease another process has taken."""
 
     async def prepare(self) -> None:
         await pack(request.batch for request in self._requests)
@@ -327,7 +330,10 @@ class AcquireGroup(Group):
         ]
 
     async def _try(self, db: Connection, wanted: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
-        """Acquire leases. The result lacks the conversations whose lease another process took meanwhile."""
+        """Acquire leases, and return a lease or an error for each conversation.
+
+        The result lacks the conversations whose lease another process has taken in the meantime.
+        """
         ids = [request.id.encode() for request in wanted]
         rows = await db.fetch(_STATE, ids, not self._keeper.may_steal, self._keeper.refused())
         state = {row[0]: row[1:] for row in rows}
@@ -410,7 +416,7 @@ class ReleaseGroup(Group):
 
 
 class Release(Request):
-    """A request to release a lease. `LeaseKeeper.held` must not contain the lease when the request is submitted."""
+    """A request to release a lease. When it is submitted, `LeaseKeeper.held` must no longer contain the lease."""
 
     kind = ReleaseGroup
 

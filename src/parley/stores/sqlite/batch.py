@@ -24,8 +24,8 @@ SHORTEST: Final = 4096
 """The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
-"""The maximum number of rows in one statement. The number is small, so that a prepared statement can be cached for
-each number of rows.
+"""The maximum number of rows in one statement. It is small, so that SQLite can cache a prepared statement for each
+number of rows.
 """
 
 CONVERSATIONS_AT_ONCE: Final = 256
@@ -44,7 +44,7 @@ _ROW_BYTES: Final = 64
 class Batch:
     """Entries of one conversation that are written together.
 
-    `pack` needs no lock. Writing the packed entries needs the write lock.
+    Packing them (`pack`) needs no lock. Writing the packed entries needs the write lock.
     """
 
     __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
@@ -89,10 +89,10 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows with as few statements as possible. Only the last column may be long."""
+    """Insert rows with as few statements as possible. Only the last value of a row may be long."""
     long = [row for row in rows if len(row[-1]) >= LONG]
     if long:
-        # SQLite caches the statement with the values that were bound last. Binding NULL frees a long value.
+        # SQLite caches a statement together with the values that were bound last. Binding NULL frees a long value.
         one = f"{into} SELECT {placeholders(len(long[0]))} WHERE ?"
         db.executemany(one, ((*row, True) for row in long))
         db.execute(one, (*[None] * len(long[0]), False))
@@ -102,7 +102,7 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Split rows as `pieces` does, with an additional limit on the number of bytes in each piece."""
+    """Split rows like `pieces`, but also limit the number of bytes in each piece."""
     for some in pieces(rows):
         begin = size = 0
         for place, row in enumerate(some):
@@ -114,7 +114,7 @@ def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[An
 
 
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split a sequence into pieces of at most `AT_ONCE` items."""
+    """Split a sequence into pieces of at most `AT_ONCE` items, for statements that write rows."""
     for begin in range(0, len(items), AT_ONCE):
         yield items[begin : begin + AT_ONCE]
 

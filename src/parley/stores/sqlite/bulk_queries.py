@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value that replaces an epoch or a last position which is not a number. A conversation with such a damaged row
-can only be deleted, because the end of its log is unknown.
+"""A value in place of an epoch or a last position that is not a number in the database. A conversation with such a
+damaged row can only be deleted, because the end of its log is unknown.
 """
 
 
@@ -68,7 +68,7 @@ def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease |
 
 
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
-    """Append entries. Return one value for each append: None if it succeeded, otherwise an error.
+    """Append entries to conversations. Return one value for each append: None if it succeeded, otherwise an error.
 
     An append that leaves the conversation idle also removes the owner, so that releasing the lease needs no write.
     Almost always, each log ends at the position that its append expects. The heads of the logs are therefore read
@@ -148,7 +148,7 @@ _WITHOUT_OUTCOME: Final = _SHOWN.index("ended_seq")
 _RUNNING: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN[:_WITHOUT_OUTCOME])}"
 _ENDED: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN)}"
 _NO_OUTCOME: Final = f", ({', '.join(_SHOWN[_WITHOUT_OUTCOME:])}) = (0, NULL, NULL, NULL, NULL)"
-"""The assignment to the outcome columns of a conversation whose last turn has no outcome. The values are part of
+"""The SQL assignment to the outcome columns of a conversation whose last turn has not ended. The values are part of
 the statement, because binding them would take time in each append of a running turn.
 """
 
@@ -180,7 +180,7 @@ def _from_new(columns: str) -> str:
 
 
 def _columns(owner: Owner) -> tuple[str, int, str, float]:
-    """Return the values for the `OWNER` columns."""
+    """Return the values of an owner for the `OWNER` columns."""
     return owner.node, owner.pid, owner.address, owner.since
 
 
@@ -200,8 +200,7 @@ def _refusal(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError |
 def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
     """Return the heads of conversations, by row number. Rows that do not exist are omitted.
 
-    The query returns all heads in one value, because fetching each row separately would take the interpreter lock
-    each time.
+    The query returns all heads as one value, because fetching each row would acquire the interpreter lock again.
     """
     found: dict[int, _Head] = {}
     for some in pieces(list(rows)):
@@ -229,8 +228,8 @@ def _number(column: str) -> str:
 
 
 def _name_owners(db: Connection, changes: Sequence[tuple[Any, ...]]) -> None:
-    """Set the epochs and owners of conversations. Each change contains the row number, the epoch and the `OWNER`
-    columns.
+    """Set the epochs and owners of conversations. Each change contains the row number, the epoch and the values of
+    the `OWNER` columns.
     """
     columns = f"epoch, {OWNER}"
     new = ", ".join(f"new.{column}" for column in columns.split(", "))

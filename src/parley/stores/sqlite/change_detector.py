@@ -28,7 +28,7 @@ class ChangeDetector:
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
-        """The data version of each connection at its last comparison, by the identity of the connection."""
+        """The data version of each connection at its last comparison, by the id of the connection object."""
         self._current: Mapping[ConversationId, Seq] = {}
         """The end position of each conversation that was unchanged at the most recent comparison."""
 
@@ -39,7 +39,7 @@ class ChangeDetector:
         # The version is read before the query, so that the next call finds a commit between the two.
         (version,) = db.execute("PRAGMA data_version").fetchone()
         unknown = ends
-        if self._versions.get(id(db)) == version:  # nothing was committed since the last comparison
+        if self._versions.get(id(db)) == version:  # no other connection has committed since the last comparison
             current = self._current
             unknown = {one: end for one, end in ends.items() if current.get(one) != end}
         try:
@@ -55,7 +55,7 @@ class ChangeDetector:
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
     """Return whether the log of one conversation ends after the position `end`, or the conversation no longer
-    exists. This function is used in a damaged database, in which `_advanced` fails.
+    exists. It is used in a damaged database, in which the query for all conversations fails.
     """
     try:
         return head(db, conversation_id, is_leased=lambda row: False).last > end

@@ -30,7 +30,9 @@ _Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, 
 
 
 def columns_of(summary: Summary, newest: object = None) -> _Columns:
-    """Return the values for the `SUMMARY` columns. `newest` is passed to `active_at`, and is needed for a
+    """Return the values of a summary for the `SUMMARY` columns.
+
+    `newest` is the latest recorded time of activity in any conversation (`active_at`). It is needed for a
     conversation that is active now.
     """
     shown, at = (summary.title, summary.cwd, summary.model, summary.state), active_at(summary, newest)
@@ -40,7 +42,7 @@ def columns_of(summary: Summary, newest: object = None) -> _Columns:
 
 
 def summary_of(title: bytes, cwd: bytes, model: bytes, state: Any, *rest: Any) -> Summary:
-    """Return the summary in a row. A damaged column gets a default value."""
+    """Convert the columns of a row to a summary. A damaged column gets a default value."""
     *outcome, updated_at = rest
     return Summary(
         title=as_text(title),
@@ -56,7 +58,7 @@ _REASONS: Final[dict[bytes, TurnEndReason]] = {why.encode(): why for why in get_
 
 
 def _outcome(seq: Any, at: Any, why: Any, text: bytes | None, code: bytes | None) -> TurnOutcome | None:
-    """Return the outcome of the last turn; None if no turn has ended or a column is damaged."""
+    """Convert columns to the outcome of the last turn; return None if no turn has ended or a column is damaged."""
     reason = _REASONS.get(why)
     if type(seq) is not int or not seq or type(at) is not float or reason is None:
         return None

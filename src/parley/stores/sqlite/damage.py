@@ -1,8 +1,8 @@
 """Reads around damaged pages of the database.
 
-In SQLite, a statement fails at the first damaged page. If a query for all conversations fails, it is repeated for
-each conversation. The indexes contain a second copy of the ids, so a conversation with a damaged row can still be
-listed.
+In SQLite, a statement fails at the first damaged page. If a query for all conversations fails because of damage, it
+is repeated for each conversation. The indexes contain a second copy of the ids, so a conversation with a damaged
+row is still listed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def known_conversations(db: Connection) -> list[KnownConversation]:
                 if isinstance(name, str) and (before is None or type(updated_at) is float):
                     at = updated_at if type(updated_at) is float else 0.0
                     found[row] = KnownConversation(row, ConversationId(name), bool(archived), at)
-    # A row between two damaged pages of the table is found only by its row number.
+    # a row between two damaged pages of the table can be found only by its row number
     last = max([*found, *(seq for (seq,) in fetch_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
     for row in range(1, last + 1):
         if row not in found:

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 READERS: Final = 4
-"""The number of connections for reading. More connections would only wait for the interpreter lock."""
+"""The number of connections for reading. More would only wait for the interpreter lock."""
 
 BUSY_SECONDS: Final = 2.0
 """The time for which SQLite waits for its own locks, in seconds. The wait is necessary because the write lock
@@ -89,9 +89,10 @@ class Home:
             raise
         self.pool = checked_pool(max_workers=READERS, name="parley-read")
         self.read_only_lock = threading.Lock()
-        """A lock that is held while a read-only connection reads, and while the database is being opened. Without
-        it, SQLite would share mapped memory between both kinds of connections, and the memory would be read-only
-        for both.
+        """A lock that is held while a read-only connection reads, and while the database is being opened.
+
+        Without it, SQLite would share mapped memory between read-only and other connections, and the memory would
+        be read-only for all of them.
         """
         self.is_closed = False
 
@@ -146,14 +147,14 @@ class Database:
         self.read(lambda db: None)
 
     def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
-        """Check that the database files are in place. Must be called before `db` is used and before a write is
+        """Check that the database files are in place. Call this before `db` is used, and again before a write is
         confirmed.
 
-        `has_written` is true if this process has just written to the database.
+        `has_written` is True if this process has just written to the database.
 
         Raises:
             HomeLost: a file was removed or replaced. Conversations that only this process can still read were
-                saved.
+                saved to files.
         """
         self._has_written = has_written = self._has_written or has_written
         if self._lost is None and (changed := self._files.changed(has_written=has_written)):
@@ -191,7 +192,7 @@ class Database:
         return self.log_bytes() > WAL_BYTES
 
     def refuse_newer(self) -> None:
-        """Check that this version of Parley knows the format of the database. Must be called inside a write
+        """Check that this version of Parley can use the format of the database. The caller must be in a write
         transaction.
 
         Raises:
@@ -260,7 +261,7 @@ def open_database(home: Home, on_lost: Callable[[HomeLost], None] = lambda lost:
 
 
 def open_home(path: str) -> Database:
-    """Open the locks and the database of a home. Wait for the write lock if necessary.
+    """Open the locks and the database of a home. Wait for the write lock if another process holds it.
 
     Raises:
         BadHome, StoreFailed: as for `open_locks` and `open_database`.
@@ -347,7 +348,7 @@ def _make(home: str, path: str) -> None:
     with AtomicFile(path) as file:
         db = sqlite3.connect(file.name, isolation_level=None)
         try:
-            db.execute("PRAGMA synchronous = OFF")  # the file is synced below
+            db.execute("PRAGMA synchronous = OFF")  # the whole file is synced below
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             _use_log(home, db)
         finally:
@@ -357,7 +358,7 @@ def _make(home: str, path: str) -> None:
 
 
 def make_database(home: str, path: str) -> None:
-    """Create a database with all tables, without a lock. `home` is used only in error messages."""
+    """Create a database with all tables, without acquiring a lock. `home` is used only in error messages."""
     _make(home, path)
     db = sqlite3.connect(path, isolation_level=None)
     try:

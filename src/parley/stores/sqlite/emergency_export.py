@@ -1,4 +1,4 @@
-"""Saves conversations that an open connection can still read and that are no longer in the database on disk.
+"""Saves conversations that are no longer in the database on disk, but that an open connection can still read.
 
 Each conversation is saved as a file that `parley import` can read. The server saves the conversations when it finds
 that `parley.db` or its log was removed or replaced.
@@ -24,8 +24,8 @@ from parley.wire.ids import START, ConversationId, Seq
 __all__ = ["Saved", "export_lines", "save_unreachable"]
 
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""The total size of the saved files, in bytes, after which no further conversation is saved. Recently active
-conversations are saved first.
+"""The total size of the saved files, in bytes, beyond which no further conversation is saved. The most recently
+active conversations are saved first.
 """
 
 ELSEWHERE: Final = "/var/tmp"
@@ -35,14 +35,14 @@ allow it.
 
 
 class Saved(NamedTuple):
-    """The location and the number of the saved conversations."""
+    """Where conversations were saved, and how many."""
 
     place: str | None
     """The path of the saved file, or of a directory if there are several; None if nothing was saved."""
     conversations: int
     left_out: int | None
-    """The number of conversations that were not saved, because they could not be read or written or because the
-    size limit was reached. None if the list of conversations could not be read.
+    """The number of conversations that were not saved: they could not be read or written, or the size limit was
+    reached. None if the list of conversations could not be read.
     """
 
 
@@ -140,7 +140,7 @@ def _directory(home: str) -> str:
 
 
 def _save(db: Connection, conversation_id: ConversationId, path: str) -> int | None:
-    """Save a conversation, and return the size of the file in bytes; None if saving failed."""
+    """Save a conversation to a file. Return the size of the file in bytes; None if saving failed."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.writelines(export_lines(db, conversation_id))

@@ -59,9 +59,9 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
         "smbfs",
     }
 )
-"""File systems that are shared between several computers, or between a computer and its virtual machines. They are
-refused, because processes on different computers do not see each other's locks and shared memory. Other FUSE file
-systems are usually local, and are allowed.
+"""File systems that are shared between several computers, or between a computer and its virtual machines. A home on
+them raises `BadHome`, because processes on different computers do not see each other's locks and shared memory.
+Other FUSE file systems are usually local, and can be used.
 """
 
 
@@ -134,11 +134,11 @@ def _mounts() -> str:
 
 SECOND_NS: Final = 1_000_000_000
 SETTLING_NS: Final = SECOND_NS // 10
-"""The time after a change of a directory in which a second change may leave the same modification time, in
-nanoseconds. It is longer than a tick of the kernel's clock.
+"""The time in nanoseconds within which two changes of a directory may leave the same modification time. It is
+longer than a tick of the kernel's clock.
 """
 COARSE_SETTLING_NS: Final = 3 * SECOND_NS
-"""The same time for a file system that records only whole seconds, in nanoseconds."""
+"""The same as `SETTLING_NS`, for a file system that records only whole seconds."""
 
 
 class DatabaseFiles:
@@ -147,22 +147,28 @@ class DatabaseFiles:
     The identities are used to detect that a file was removed or replaced. Without this check, SQLite would continue
     to write to the old file, which no other process reads.
 
-    The check runs for each read and write. It examines the files themselves only if the directory has changed. The
-    reason is that, on recent Linux kernels, each `stat` of the log makes the next write to the log slower: the
-    kernel then has to record a new modification time for that write.
+    The check runs for each read and write, but it examines the files themselves only if the directory has changed.
+    On recent Linux kernels, each `stat` of the log makes the next write to it slower, because the kernel then
+    records a new modification time for that write.
     """
 
     def __init__(self, home: str) -> None:
-        """Record the identities of the files. Raise OSError if one of the files does not exist."""
+        """Record the identities of the files.
+
+        Raises:
+            OSError: one of the files does not exist.
+        """
         self._home = home
         paths = [(name, os.path.join(home, name)) for name in (DATABASE, LOG, SHARED_MEMORY)]
         self._files = [(name, path, identity_of(os.stat(path))) for name, path in paths]
-        # SQLite holds no locks on the log, so closing this descriptor releases none.
+        # SQLite holds no locks on the log file itself, so closing this descriptor releases no locks
         self._log = os.open(os.path.join(home, LOG), os.O_RDONLY | os.O_CLOEXEC)
         self._unchanged: tuple[int, ...] | None = None
-        """The state of the directory when a check found all files in place. None if there is no such state, or if
-        the directory was changed less than `SETTLING_NS` before that check. In that case, a second change could
-        leave the same state.
+        """The state of the directory at the last check that found all files in place; None if the next check must
+        examine the files.
+
+        The value is also None if the directory had changed less than `SETTLING_NS` before the check, because a
+        second change could have left the same state.
         """
 
     def close(self) -> None:
@@ -185,7 +191,9 @@ class DatabaseFiles:
         return [LOG] if has_written and not os.lseek(self._log, 0, os.SEEK_END) else []
 
     def _directory(self) -> tuple[int, ...] | None:
-        """Return the identity of the directory and the times of its last change; None if it does not exist."""
+        """Return the identity of the directory and the times of its last change, for comparison; None if it does
+        not exist.
+        """
         try:
             found = os.stat(self._home)
         except OSError:
@@ -246,13 +254,13 @@ class AtomicFile:
 
     def __enter__(self) -> Self:
         directory = directory_of(self._path)
-        with suppress(PermissionError):  # a directory can be writable but not readable
+        with suppress(PermissionError):  # the directory may be writable but not readable
             for name in {match[1] for one in os.listdir(directory) if (match := _LEFTOVER.fullmatch(one))}:
                 _remove_if_abandoned(os.path.join(directory, name))
         while self._fd < 0:
             self.name = os.path.join(os.path.dirname(self._path), f".parley-{token_hex(8)}.part")
             self._fd = os.open(self.name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            with suppress(OSError):  # on a file system without locks, leftovers are never removed
+            with suppress(OSError):  # on a file system without locks, files of killed processes are never removed
                 fcntl.flock(self._fd, fcntl.LOCK_EX)
             if not os.fstat(self._fd).st_nlink:  # another process removed the file before it was locked
                 self._close()
@@ -291,7 +299,7 @@ def _remove_if_abandoned(name: str) -> None:
     try:
         fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        _remove(name)  # removes the files that SQLite created beside it
+        _remove(name)  # also removes the files that SQLite created beside it
         return
     except OSError:
         return

@@ -21,10 +21,10 @@ __all__ = ["find", "has_approvals"]
 
 
 def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> ConversationPage:
-    where = ["typeof(updated_at) = 'real'"]  # a conversation with a damaged time has no position in the list
+    where = ["typeof(updated_at) = 'real'"]  # a conversation whose time is damaged has no position in the list
     values: list[Any] = []
     if query.archived is not None:
-        # With the plus sign SQLite uses the index of unread conversations instead of the one by activity.
+        # With the plus sign, SQLite uses the index of unread conversations instead of the index by activity.
         where.append("archived = ?" if query.unread is None else "+archived = ?")
         values.append(query.archived)
     if query.asked is not None:
@@ -37,7 +37,7 @@ def find(db: Connection, query: Query, is_leased: Callable[[int], bool]) -> Conv
         where.append("normalize_path(CAST(cwd AS BLOB)) = ?")
         values.append(normalize_path(query.cwd))
     if query.state is not None:
-        where.append(_STATE_IS[query.state])  # a literal, as in the condition of the partial index
+        where.append(_STATE_IS[query.state])  # the state is a literal, as in the condition of the partial index
     if query.unread is not None:
         viewer = query.viewer or Viewer(identity="")
         where.append(f"{_UNREAD} AND ended_why {'IN' if query.unread == 'failed' else 'NOT IN'} {FAILURES}")

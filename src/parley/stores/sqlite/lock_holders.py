@@ -20,8 +20,8 @@ __all__ = ["UNKNOWN", "holder_in", "holder_of"]
 UNKNOWN: Final = "another process"
 
 MAX_READS: Final = 10
-"""The maximum number of times that /proc/locks is read to find a lock. One read may miss the lock, because the
-kernel returns the list in pages, and may omit a line for each lock that is released between two pages.
+"""The maximum number of times that /proc/locks is read to find a lock. One read may miss the lock: the kernel
+returns the list in pages, and a lock that is released between two pages may make it skip a line.
 """
 
 

@@ -67,7 +67,7 @@ class WriteLock:
             try:
                 os.pwrite(self._lock, self._pid, 0)
             except OSError:
-                pass  # the PID is only a hint for people; the disk may be full
+                pass  # the PID is only a hint for people, and the disk may be full
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

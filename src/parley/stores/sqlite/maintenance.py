@@ -32,8 +32,8 @@ __all__ = [
 
 BLOBS_A_STEP: Final = 64
 PAGES_A_STEP: Final = 1024
-"""The number of pages that are returned to the file system in one step. Small steps hold the write lock only
-briefly.
+"""The number of pages that are returned to the file system in one step. It is small so that each step holds the
+write lock only briefly.
 """
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
@@ -47,7 +47,9 @@ def unused_blobs(db: Connection) -> Freed:
 
 
 def remove_unused_blobs(db: Connection) -> Freed:
-    """Remove some of the blobs that no entry refers to. A result of zero blobs means that none are left."""
+    """Remove some of the blobs that no entry refers to, and return their number and size. If the number is zero,
+    none are left.
+    """
     found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
     db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
     return Freed(blobs=len(found), bytes=sum(size for _, size in found))
@@ -56,7 +58,7 @@ def remove_unused_blobs(db: Connection) -> Freed:
 def log_bytes(db: Connection, conversation_id: str) -> int:
     """Return the total size of the entries of a conversation, in bytes. The bodies are not read.
 
-    Three bytes of a blob are four characters of base64 in the body.
+    For every three bytes of a blob, the body has four characters of base64.
     """
     size: int | None
     (size,) = db.execute(
@@ -146,7 +148,7 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
 
 
 def find_damage(home: str) -> str | None:
-    """Read the complete database of a home and describe the first damage that is found, without changing any file.
+    """Read the complete database of a home without changing any file, and describe the first damage that is found.
 
     Return None if there is no damage, or if the check would have to change a file.
     """
@@ -165,11 +167,11 @@ def find_damage(home: str) -> str | None:
 
 def _problems(db: Connection) -> Iterator[str]:
     if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-        return  # the database was just created
+        return  # the database was created a moment ago
     for (problem,) in db.execute("PRAGMA quick_check(1)"):
         if problem != "ok":
             yield " ".join(problem.split())
-    # SQLite has no checksums, so it does not notice a zeroed page at the end of a long value.
+    # SQLite has no checksums, so it does not detect a zeroed page at the end of a long value.
     (count,) = db.execute("SELECT count(*) FROM entries WHERE instr(body, x'00')").fetchone()
     if count:
         yield f"{count} entries have lost a part of their text"

@@ -111,7 +111,9 @@ def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq:
 
 
 def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-    """Return the position up to which a conversation counts as read by all, and the position of each reader."""
+    """Return the position up to which a conversation counts as read by all principals, and the position of each
+    reader.
+    """
     found = _named(db, "row, read_seq", conversation_id)
     if found is None:
         raise UnknownConversation(conversation_id)
@@ -208,7 +210,7 @@ def read_snapshot(db: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        if db.in_transaction:  # some errors end the transaction
+        if db.in_transaction:  # some errors have already ended the transaction
             db.execute("ROLLBACK")
 
 
@@ -233,7 +235,7 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
     except Exception as error:
         if not is_damage(error):
             raise
-        # The index of the ids may be damaged while the row itself is intact.
+        # the index of the ids may be damaged while the row itself is intact
         row = next((one.row for one in known_conversations(db) if one.id == conversation_id), None)
         if row is None:
             raise
@@ -259,9 +261,9 @@ def entries_after(
     max_bytes: int = PAGE_BYTES,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return a page of entries after a position.
+    """Return a page of entries after a position, in ascending order.
 
-    If there are no such entries, which is often the case, only one query is executed.
+    In the frequent case that there are no such entries, only one query is executed.
     """
     if _end_of(db, conversation_id)[1] <= after:
         return []
@@ -420,7 +422,7 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
     row, _ = _end_of(db, conversation_id)
     with unreadable_if_damaged(conversation_id):
         found = db.execute(
-            # Without the plus sign, SQLite would use the index by position instead of the index by key.
+            # Without the plus sign, SQLite uses the index by position instead of the index by key.
             "SELECT min(+seq) FROM entries WHERE row = ? AND type = ? AND key = ?",
             (row, kind, key),
         ).fetchone()
@@ -428,7 +430,9 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
 
 
 def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of a conversation if the new one is at least `CHECKPOINT_ENTRIES` entries later."""
+    """Replace the checkpoint of a conversation if the new one is at least `CHECKPOINT_ENTRIES` entries later than
+    the saved one.
+    """
     head = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
     if head is None or head[0] != epoch or checkpoint.seq > head[1]:
         raise LeaseLost

@@ -53,7 +53,7 @@ class _NotYetOpen(Exception):
     def __init__(self, error: StoreError) -> None:
         super().__init__(str(error))
         self.error = error
-        """The error for the caller if the home is not opened in time."""
+        """The error that the caller gets if the home is not opened in time."""
 
 
 class ReadOnlyHome:
@@ -99,7 +99,7 @@ class ReadOnlyHome:
                 if file_states(self._home.path) == before:
                     raise self._refused(f"its database cannot be read before it is recovered ({error})") from error
                 continue
-            # A connection to a file without a log does not notice when another process creates the log.
+            # A connection to a database without a log does not detect when another process creates the log.
             if before[2] is not None or file_states(self._home.path) == before:
                 return found
         raise self._refused("other processes keep changing it")
@@ -128,7 +128,7 @@ class ReadOnlyHome:
 def check_database(home: str) -> None:
     """Check whether an existing database of a home can be opened, even while other processes use it.
 
-    The check changes nothing and waits for nothing. It does not find faults that appear only when the database is
+    The check changes nothing and never waits. It does not find faults that appear only when the database is really
     opened.
 
     Raises:
@@ -166,13 +166,14 @@ def connect_read_only(home: str, *, timeout_seconds: float = 0) -> Connection | 
     """Connect to the database of a home without changing any file. Return None if its write-ahead log has to be
     recovered first.
     """
-    from urllib.parse import quote  # rarely needed
+    from urllib.parse import quote  # imported here: rarely needed
 
     log, has_log = os.path.join(home, LOG), os.path.exists(os.path.join(home, LOG))
     is_shared = has_log and os.path.exists(os.path.join(home, SHARED_MEMORY))
     if not is_shared and has_log and os.path.getsize(log):
         return None
-    # If no process has the database open, the file is complete. Otherwise the shared memory is read, not written.
+    # If no process has the database open, the file is complete by itself. Otherwise, the shared memory is also
+    # read, but not written.
     how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
     address = f"file:{quote(os.path.join(home, DATABASE))}?{how}"
     return sqlite3.connect(address, uri=True, timeout=timeout_seconds, isolation_level=None)

@@ -41,7 +41,7 @@ MAX_FAILED: Final = 100_000
 
 
 class Salvaged(NamedTuple):
-    """The readable part of one conversation."""
+    """The part of one conversation that could be read."""
 
     id: ConversationId | None
     """The id of the conversation; None if the id is lost."""
@@ -49,8 +49,8 @@ class Salvaged(NamedTuple):
     model: str
     archived: bool
     last: int
-    """The number of entries that the conversation had, or the highest position that was found if this number is
-    lost.
+    """The number of entries that the conversation had. If this number is lost, the highest position that was
+    found.
     """
     entries: list[Entry]
     """The entries that were read, in order. Some may be missing."""
@@ -254,6 +254,10 @@ class _Salvage:
             return None
 
     def _blob(self, digest: bytes) -> bytes:
-        """Return the decoded bytes of a blob. Raise ValueError or sqlite3.Error if the blob is damaged."""
+        """Return the decoded bytes of a blob.
+
+        Raises:
+            ValueError, sqlite3.Error: the blob is damaged or missing.
+        """
         ((packed,),) = fetch_around_damage(self._db, "SELECT data FROM blobs {} WHERE hash = ? LIMIT 1", (digest,))
         return decompress(packed)

@@ -46,11 +46,11 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
         """
     )
     db.execute("CREATE INDEX conversations_by_activity ON conversations (archived, updated_at, id)")
-    # One counter for all conversations: if an id is used again after a deletion, its epochs are higher than before.
+    # one counter for all conversations: if an id is used again after a deletion, its epochs are higher than before
     db.execute("CREATE TABLE epochs (last INTEGER NOT NULL)")
     db.execute("INSERT INTO epochs VALUES (0)")
-    # Rows are in order of arrival, with a separate index. If they were ordered by conversation and position,
-    # writing a hundred entries together would change a hundred pages.
+    # Rows are stored in the order of arrival, with a separate index. If they were ordered by conversation and
+    # position, one transaction with a hundred entries could change a hundred pages.
     db.execute(
         """
         CREATE TABLE entries (
@@ -77,7 +77,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
         """
     )
     db.execute("CREATE INDEX cuts_by_blob ON cuts (hash)")
-    # Deleted conversations whose entries are still being removed, and drafts.
+    # deleted conversations whose entries are still being removed, and drafts
     db.execute("CREATE TABLE removed (row INTEGER PRIMARY KEY, last INTEGER NOT NULL)")
 
 

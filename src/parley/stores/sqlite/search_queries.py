@@ -49,7 +49,7 @@ def _search_all(db: Connection, query: SearchQuery) -> SearchPage:
     except Exception as error:
         if not is_damage(error):
             raise
-    # Entries that cannot be read are left out.
+    # entries that cannot be read are left out
     readable = (
         one for number in range(last, first - 1, -1) for one in fetch_readable(db, _IN_ALL, (number, number))
     )
@@ -58,7 +58,8 @@ def _search_all(db: Connection, query: SearchQuery) -> SearchPage:
 
 def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...] = ()) -> tuple[int, int]:
     """Return the first and the last number of the entries to examine. A number is a row id or, for a search in one
-    conversation, a position. `end` is the query that returns the highest number.
+    conversation, a position. `end` is the SQL query that returns the highest number, and `values` are its
+    parameters.
     """
     (last,) = db.execute(end, values).fetchone()
     last = last if type(last) is int else 0

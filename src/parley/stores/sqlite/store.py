@@ -86,13 +86,15 @@ class _HeldLease:
     def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
         self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """False if the database is known to contain no owner for the conversation. A release then needs
-        no write.
+        """False if the database certainly contains no owner for the conversation. Releasing the lease then needs no
+        write.
         """
         self.last_append: Future[None] | None = None
 
     def after_idle_append(self, done: Future[None]) -> None:
-        """Record that an append has ended the turn and has removed the owner from the database."""
+        """Note that the database contains no owner for the conversation any more, if the append `done` succeeds. It
+        has ended the turn and removed the owner.
+        """
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
 
@@ -168,7 +170,7 @@ class SqliteStore:
             try:
                 return await self._acquire_row(conversation_id, known, address, until, on_lost)
             except UnknownConversation:
-                pass  # the conversation was deleted, and may have been imported again
+                pass  # the conversation was deleted, and perhaps imported again
         row = await self._read(partial(queries.row_of, conversation_id=conversation_id))
         return await self._acquire_row(conversation_id, row, address, until, on_lost)
 
@@ -219,8 +221,8 @@ class SqliteStore:
     async def _lock_holder(self, database: Database) -> str | None:
         """Describe the process that holds the write lock.
 
-        This description is used if the owner of a lease is not in the database yet. The owner is then waiting for
-        the write lock.
+        It describes the owner of a lease that is not in the database yet, because the owner is waiting for the
+        write lock.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
@@ -229,7 +231,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(database.pool, holder_of, path)
 
     def _release_unwanted(self, acquiring: Task[Lease]) -> None:
-        """Release a lease that was granted after its caller was cancelled."""
+        """Release the lease that an acquisition grants after its caller was cancelled."""
         self._background.discard(acquiring)
         if not acquiring.cancelled() and acquiring.exception() is None:
             self._run_in_background(self.release(acquiring.result()))
@@ -247,17 +249,17 @@ class SqliteStore:
         if not held.is_named:
             database.lease_locks.release(held.row)
             return
-        # A caller that has already waited for the write lock without success does not wait again.
+        # a caller that has already waited for the write lock in another call does not wait again
         now = asyncio.get_running_loop().time()
         cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch), until=now)
         cleared.add_done_callback(lambda _: database.lease_locks.release(held.row))
         try:
             await asyncio.shield(cleared)
         except StoreError:
-            pass  # the lock is released, which is sufficient
+            pass  # the kernel lock is released, which is sufficient
 
     async def _verify_leases(self) -> None:
-        """Find the leases that this store has lost to another process, and call their `on_lost` callbacks."""
+        """Detect the leases that another process has acquired, and call their `on_lost` callbacks."""
         held = {one.row: (conversation_id, one) for conversation_id, one in self._held.items()}
         if not held or self._writer.opened is None:
             return
@@ -402,7 +404,7 @@ class SqliteStore:
             await self._verify_leases()
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        # A detector remembers the data versions of connections, so it needs connections that stay open.
+        # A detector compares the data versions of connections, so it needs connections that stay open.
         detector = self._detector if self._writer.opened is not None else ChangeDetector()
         return await self._read(partial(detector.find, ends=ends))
 
@@ -493,9 +495,10 @@ class SqliteStore:
         return await self._read(partial(maintenance.reclaimable_bytes, is_leased=source.lease_locks.is_held))
 
     async def tidy(self) -> Freed:
-        """Remove the entries of deleted conversations and unused blobs, and shrink the database.
+        """Remove the entries of deleted conversations and the unused blobs, and shrink the database.
 
-        Other processes can write between the steps.
+        The work is done in steps, between which other processes can write. Return the number and size of the blobs
+        that were removed.
         """
         from parley.stores.sqlite import maintenance
 
@@ -545,7 +548,8 @@ class SqliteStore:
             self._closed = True
             for held in self._held.values():
                 cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch))
-                cleared.add_done_callback(Future.exception)  # the lock is released below in any case
+                # the lock is released below in any case, so this error need not be reported
+                cleared.add_done_callback(Future.exception)
             self._held.clear()
         await self._writer.close()
         if self._writer.home is not None:
@@ -558,9 +562,7 @@ class SqliteStore:
             raise StoreFailed("the store is closed")
 
     async def _opened(self, until: float | None = None) -> Database:
-        """Open the database if necessary, and return it. The caller may use the result only until the caller's next
-        await.
-        """
+        """Open the database if necessary, and return it. The result is valid only until the caller's next await."""
         if self._writer.opened is None:
             await asyncio.shield(self._writer.submit(open_only, until=until))
         self._refuse_when_closed()
@@ -586,7 +588,7 @@ class SqliteStore:
             return database
         from parley.stores.sqlite.read_only import ReadOnlyHome
 
-        assert self._writer.home is not None  # set, because the writer waits for the write lock
+        assert self._writer.home is not None  # the writer sets it before it waits for the write lock
         return ReadOnlyHome(self._writer.home, lambda: self._writer.opened)
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
@@ -605,7 +607,7 @@ class _Write(Protocol):
 
 
 class SqliteDraft:
-    """An implementation of `Draft`. It holds the lease lock of its row until the draft is finished or dropped."""
+    """An implementation of `Draft`. It holds the lease lock of its row until the draft is finished or removed."""
 
     def __init__(
         self, row: int, lease_locks: LeaseLocks, write: _Write, remove_deleted: Callable[[], Awaitable[None]]

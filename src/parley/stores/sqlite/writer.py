@@ -1,9 +1,9 @@
 """The thread that writes to the database. It combines all waiting jobs into one transaction, so that the disk is
 synced only once.
 
-The thread opens the home for its first job, and closes the home when the thread ends. The thread does not depend on
-what the jobs write. SQLite is imported in this thread, so a process that never uses the store does not import
-SQLite.
+The thread opens the home for its first job, and closes the home when the thread ends. The thread knows nothing
+about the content of the jobs. SQLite is imported in this thread, so a process that never uses the store does not
+import SQLite.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ COMMIT_BYTES: Final = 16 * 1024
 """The number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
 
 INDEX_BYTES: Final = 4096
-"""The number of bytes that a batch adds to the write-ahead log in addition to its rows: one page of the index of
-entries.
+"""The number of bytes that a batch adds to the write-ahead log in addition to its rows, for one page of the index
+of entries.
 """
 
 CHECK_SECONDS: Final = 0.25
@@ -113,7 +113,9 @@ class Writer:
         self._deciding = threading.Lock()
         """A lock that protects the lists of jobs."""
         self._waiting: Sequence[_Job] = ()
-        """The jobs that the thread has taken but not yet begun. Jobs that were begun can no longer expire."""
+        """The jobs that the thread has taken from the queue but not begun. Jobs that were begun no longer
+        expire.
+        """
         self._given_up = False
         self._closing = False
         self._grown = 0
@@ -127,9 +129,11 @@ class Writer:
         self._named = ""
         """The last description of the write lock's holder that was logged; empty if none was logged."""
         self.home: Home | None = None
-        """The locks of the home. The thread sets this field before it first waits for the write lock."""
+        """The locks of the home; None until the thread has opened them. It opens them before it first waits for the
+        write lock.
+        """
         self.opened: Database | None = None
-        """The open database. The thread sets this field before it completes the first job."""
+        """The open database; None until the thread has opened it, before the first job."""
 
     @property
     def waiting_seconds(self) -> float:
@@ -158,8 +162,8 @@ class Writer:
         until: float | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit the request `one`, as `submit` does. `work` executes the request together with other requests of
-        the same kind.
+        """Submit the request `one` as `submit` does, to be executed by `work` together with other requests for the
+        same `work`.
 
         Without `until`, the request waits at most `seconds` seconds for the write lock.
         """
@@ -195,14 +199,16 @@ class Writer:
         self._more.put(None)
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint the write-ahead log after the next transaction, because only a checkpoint shrinks the database
-        file.
+        """Let the next transaction be followed by a checkpoint of the write-ahead log, because only a checkpoint
+        shrinks the database file.
         """
         self._grown = CHECKPOINT_BYTES
 
     @property
     def _is_held(self) -> bool:
-        """True if another process has held the write lock for longer than a call may wait."""
+        """True if the thread has waited for the write lock for longer than a call may wait, because another process
+        holds it.
+        """
         return self.waiting_seconds >= CALL_SECONDS
 
     def _lost(self, lost: HomeLost) -> None:
@@ -218,7 +224,9 @@ class Writer:
             self._checking = self._loop.call_later(0 if at_once else CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Fail the jobs that have waited too long for the write lock. These jobs are never executed."""
+        """Set `WriteLockHeld` on the futures of jobs that have waited too long for the write lock. These jobs are
+        never executed.
+        """
         assert self._loop is not None
         self._checking = None
         now, is_held = self._loop.time(), self._is_held
@@ -254,9 +262,9 @@ class Writer:
         naming.add_done_callback(fail)
 
     async def close(self) -> None:
-        """Finish the submitted jobs. Fail the jobs that have not begun after `CLOSE_SECONDS`.
+        """Finish the submitted jobs. Jobs that have not begun after `CLOSE_SECONDS` fail.
 
-        If the caller is cancelled, immediately fail the jobs that have not begun.
+        If the caller is cancelled, jobs that have not begun fail immediately.
         """
         if not self._closing:
             self._closing = True
@@ -280,7 +288,7 @@ class Writer:
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Fail all jobs that were not begun. The thread then begins no more jobs, and ends when it acquires the
+        """Let all jobs fail that were not begun. The thread then begins no more jobs, and ends when it acquires the
         lock.
         """
         with self._deciding:
@@ -298,7 +306,7 @@ class Writer:
             if isinstance(error, LeaseLost):
                 has_lost_lease = True
             if future.done():
-                continue  # the caller has cancelled the job, which does not undo a write
+                continue  # cancelling a job does not undo its write
             if error is None:
                 future.set_result(result)
             else:
@@ -312,7 +320,7 @@ class Writer:
         while not self._given_up and (jobs := self._taken()):
             try:
                 self._do(jobs)
-            except Exception as error:  # too little memory to import SQLite; the next jobs may need less
+            except Exception as error:  # there was too little memory to import SQLite; later jobs may find more
                 self._fail(jobs, error)
             del jobs  # frees memory, because jobs may be large and the next jobs may come much later
         try:
@@ -327,7 +335,7 @@ class Writer:
         self._schedule(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Fail the jobs as soon as there is enough memory to do so.
+        """Set `error` on the futures of the jobs, as soon as there is enough memory to do so.
 
         An error must not end the thread, because later jobs would then wait forever.
         """
@@ -344,10 +352,10 @@ class Writer:
             self._ended.set_result(None)
 
     def _taken(self) -> list[_Job]:
-        """Take waiting jobs, up to a page of rows. Return an empty list if the writer is closing and no jobs are
-        left.
+        """Take waiting jobs from the queue, up to a page of rows. Return an empty list if the writer is closing and
+        no jobs are left.
         """
-        closing = self._closing  # read before the jobs, because no job is submitted after it is set
+        closing = self._closing  # read this before the jobs, because no job is submitted after it is set
         while not self._jobs:
             if closing:
                 return []
@@ -396,7 +404,7 @@ class Writer:
                     done = self._transaction(opened.writer, begun)
                     opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
                     outcomes += done
-            # The write lock is released first, because waking the event loop may wait for the interpreter lock.
+            # the write lock is released first, because waking the event loop may wait for the interpreter lock
             self._schedule(self._settle, outcomes)
             outcomes = []
             if self._is_checkpoint_due(opened):
@@ -480,11 +488,11 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(call, *about)
         except RuntimeError:
-            pass  # the event loop is closed, and no task waits
+            pass  # the event loop is closed, so no task is waiting
 
 
 def open_only(db: Connection) -> None:
-    """Do nothing. This is submitted as a job to make the thread open the home."""
+    """Do nothing. `submit` with this function makes the thread open the home."""
 
 
 _work_of: Final = attrgetter("work")
@@ -505,7 +513,9 @@ def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T
 
 
 def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
-    """Pack the batches of jobs. Return the jobs that are ready, and the outcomes of the jobs that failed."""
+    """Pack the batches of jobs. Return the jobs that can be executed, and the outcomes of the jobs whose packing
+    failed.
+    """
     ready: list[_Job] = []
     failed: list[_Outcome] = []
     for job in jobs:
@@ -521,6 +531,6 @@ def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
 
 
 def _not_done(error: Exception) -> Exception:
-    """Return the error for the caller of a job that was not begun."""
+    """Convert `error` to the error for the caller of a job that was not begun."""
     why = limit_reached(error)
     return error if why is None else StoreFailed(why)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""The number of attempts to kill all children without stopping them first. Later attempts stop the processes
-before killing them, which is necessary only for processes that keep forking.
+"""The number of attempts to kill all children at once. Later attempts first stop the processes, which is necessary
+only for processes that keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 
@@ -27,7 +27,7 @@ class Children:
     """All children of the current process, and a pipe that becomes readable when a signal arrives."""
 
     def __init__(self, *wake_signals: signal.Signals) -> None:
-        """Install handlers for `wake_signals`, so that these signals wake the waiting process. The process must not
+        """Install handlers for `wake_signals`, so that these signals make the pipe readable. The process must not
         use these signals for anything else.
         """
         self._woken, self._wake = os.pipe()
@@ -111,7 +111,7 @@ class Children:
                     with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                         waiting += map(int, file.read().split())
             except OSError:
-                pass  # it has ended, or runs as another user
+                pass  # the process has ended, or runs as another user
         return found
 
     def _pids(self) -> list[int]:

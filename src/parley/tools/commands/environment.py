@@ -1,5 +1,5 @@
 """Determines which of the server's environment variables a command gets (docs/config.md). The decision depends on
-the name of the variable. A proxy variable is also excluded if its value contains a password.
+the name of the variable. In addition, a proxy variable whose value contains a password is excluded.
 """
 
 from __future__ import annotations
@@ -223,7 +223,9 @@ _RESTRICTED_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "log.showSignature": "false",
     "safe.bareRepository": "explicit",
 }
-"""Git settings that override those settings of a repository that can name programs for Git to run."""
+"""Git settings that override the settings of a repository, for those settings that can name programs for Git to
+run.
+"""
 
 _RESTRICTED_GIT: Final[Mapping[str, str]] = {
     "GIT_ALLOW_PROTOCOL": "none",
@@ -236,9 +238,11 @@ _RESTRICTED_GIT: Final[Mapping[str, str]] = {
     **{f"GIT_CONFIG_KEY_{place}": key for place, key in enumerate(_RESTRICTED_GIT_SETTINGS)},
     **{f"GIT_CONFIG_VALUE_{place}": value for place, value in enumerate(_RESTRICTED_GIT_SETTINGS.values())},
 }
-"""Variables that keep Git from fetching, taking optional locks and prompting, and from running a pager, hook,
-monitor or signature checker. They cannot disable the filters and diff drivers that a repository configures, but the
-sandbox confines those programs.
+"""Variables that keep Git from fetching, taking optional locks, prompting, and running a pager, hook, monitor or
+signature checker.
+
+They cannot disable the filters and diff drivers that a repository configures, but the sandbox confines those
+programs.
 """
 
 

@@ -34,7 +34,9 @@ fork server to start, which can be slow on a busy computer.
 
 
 class Executor:
-    """A `Starter` that uses one fork server. The first command starts the fork server."""
+    """A `Starter` that starts all commands through one fork server. The fork server is started for the first
+    command.
+    """
 
     def __init__(self, *, root: str = "/", most: int = 0) -> None:
         """Create an executor. The executor looks for systemd below the directory `root`. Systemd can limit the
@@ -51,7 +53,7 @@ class Executor:
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         request = encode_request(start)
-        async with self._slots:  # the timeout of the command begins after the wait
+        async with self._slots:  # the timeout of the command begins only after this wait
             return await self._start_twice(start, request, output)
 
     async def _start_twice(self, start: LaunchSpec, request: bytes, output: Output) -> CommandResult:
@@ -63,7 +65,7 @@ class Executor:
         raise CommandNotStarted("the process that starts commands has ended")
 
     async def close(self) -> None:
-        """Kill all commands, and refuse to start new ones."""
+        """Kill all commands. Later calls of `start` raise an error."""
         self._closed = True
         for command in self._running:
             command.stop()
@@ -71,7 +73,7 @@ class Executor:
             await run_to_completion(asyncio.ensure_future(self._fork_server.close()))
 
     async def _run(self, start: LaunchSpec, request: bytes, command: RunningCommand) -> CommandResult | None:
-        """Run a command to its end. Return None if the command did not run and a second attempt may succeed."""
+        """Run a command to its end. Return None if the command did not run, and a second attempt may succeed."""
         self._running.add(command)
         try:
             async with self._starts:
@@ -95,8 +97,8 @@ class Executor:
         return result(command.status, timed_out=timed_out, seconds=ended_at - command.started_at)
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
-        """Send the request to start the command. Wait until the command is about to run, or until it is known that
-        the command will not run.
+        """Send the request to start the command, and wait until the command is about to run, or it is certain that
+        it will not run.
 
         Raises:
             CommandNotStarted: the server is shutting down, or the fork server cannot be started or does not answer.

@@ -39,7 +39,9 @@ class ForkServerLink:
     def __init__(self, root: str) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        """A future that is done when the fork server can no longer be used."""
+        """A future that is done when the fork server has closed its socket or has been given up, so that no command
+        can be started any more.
+        """
         self._reaped: asyncio.Future[None] = self._loop.create_future()
         """A future that is done when the process of the fork server is dead. This happens soon after `lost`, unless
         the process is stuck in the kernel.
@@ -94,10 +96,10 @@ class ForkServerLink:
         self.lost.set_result(None)
         if self._process.poll() is not None:
             self._reaped.set_result(None)
-        else:  # a process can take long to die; the event loop must not wait for it
+        else:  # a process can take long to die, and the event loop must not wait for it
             threading.Thread(target=self._reap, name="reap-fork-server", daemon=True).start()
 
     def _reap(self) -> None:
         self._process.wait()
-        with suppress(RuntimeError):  # the event loop is closed
+        with suppress(RuntimeError):  # the event loop may already be closed
             self._loop.call_soon_threadsafe(self._reaped.set_result, None)

@@ -49,7 +49,7 @@ def main() -> None:
     descriptor, open_files = map(int, sys.argv[-3:-1])
     executor = socket.socket(fileno=descriptor)
     executor.set_inheritable(False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides what an interrupt means for commands
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server decides how an interrupt affects commands
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # exit statuses are lost if this signal is ignored
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -72,7 +72,7 @@ class _ForkServer:
         supervisor.
         """
         self._orphaned: list[int] = []
-        """The control sockets of supervisors that died and whose processes may still be running."""
+        """The control sockets of supervisors that have died and whose commands' processes may still be running."""
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
@@ -149,7 +149,7 @@ class _ForkServer:
                 pass  # if forking fails again, the next command reports the error
 
     def _forked(self, *descriptors: int) -> _Spare:
-        """Fork a supervisor that has no command yet. The supervisor closes its copies of `descriptors`."""
+        """Fork a supervisor that gets its command later. The supervisor closes its copies of `descriptors`."""
         fork_server = os.getpid()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -219,4 +219,4 @@ def _limit_open_files(count: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
     except ValueError:
-        pass  # the hard limit is lower by now
+        pass  # the hard limit is already lower than this value

@@ -45,8 +45,8 @@ clock, which all processes share. All reports have the same size, so that one re
 """
 
 START: Final = b"s"
-"""Message that asks the fork server to start a command. Three descriptors are attached: the control socket, stdout
-and stderr. The fork server passes them to a supervisor in the same kind of message.
+"""A message that requests a command from the fork server. Three descriptors are attached: the control socket,
+stdout and stderr. The fork server passes them to a supervisor in a message of the same kind.
 """
 READY: Final = b"r"
 """Report of a supervisor: the command is about to run. The number is the process id of the supervisor."""
@@ -90,7 +90,7 @@ STEPS: Final = (
 )
 """The steps that restrict a command, in order."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
-"""The parts of a command that an approval covers in addition to the command's words."""
+"""The parts of a command that may be replaced after an approval, and are therefore checked against it."""
 ERROR_NUMBERS: Final = 4096
 """The factor of the step index in the number of an `UNCONFINED` report. It is larger than every errno."""
 

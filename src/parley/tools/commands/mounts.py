@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""The mount points which show that a launcher has made all its mounts. No other process can replace them by a link.
-A launcher enters its new root in its last step, so all other mounts exist when the expected mounts exist at both.
+"""The mount points that show whether a launcher has made all its mounts.
+
+No other process can replace them by a link. A launcher enters its new root in its last step, so when both are
+mounted as expected, all other mounts exist as well.
 """
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of file systems that a launcher creates for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
 """Characters that the kernel writes as a backslash and three octal digits. The backslash must be replaced first."""
 NAMELESS: Final = b"nfs"
-"""The prefix of file system types for which the kernel reports `/` as the mounted directory, whichever directory is
-mounted.
+"""The prefix of file system types for which the kernel reports `/` as the mounted directory, even if another
+directory is mounted.
 """
 REPORT_BYTES: Final = 4096
 """The maximum number of bytes in one read of the launcher's reports. This is more than a launcher writes before it
@@ -48,8 +50,8 @@ ENDED: Final = (errno.EINVAL, errno.ESRCH)
 MOUNT_SECONDS: Final = 5.0
 """The maximum time, in seconds, that a launcher may take to make its mounts. Most launchers need milliseconds."""
 PAUSE_DIVISOR: Final = 4
-"""The number by which the elapsed time is divided to get the pause before the next check. A check is therefore late
-by at most a quarter of the elapsed time.
+"""The divisor for the pause between two checks: the pause is the elapsed time divided by this number, so a check is
+late by at most a quarter of the elapsed time.
 """
 PAUSE_MILLISECONDS: Final = (1, 50)
 """The shortest and the longest pause between two checks, in milliseconds."""
@@ -83,8 +85,8 @@ class MountTable:
                 self._root = mount
 
     def at(self, path: bytes) -> tuple[Mount, int] | None:
-        """Return the mount that contains a path, and how many mounts are stacked at exactly that path; None if the
-        table has no root mount.
+        """Return the mount that contains a path, and the number of mounts that are stacked at exactly that path.
+        Return None if the table has no root mount.
 
         The path is resolved as the kernel does it: from the root, with the topmost mount at each directory.
         """
@@ -134,8 +136,8 @@ class ExpectedMounts:
         return mount.device, within.rstrip(b"/") or b"/"
 
     def _copied_to(self, point: bytes) -> int:
-        """Return how many mounts of the current process the launcher copies to a mount point when it mounts a
-        directory above that point.
+        """Return the number of mounts of the current process that a launcher copies to a mount point, because it
+        mounts a directory above that point.
         """
         for folder in reversed(list(_prefixes(point))[:-1]):
             if (above := self._expected.get(folder)) is not None:
@@ -150,8 +152,8 @@ class ExpectedMounts:
     def first_mismatch(self, found: MountTable, ours: MountTable) -> int | None:
         """Return the index of the first mount that is missing or wrong; None if all mounts are right.
 
-        `ours` must be read after `found`. In an older table, a device number may belong to a file system that has
-        been unmounted since, because the kernel reuses such numbers.
+        `ours` must be read after `found`, because the kernel reuses device numbers: in an older table, a number may
+        belong to a file system that has been unmounted since.
         """
         for point, expected in self._expected.items():
             if not self._matches(point, found, known=ours.devices):
@@ -206,6 +208,7 @@ class HeldLauncher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a launcher that writes to the pipe `reports` and waits for a message from `gate`.
+        `specs` are the mounts that it must make.
 
         `read` returns the `mountinfo` text of a process. Its argument is a process id, or `self` for the current
         process. `max_processes` is the maximum number of processes of the command; None if there is no limit.
@@ -229,9 +232,11 @@ class HeldLauncher:
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
     def check(self) -> None:
-        """Check the mounts. If the mounts are correct, set the limits and let the command run. Set `refused` if the
-        mounts are wrong, cannot be read, or are not made in time, or if the limits cannot be set. Do nothing while
-        the launcher is still mounting.
+        """Check the mounts, unless the launcher is still mounting. If they are right, set the limits and let the
+        command run.
+
+        Set `refused` if the mounts are wrong, cannot be read or are not made in time, or if the limits cannot be
+        set.
         """
         try:
             if self._expected is None:
@@ -252,7 +257,7 @@ class HeldLauncher:
             self._open()
 
     def _process(self) -> str | None:
-        """Return the id of the process that is waiting for `gate`; None while the launcher has not reported it."""
+        """Return the id of the process that waits for `gate`; None while the launcher has not reported it."""
         try:
             self.reported += os.read(self._reports, REPORT_BYTES)
         except BlockingIOError:
@@ -262,8 +267,8 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process, or an empty table if the process has ended. A process that has ended is
-        not an error here, because the supervisor reports the end of the launcher.
+        """Return the mounts of a process; an empty table if the process has ended. The supervisor itself reports
+        the end of the launcher, so it is not an error here.
         """
         try:
             return MountTable(self._read(process))
@@ -274,7 +279,9 @@ class HeldLauncher:
 
     def _limited(self, process: int) -> tuple[bytes, int] | None:
         """Limit the number of processes of the command, and disable core files. Return the report of a failure;
-        None if there is none. A process that has ended is not a failure, because the supervisor reports its end.
+        None if there is none.
+
+        If the process has ended, this is no failure, because the supervisor reports its end.
         """
         if self._max_processes is None:
             return None
@@ -296,7 +303,7 @@ class HeldLauncher:
 
 
 def _is_hidden(process: str) -> bool:
-    """Return whether a process exists but is not visible in `/proc`."""
+    """Return whether a process exists but is not visible in `/proc`, which then hides processes of other users."""
     if os.path.exists(f"/proc/{process}"):
         return False
     try:

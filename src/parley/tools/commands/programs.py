@@ -30,8 +30,10 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterator[bytes]:
-    """Yield the paths at which a program may be. A name with a slash is a path, and is yielded unchanged. Any other
-    name is looked up in each directory of `path`, and only existing files are yielded.
+    """Yield the paths at which the program `name` may be.
+
+    A name with a slash is a path and is yielded unchanged. Any other name is looked up in each directory of the
+    search path `path`, and only existing files are yielded.
 
     `folder` is a descriptor of the working directory; None means the current directory.
     """
@@ -45,8 +47,9 @@ def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterat
 
 
 def runnable(place: bytes, *, folder: int | None = None) -> Identity | None:
-    """Return the identity of the file at a path; None if there is no executable file. `folder` is a descriptor of
-    the directory to which the path is relative; None means the current directory.
+    """Return the identity of the file at the path `place`; None if it is not an executable file.
+
+    `folder` is a descriptor of the directory to which the path is relative; None means the current directory.
     """
     try:
         found = os.stat(place, dir_fd=folder)

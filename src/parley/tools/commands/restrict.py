@@ -63,7 +63,7 @@ SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.
 rights, so skipping a rule is safe.
 """
 
-# There may be hundreds of rules, and declared argument types make the calls faster.
+# there may be hundreds of rules, and declared argument types make the calls faster
 _openat2: Final = landlock.libc["syscall"]
 _openat2.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
 
@@ -94,10 +94,10 @@ def prctl(option: int, argument: int) -> None:
 def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
     """Call `start` in a restricted thread and return its result. The program that `start` runs is also restricted.
 
-    The kernel restricts threads, so the other threads of this process keep their rights. A thread is used because a
-    fork would take longer than all other steps together. The thread ends a moment after the program has started.
-    Until then, the program can kill or stop this process with a signal to the thread. The program cannot trace this
-    process or read its memory.
+    The kernel restricts single threads, so the other threads of this process keep their rights. A thread is used
+    because a fork takes longer than all other steps together. The thread ends a moment after the program has
+    started. Until then, the program can kill or stop this process with a signal to the thread, but it cannot trace
+    this process or read its memory.
 
     Raises:
         StepFailed: the restriction could not be applied, and nothing was started.
@@ -133,7 +133,7 @@ def prewarm() -> None:
         os.close(_make_ruleset(EXAMPLE))
         _in_thread(os.getpid)
     except OSError:
-        pass  # the first restricted command reports the error
+        pass  # the first restricted command reports this error
 
 
 def _in_thread(run: Callable[[], int]) -> int:
@@ -190,9 +190,10 @@ def _make_ruleset(restriction: Restriction) -> int:
 
 
 def _drop_capabilities() -> None:
-    """Drop all capabilities except CAP_DAC_OVERRIDE. Without that capability, commands of a server that runs as
-    root could not write to another user's project. With no_new_privs set, a process cannot get dropped capabilities
-    back.
+    """Drop all capabilities except CAP_DAC_OVERRIDE, without which commands of a server that runs as root could not
+    write to another user's project.
+
+    With no_new_privs set, a process cannot regain dropped capabilities.
     """
     current = (ctypes.c_uint32 * 6)()
     landlock.check(landlock.libc.capget(CAPABILITIES, current))
@@ -201,7 +202,8 @@ def _drop_capabilities() -> None:
 
 
 def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
-    # The path of a rule contains no link. A link at that path was created later, so it is not followed.
+    # The path of a rule contained no link when the rule was made. A link there was created later, so it is not
+    # followed.
     try:
         place = _opened(path)
     except OSError as error:
@@ -219,7 +221,7 @@ def _opened(path: bytes) -> int:
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return landlock.check(place)
-    # This process is confined by a filter that hides `openat2`, so each directory is opened in turn.
+    # this process is confined by a filter that hides `openat2`, so each directory is opened in turn
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     for name in filter(None, path.split(b"/")):
         try:

@@ -65,17 +65,18 @@ class RunningCommand:
 
     @property
     def finished(self) -> bool:
-        """True if no process is left to kill and no output is left to read."""
+        """True if all processes of the command are dead and all of its output has been read."""
         return not self._requested or (self.ended.done() and self._drained.done())
 
     async def begin(self, fork_server: ForkServerLink, request: bytes) -> None:
-        """Send the command to a supervisor. Return when the command is about to run, or when it is known that the
-        command will not run.
+        """Send the command to a supervisor. Return when the command is about to run, or when it is certain that it
+        will not run.
         """
         with ExitStack() as passed:
             descriptors = self._open(passed)
             assert self._control is not None
-            # Fill the socket before the supervisor reads, so that the supervisor does not wait for the first bytes.
+            # the request is sent before the supervisor reads, so that the supervisor does not wait for the first
+            # bytes
             sent = self._control.send(request)
             if not fork_server.start(descriptors):
                 self._end()
@@ -84,7 +85,7 @@ class RunningCommand:
         try:
             await self._loop.sock_sendall(self._control, request[sent:])
         except ConnectionError:
-            pass  # the supervisor has ended or has refused the command; its report is read below
+            pass  # the supervisor has ended or has rejected the command; its report is read below
         await asyncio.wait([self._ready, self.ended], return_when=asyncio.FIRST_COMPLETED)
 
     def _open(self, passed: ExitStack) -> list[int]:
@@ -118,10 +119,10 @@ class RunningCommand:
             await asyncio.wait([self.ended], timeout=KILL_SECONDS)
         await asyncio.wait([self._drained], timeout=DRAIN_SECONDS)
         for descriptor in list(self._streams):
-            self._read(descriptor)  # the event loop may have been too busy to read the pipe
+            self._read(descriptor)  # the event loop may have been too busy to read the pipe earlier
 
     def stop(self) -> None:
-        """Tell the supervisor to kill all processes of the command and to report when that is done."""
+        """Request that the supervisor kills all processes of the command and reports when they are dead."""
         if self._control is not None:
             with suppress(OSError):  # the supervisor has ended
                 self._control.shutdown(socket.SHUT_WR)

@@ -49,10 +49,11 @@ UNIT: Final = "parley-commands-"
 
 
 def why_none(root: str) -> str | None:
-    """Return the reason why commands get no scope; None if they get one. The system's files are read below
-    `root`.
+    """Return the reason why commands get no scope, and therefore no common limits; None if they get one.
+
+    The system's files are read below `root`.
     """
-    # A systemd outside of this container would take our process id for that of another process.
+    # a systemd outside of this container would take our process id for that of another process
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
     if not os.access(os.path.join(root, BUSCTL), os.X_OK):
@@ -88,8 +89,8 @@ def enter(root: str) -> bool:
         ("CollectMode", "s", "inactive-or-failed"),
         ("PIDs", "au", "1", str(os.getpid())),
     )
-    # A newer systemd ends the whole scope when the kernel kills one of its processes for lack of memory, unless
-    # OOMPolicy says otherwise. An older systemd does not know this property.
+    # Without OOMPolicy, a newer systemd ends the whole scope when the kernel kills one of its processes for lack of
+    # memory. An older systemd does not know this property.
     for more in ((("OOMPolicy", "s", "continue"),), ()):
         if _asked(root, unit, (*properties, *more), until):
             return _happens(lambda: _own_group(root).endswith(f"/{unit}"), until)
@@ -106,7 +107,7 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
     return (int(memory), int(tasks)) if memory.isdigit() and tasks.isdigit() else None
 
 
-# --- asking ------------------------------------------------------------------------------
+# --- requests to systemd -----------------------------------------------------------------
 
 
 def _manager() -> tuple[str, str]:
@@ -122,7 +123,7 @@ def _manager() -> tuple[str, str]:
 
 
 def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: float) -> bool:
-    """Ask systemd to create the scope. Return whether systemd agreed before the deadline `until`."""
+    """Request the scope from systemd. Return whether systemd has created it before the deadline `until`."""
     bus, _ = _manager()
     words = (
         *("busctl", f"--address=unix:path={os.path.join(root, bus)}", "call"),
@@ -187,7 +188,7 @@ def _limit_of(root: str, group: str) -> str | None:
     for name in LIMITS:
         if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
             return name
-    # A `cpuset` that allows all processors is not a limit.
+    # a `cpuset` that allows all processors is not a limit
     used, there = (_read(root, f"sys/fs/cgroup{each}/cpuset.cpus.effective") for each in (group, ""))
     return "cpuset.cpus" if _read(root, f"sys/fs/cgroup{group}/cpuset.cpus") and used != there else None
 

@@ -99,7 +99,7 @@ def send(to: socket.socket, kind: bytes, number: int) -> None:
     try:
         to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:
-        pass  # the poll on this socket detects the closed socket
+        pass  # the poll on this socket detects that it is closed
 
 
 def _read_request(executor: socket.socket) -> Request | None:
@@ -156,7 +156,7 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
         os.set_blocking(reports, False)
         passed.append(theirs)
         if request.mounts:
-            # A datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed.
+            # a datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed
             ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
             held = HeldLauncher(reports, ours, request.mounts, max_processes=request.max_processes)
             passed.append(gate.detach())
@@ -165,9 +165,7 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
 
 
 def _file_of(content: bytes) -> int:
-    """Return the descriptor of an unnamed file that has this content. The descriptor is positioned at the start of
-    the file.
-    """
+    """Return the descriptor of an unnamed file with the given content, positioned at the start of the file."""
     file = os.memfd_create("parley")
     left = memoryview(content)
     while left:
@@ -299,8 +297,10 @@ def _wait_for_all(
 
 
 def _rest_of(reports: int) -> bytes:
-    """Return the unread text that the launcher has written. The read does not wait, because the launcher is dead
-    but another process may keep its end of the pipe open.
+    """Return the text of the launcher that has not been read yet.
+
+    The read does not wait for more text: the launcher is dead, but another process may keep its end of the pipe
+    open.
     """
     try:
         return os.read(reports, REPORT_BYTES)

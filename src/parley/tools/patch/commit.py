@@ -90,7 +90,7 @@ def commit(
     """Write all changes of a patch, or none. This process writes one patch at a time.
 
     `expected` maps directories to their identities; an identity of None means that the directory must not exist.
-    Returns a message for each temporary file that could not be removed.
+    Return a message for each temporary file that could not be removed.
 
     Raises:
         PatchChanged: a file or directory has changed since it was verified; nothing was written.
@@ -139,7 +139,7 @@ class _Write(Struct, frozen=True):
     written: str
     place: _Place
     like: _Place | None
-    """The file whose owner and attributes the new file gets; None for default attributes."""
+    """The file whose owner and attributes the new file gets; None if the new file gets the default attributes."""
     before: bytes | None
     after: bytes
     mode: int | None
@@ -222,7 +222,7 @@ class _Commit:
         for step in steps:
             with _reported_as(step.failure):
                 self._compare(step)
-        # Writes come before removals: a moved file exists twice for a moment, and is never missing.
+        # writes come before removals, so a moved file exists twice for a moment and is never missing
         for write, new in zip(writes, prepared, strict=True):
             with _reported_as(write.failure):
                 if write.before is None:
@@ -248,7 +248,7 @@ class _Commit:
         stuck += self.clean_up()
         for path in reversed(self._made):
             place = _Place.of(path)
-            with suppress(OSError):  # another program has put a file there meanwhile
+            with suppress(OSError):  # another program has put a file there in the meantime
                 self._system.rmdir(place.name, folder=self._folders.open(place.folder))
         return stuck
 
@@ -259,7 +259,7 @@ class _Commit:
             try:
                 self._system.unlink(place.name, folder=self._folders.open(place.folder))
             except FileNotFoundError:
-                pass  # removed already
+                pass  # the file has already been removed
             except OSError as error:
                 left.append(f"{place.folder}/{place.name} could not be removed: {os_detail(error)}")
         return left
@@ -267,8 +267,8 @@ class _Commit:
     # --- before renaming ---------------------------------------------------------
 
     def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
-        """Write the new content to a temporary file in the same directory. If `to_disk` is True and the step
-        replaces a file, sync the temporary file to the disk.
+        """Write the new content to a temporary file in the same directory. If the step replaces a file and
+        `to_disk` is True, sync the temporary file to the disk.
         """
         attributes = self._attributes(write.like) if write.like else None
         folder = self._folders.make(write.place.folder, made=self._made.append)
@@ -427,8 +427,8 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Refuse to change a file of another user in a sticky directory, because the server could not remove a hard
-    link to such a file.
+    """Check that a file does not belong to another user in a sticky directory, because the server could not remove
+    its hard link to such a file.
 
     Raises:
         PermissionError: the file belongs to another user, and its directory is sticky.
@@ -450,7 +450,7 @@ def _set_owner(descriptor: int, owner: tuple[int, int]) -> None:
     they belong to.
 
     Raises:
-        _AttributeLost: the operating system refuses the change.
+        _AttributeLost: the operating system does not permit the change.
     """
     found = os.fstat(descriptor)
     if owner == (found.st_uid, found.st_gid):
@@ -465,7 +465,7 @@ def _set_extended(descriptor: int, name: str, value: bytes) -> None:
     try:
         os.setxattr(descriptor, name, value)
     except OSError:
-        # The operating system sets some attributes itself. Such an attribute already has the same value.
+        # The operating system sets some attributes itself, so the attribute may already have the value.
         if _extended(descriptor).get(name) != value:
             raise _AttributeLost(f"extended attribute {name}") from None
 

@@ -16,8 +16,8 @@ size limits.
 
 
 class CancelToken:
-    """A flag that makes a thread stop its work. The thread must check the flag, because a thread cannot be stopped
-    from outside.
+    """A flag that makes a thread stop its work. A thread cannot be stopped from outside, so its work must check the
+    flag.
     """
 
     __slots__ = ("_is_cancelled",)
@@ -26,11 +26,11 @@ class CancelToken:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Tell the thread to stop. This may be called from any thread."""
+        """Set the flag, so that the thread stops. This may be called from any thread."""
         self._is_cancelled = True
 
     def check(self) -> None:
-        """Raise PatchRefused if the work was cancelled."""
+        """Check that the work was not cancelled. Raises PatchRefused."""
         if self._is_cancelled:
             raise PatchRefused("error: interrupted")
 
@@ -43,7 +43,7 @@ class Deadline:
         self._cancel = cancel or CancelToken()
 
     def check(self) -> None:
-        """Raise PatchRefused if the time limit has passed or the work was cancelled."""
+        """Check that the time limit has not passed and the work was not cancelled. Raises PatchRefused."""
         self._cancel.check()
         if time.monotonic() > self._ends_at:
             raise PatchRefused("error: the patch takes too long to match; make it smaller")

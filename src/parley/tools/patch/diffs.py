@@ -28,7 +28,7 @@ NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 
 
 class Effort:
-    """The steps that a comparison may still take. A step compares one line, or 64 equal lines."""
+    """The number of steps that a comparison may still take. A step compares one line, or 64 equal lines."""
 
     __slots__ = ("_cancel", "cut", "left")
 
@@ -36,10 +36,12 @@ class Effort:
         self.left = steps
         self._cancel = cancel or CancelToken()
         self.cut = False
-        """True if the limit was reached. Some lines are then shown as replaced although both versions have them."""
+        """True if the limit was reached. Some lines are then shown as replaced although both versions contain
+        them.
+        """
 
     def check(self) -> None:
-        """Raise PatchRefused if the work was cancelled."""
+        """Check that the work was not cancelled. Raises PatchRefused."""
         self._cancel.check()
 
 
@@ -72,7 +74,7 @@ def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | 
 
 
 class _Region(NamedTuple):
-    """The lines that differ, and the common lines around them that a diff may need."""
+    """The lines that differ, and the common lines before and after them that a diff may need."""
 
     skipped: int
     """The number of lines before `lead`, which holds the common lines before the change."""
@@ -108,7 +110,7 @@ def _differing(before: bytes, after: bytes, *, around: int) -> _Region:
 
 
 def _begins_line(text: bytes, at: int, start: int) -> bool:
-    """Return whether a line begins at position `at`. The position `start` is known to begin a line."""
+    """Return whether a line begins at the position `at`. A line is known to begin at `start`."""
     return at == start or text[at - 1 : at] == b"\n"
 
 
@@ -148,9 +150,10 @@ def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> i
 
 
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
-    """Return the length of the longest common prefix of two sequences, but at most `limit`. The length is found by
-    an exponential search and then a binary search. `same` returns whether the sequences are equal between two
-    offsets.
+    """Return the length of the longest common prefix of two sequences, but at most `limit`.
+
+    `same` returns whether the sequences are equal between two offsets. The length is found by an exponential search
+    and then a binary search.
     """
     reached, stride = 0, 64
     ahead = min(stride, limit)
@@ -289,8 +292,8 @@ def _changes(lines: list[bytes], new_lines: list[bytes], region: _Region, effort
 
 
 Runs = dict[int, int]
-"""The changed lines of one version. Each key is the number of unchanged lines before a run of changed lines, and
-its value is the length of that run.
+"""The changed lines of one version, in runs. The key of a run is the number of unchanged lines before it, and the
+value is its length.
 """
 
 
@@ -308,7 +311,8 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 
 
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
-    """Return the changed lines with each run moved to the position where a reader expects it.
+    """Return the changed lines in `runs`, with each run moved to the position where a reader expects it. `others`
+    are the runs of the other version.
 
     A run can move up by one line if the line before the run equals the last line of the run. A run can move down by
     one line if the line after the run equals the first line of the run. Each run is moved up and then down as far
@@ -352,9 +356,11 @@ def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
 
 
 def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) -> tuple[bytearray, bytearray]:
-    """Return two arrays of flags: one marks the removed lines of the old version, and the other marks the added
-    lines of the new version. A line that the other version does not have is marked without a search, which suffices
-    for most edits.
+    """Return two arrays of flags: one for the removed lines of the old version, and one for the added lines of the
+    new version.
+
+    The lines in `shared` occur in both versions. All other lines are marked without a search, which suffices for
+    most edits.
     """
     places = [at for at, line in enumerate(old) if line in shared]
     new_places = [at for at, line in enumerate(new) if line in shared]
@@ -370,7 +376,7 @@ def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) 
 
 
 class _Box(NamedTuple):
-    """A part of both sequences that has not been compared yet."""
+    """Parts of both sequences that have not been compared with each other yet."""
 
     start: int
     end: int
@@ -467,7 +473,7 @@ class _Front:
 
     def __init__(self, old: list[int], new: list[int], effort: Effort, *, from_end: bool) -> None:
         self._old, self._new, self._effort = old, new, effort
-        # The lines as fixed-size numbers, so that many lines are compared in one step.
+        # the lines as numbers of fixed size, so that many lines are compared in one step
         self._packed, self._new_packed = array("I", old).tobytes(), array("I", new).tobytes()
         self._width = array("I").itemsize
         self._zero = len(new) + 1
@@ -533,14 +539,15 @@ class _Front:
             self._high -= 1
 
     def has_passed(self, k: int, at: int) -> bool:
-        """Return whether this front has reached a point of the opposite front. The point is given by the diagonal
-        `k` and the position `at`, both in the numbering of the opposite front.
+        """Return whether this front has reached a point of the opposite front.
+
+        The point is given by the diagonal `k` and the position `at`, in the numbering of the opposite front.
         """
         k = len(self._reached) - 1 - k
         return self._low <= k <= self._high and self._reached[k] >= len(self._old) - at
 
     def furthest(self) -> _Point:
-        """Return the point within the box that leaves the fewest lines to compare."""
+        """Return the point of this front within the box that leaves the fewest lines to compare."""
         first, last = self._first, self._last
         points = [first]
         for k in range(self._low, self._high + 1):

@@ -16,7 +16,9 @@ turn reads.
 """
 
 MAX_FILES: Final = 2000
-"""The maximum number of files in a patch. The same limit applies separately to hunks and to new directories."""
+"""The maximum number of files in a patch. It is also the maximum number of its hunks, and of the new
+directories.
+"""
 
 MAX_LINES: Final = 2_000_000
 """The maximum number of lines in a file or in a patch. Each line takes at least fifty bytes of memory."""

@@ -45,7 +45,7 @@ class Text(Struct, frozen=True):
     has_bom: bool
     open_end: str | None
     """The last line of a file that does not end with a line feed; None if the file ends with one. In `lines`, this
-    line ends like the line before it, with or without a carriage return.
+    line ends like the line before it: with a carriage return or without.
     """
 
     @classmethod
@@ -97,7 +97,7 @@ def _with_plain_characters(line: str) -> str:
 _LEVELS: Final[tuple[Callable[[str], str], ...]] = (_exact, str.rstrip, str.strip, _with_plain_characters)
 
 _Run = tuple[str, ...]
-"""Adjacent lines to search for."""
+"""Adjacent lines that are searched for together."""
 
 
 class _Level:
@@ -159,8 +159,8 @@ class _Search:
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
-        """Return the position at which the search for the lines of a chunk begins. This position is after the
-        chunk's context lines.
+        """Return the position from which the lines of a chunk are searched, which is after the chunk's context
+        lines.
 
         Raises:
             PatchRefused: a context line was not found.
@@ -173,7 +173,11 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Return the position of the old lines of a chunk, and the variant of the chunk's lines that matches."""
+        """Return the position of the old lines of a chunk, and the variant of the chunk that matches there.
+
+        Raises:
+            PatchRefused: no variant matches.
+        """
         for lines in _readings(chunk):
             old = _old(lines)
             at = self._at_end(old, start) if chunk.at_end else self._find(old, start)
@@ -206,7 +210,9 @@ def _old(lines: Sequence[Line]) -> _Run:
 
 
 def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
-    """Yield the variants of a chunk: all of its lines, and then its lines without the empty lines at the end."""
+    """Yield the variants of a chunk that may match: all of its lines, and its lines without the empty lines at the
+    end.
+    """
     yield chunk.lines
     if chunk.blanks:
         yield chunk.lines[: -chunk.blanks]

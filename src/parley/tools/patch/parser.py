@@ -1,7 +1,7 @@
 """Parses a patch into hunks (see "apply_patch" in docs/protocol.md).
 
-Markers may be surrounded by blanks, and the patch may be wrapped in a heredoc. Any other deviation is refused with
-its line number.
+Markers may be surrounded by blanks, and the patch may be wrapped in a heredoc. Any other deviation raises
+`PatchRefused`, which names the line.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ class _Reader:
         return Chunk(contexts or (), tuple(lines), at_end, blanks)
 
     def _contexts(self) -> tuple[str, ...] | None:
-        """Return the non-blank texts after `@@` in the next lines; None if the next line does not begin with
-        `@@`.
+        """Read the lines that begin with `@@`, and return their non-blank texts; None if the next line is not such
+        a line.
         """
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):

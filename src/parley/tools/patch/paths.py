@@ -1,4 +1,4 @@
-"""Resolves the paths of a patch, and refuses protected paths.
+"""Resolves the paths of a patch, and checks that they are not protected.
 
 The module examines the directories before a `..` in a path, because `..` after a symbolic link leads to a different
 directory than the path suggests. `plan` checks the other properties of files.
@@ -47,8 +47,9 @@ class PathResolver:
         hidden: Sequence[str] = (),
         installed: Sequence[str] = (),
     ) -> None:
-        """Create a resolver that protects Parley's `home`, its `installed` programs, and the `hidden` paths. `cwd`
-        is the working directory of the conversation, and `workdir` is the working directory of the call.
+        """Create a resolver for which Parley's `home`, its `installed` programs and the `hidden` paths are
+        protected. `cwd` is the working directory of the conversation, and `workdir` is the working directory of the
+        call.
 
         Raises:
             PatchRefused: `workdir` is hidden, is not a directory, or cannot be resolved.
@@ -60,25 +61,26 @@ class PathResolver:
         self.cwd = _real(cwd)
         names = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
         self._hidden = {_real(path): name for path, name in names.items()}
-        """The name that errors use for each hidden path, keyed by real path."""
+        """The names that errors use for hidden paths, by the real path."""
         self._protected = self._hidden | {_real(path): GIT for path in git_dirs(os.path.join(self.cwd, GIT))}
-        """The name that errors use for each protected path, keyed by real path."""
+        """The names that errors use for protected paths, by the real path."""
         self._refuse_through_hidden(workdir, f"error: invalid working directory {replace_surrogates(workdir)}")
         self._real_workdir = _real_directory(workdir)
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
-        # A directory name in which `..` follows a symbolic link is left out. `normpath` changes its meaning.
+        # A directory name in which `..` follows a symbolic link is left out, because `normpath` would change its
+        # meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
         """The normalised path and the real path of each working directory; the longest path is first."""
 
     def shown(self, written: str) -> str:
-        """Return a path of the patch in the form that is shown to the model: absolute, but otherwise as written."""
+        """Return a path of the patch in the form that errors show: absolute, but otherwise as written."""
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
-        """Return the absolute path of a file that the patch names. The working directory in this path is replaced
-        with its real path.
+        """Return the absolute path of a file that the patch names, with the working directory replaced with its
+        real path.
 
         Raises:
             PatchRefused: the path does not name a file, or is protected.
@@ -106,7 +108,7 @@ class PathResolver:
         return path
 
     def _refuse_protected(self, path: str, written: str) -> None:
-        # The conversation's directory may lie below `~/.codex`, but not inside `.git`.
+        # the conversation's directory may lie below `~/.codex`, but not inside `.git`
         is_inside = is_below(path, self.cwd)
         inside = path[len(self.cwd) :] if is_inside else path
         for names, parts in (((GIT,), path), (AGENTS, inside)):
@@ -125,8 +127,10 @@ class PathResolver:
                 )
 
     def _refuse_through_hidden(self, path: str, failure: str) -> None:
-        """Raise PatchRefused if a path leads through a hidden directory. The error does not show whether the file
-        exists.
+        """Check that a path does not lead through a hidden directory.
+
+        Raises:
+            PatchRefused: it does. The error has the text `failure` and does not show whether the file exists.
         """
         reached = "/"
         for part in path.split("/"):
@@ -161,7 +165,11 @@ def _real_directory(workdir: str) -> str:
 
 
 def _refuse_detours(path: str, written: str) -> None:
-    """Raise PatchRefused if a `..` in the path follows a symbolic link or a file."""
+    """Check that no `..` in a path follows a symbolic link or a file.
+
+    Raises:
+        PatchRefused: a `..` does.
+    """
     reached: list[str] = []
     for part in path.split("/"):
         if part in ("", "."):

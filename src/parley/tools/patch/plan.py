@@ -49,8 +49,8 @@ class Change(Struct, frozen=True, kw_only=True):
     move_to: str | None = None
     """The new absolute path of a moved file, without symbolic links; None if the file is not moved."""
     given_up_mode: int | None = None
-    """The permissions of the file that a moved file replaces; None if the moved file has the same permissions or
-    replaces no file.
+    """The permissions of the file that a moved file replaces; None if they are the same as those of the moved file,
+    or no file is replaced.
     """
 
     @property
@@ -88,8 +88,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def covers(self) -> str:
-        """A digest of the files, their contents and permissions, and their directories. An approval covers exactly
-        these.
+        """A digest of the files with their contents and permissions, and of their directories. An approval is valid
+        only for this digest.
         """
         folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
         return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
@@ -186,8 +186,9 @@ def verify(
 
 
 def _folders_of(changes: Sequence[Change], folders: DirFds) -> dict[str, Identity | None]:
-    """Return the identity of each file's directory, keyed by path; None for a directory that does not exist. If a
-    directory does not exist, the result also contains the directories above it, up to the first existing one.
+    """Return the identity of each file's directory, by path; None for a directory that does not exist.
+
+    If a directory does not exist, the result also contains the directories above it, up to the first existing one.
     """
     found: dict[str, Identity | None] = {}
     for path in [path for change in changes for path in change.paths]:
@@ -275,9 +276,9 @@ class _StagedFiles:
                 and moved.get(file.original.path) == path
                 and self._now[file.original.path] is None
             ):
-                continue  # part of the change of the file that was moved
+                continue  # this change is part of the change of the file that was moved
             if seen is None and file is None:
-                continue  # added and deleted again
+                continue  # the patch adds the file and deletes it again
             kept = file.original if file and file.original else seen
             gives_up = seen is not None and kept is not None and kept.mode != seen.mode
             changes.append(
@@ -353,7 +354,7 @@ class _StagedFiles:
         return False
 
     def _add_new_folders(self, folder: str, first: str) -> None:
-        """Record that the patch creates the directories from `first` down to `folder`."""
+        """Record that the patch creates the new directories from `first` down to `folder`."""
         while len(folder) >= len(first) and folder not in self._new_folders:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)
@@ -370,7 +371,8 @@ class _StagedFiles:
             raise UnexpectedSymlink(path)
         if not stat.S_ISREG(found.st_mode):
             raise PatchRefused(f"error: {shown} is not a regular file")
-        # The system checks only the directory when a file is replaced, so the file's permissions are checked here.
+        # When a file is replaced, the system checks only the permissions of its directory, so those of the file are
+        # checked here.
         if not found.st_mode & stat.S_IWUSR or not os.access(name, os.W_OK, dir_fd=folder):
             raise PatchRefused(f"error: {shown} is read-only")
         content = self._folders.read_whole(path, at_most=MAX_FILE_BYTES)

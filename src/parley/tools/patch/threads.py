@@ -27,8 +27,9 @@ _WRITING: Final[set[asyncio.Future[Any]]] = set()
 
 
 def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Begin work in a thread with this name, and return a future for its result. The work must not be interrupted,
-    so `all_written` waits for it.
+    """Begin `work` in a thread with the given name, and return a future for its result.
+
+    The work must not be interrupted, so `all_written` waits for it.
     """
     outcome = begin_in_thread(work, name=name)
     _WRITING.add(outcome)

@@ -50,9 +50,9 @@ class TouchedFiles:
         """
 
     def before(self, path: str, content: bytes | None, mode: int | None) -> None:
-        """Record a file before it changes. Content and mode are None if the file does not exist.
+        """Record the content and the mode of a file before it changes; None for both if the file does not exist.
 
-        Further calls for the same file have no effect.
+        Only the first call for a file has an effect.
         """
         place = self._place(path)
         if place in self._before:
@@ -67,9 +67,9 @@ class TouchedFiles:
             self._room -= len(content)
 
     def moved(self, path: str, new_path: str) -> None:
-        """Record that a file was moved, so that the diff shows it once, with both names.
+        """Record that a file was moved, so that the diff shows it only once, with both names.
 
-        Both paths must have been recorded with `before`.
+        Both paths must have been passed to `before` earlier.
         """
         place = self._place(path)
         self._origins[self._place(new_path)] = self._origins.pop(place, place)
@@ -86,7 +86,7 @@ class TouchedFiles:
         for change in sorted(self._changes(), key=lambda change: change.new_name):
             hunks = None if change.pair is None else self._hunks.get(change.pair)
             if hunks is None and change.least_bytes <= room:
-                # A file gets half of the remaining steps, so that some are left for the next file.
+                # a file gets at most half of the remaining steps, so that some are left for the next file
                 effort = Effort(steps // 2)
                 hunks = change.hunks(effort)
                 steps -= steps // 2 - effort.left
@@ -169,7 +169,7 @@ class _Change(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """The minimum size of the hunks in bytes. It is the difference between the lengths of the two texts."""
+        """The minimum size of the hunks in bytes: the difference between the lengths of the two texts."""
         text, new_text = self._texts()
         return 0 if text is None or new_text is None else abs(len(text) - len(new_text))
 
@@ -230,15 +230,15 @@ class _Change(NamedTuple):
 
 
 def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
-    """Return the path relative to the root of the file's repository. For a file outside of any repository, return
-    the path as it was given.
+    """Return the name of a file in the diff: its path relative to the root of its repository, or the path as it was
+    given if the file is in no repository.
     """
     root = _root(os.path.dirname(place), roots)
     return os.fsencode(given if root is None else os.path.relpath(place, root))
 
 
 def _root(folder: str, roots: dict[str, str | None]) -> str | None:
-    """Return the directory itself or the nearest directory above it that has a `.git`; None if there is none.
+    """Return the nearest directory that has a `.git`, beginning with `folder` itself; None if there is none.
     `roots` caches the results.
     """
     root, passed = folder, [folder]
@@ -264,9 +264,7 @@ def _quoted(name: bytes) -> str:
 
 
 def _label(name: bytes) -> str:
-    """Return a name in the form that is used at the end of a line. If the name contains spaces, a tab marks its
-    end.
-    """
+    """Return a name as it is written at the end of a line. If the name contains spaces, a tab marks its end."""
     return _quoted(name) + ("\t" if b" " in name else "")
 
 

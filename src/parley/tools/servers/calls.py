@@ -56,9 +56,7 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return its output for the model. If the call is cancelled, send a cancellation for
-        the call.
-        """
+        """Run a call and return its output for the model. If the call is cancelled, the tool server is notified."""
         tool = self._lease.find(call.name)
         if tool is None:
             return f"unsupported call: {call.name}"
@@ -138,8 +136,8 @@ def _model_text(result: dict[str, Any]) -> str:
 
 
 def _event_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result for the event, which is stored and sent to every client. A result that is too long is
-    replaced with a note.
+    """Return a result in the form that the event contains, which is stored and sent to every client. A result that
+    is too long is replaced with a note.
     """
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:

@@ -27,8 +27,8 @@ __all__ = ["Connection"]
 log: Final = logging.getLogger(__name__)
 
 START_DIRECTORY: Final = "/"
-"""The working directory of a program whose settings do not name one. Parley's own working directory is not used,
-because it may be a project to which commands write, and many programs load modules or settings from their working
+"""The working directory of a program if the settings name none. Parley's own working directory is not used, because
+it may be a project to which commands write, and many programs load modules or settings from their working
 directory.
 """
 
@@ -175,8 +175,8 @@ class Connection:
     # --- the end -------------------------------------------------------------------------
 
     def _mark_lost(self) -> None:
-        """Make all running calls fail, because the connection to the server was lost. Close the connection if it
-        has started; otherwise `_start` closes it.
+        """Close the connection and fail all running calls, because the server can no longer be reached. If the
+        connection is still starting, `_start` closes it.
         """
         self._rpc.end()
         if self.has_started:
@@ -190,7 +190,7 @@ class Connection:
         if self._is_ending and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait([self._starting])
-        self._settled.set()  # even if the start never began
+        self._settled.set()  # the start may never have begun
         if self._refreshing is not None:
             self._refreshing.cancel()
         self._rpc.end()

@@ -36,7 +36,7 @@ TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its answer cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""The maximum number of characters of a tool server's own message that are shown."""
+"""The maximum number of characters of a tool server's own message that are shown to people and models."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
@@ -45,8 +45,8 @@ def start_failure(server: ToolServer, detail: str) -> str:
 
 
 def not_stored(keys: Sequence[str]) -> str:
-    """Return the message for a server that cannot be started because the secrets of an earlier call were not
-    stored. `keys` are the names of the settings that held the secrets.
+    """Return the text for a server that cannot be started because an earlier call gave secrets for it, which were
+    not stored. `keys` are the names of the settings with these secrets.
     """
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
@@ -57,7 +57,9 @@ def bad_name(name: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return a description of why a tool server could not be reached or gave no valid answer."""
+    """Return a text for people about an error because of which a tool server could not be reached or did not answer
+    correctly.
+    """
     match error:
         case NotStarted() | CannotReach():
             return one_line(error.detail)
@@ -74,7 +76,7 @@ def describe(error: Exception) -> str:
 
 
 def call_failure(error: SessionError) -> str | None:
-    """Return the reason why a request has no result; None if the server answered with its own error."""
+    """Return the reason why a request has no result; None if the server answered with an error of its own."""
     match error:
         case SessionLost():
             return LOST

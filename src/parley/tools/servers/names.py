@@ -19,7 +19,9 @@ MAX_CHARACTERS: Final = 64
 """The maximum length, in characters, of a function name that all model APIs accept."""
 
 KEPT_CHARACTERS: Final = 24
-"""The number of characters of a name that are kept. The forty digits of the name's SHA-1 follow them."""
+"""The number of characters of a long name that remain. They are followed by the forty digits of the name's
+SHA-1.
+"""
 
 
 def is_server_name(name: str) -> bool:
@@ -29,8 +31,8 @@ def is_server_name(name: str) -> bool:
 def qualified_name(server: str, tool: str) -> str:
     """Return the name under which a model calls a tool.
 
-    If the name would be too long or would contain characters that model APIs refuse, return the beginning of the
-    name followed by a digest, which makes the result unique.
+    A name that would be too long, or would contain characters that model APIs do not accept, is replaced with its
+    beginning and a digest, which makes it unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):
@@ -42,7 +44,7 @@ def disambiguated_name(server: str, tool: str) -> str:
     """Return a unique name for a tool whose `qualified_name` is also the name of another tool. For example, tool
     `b__c` of server `a` and tool `c` of server `a__b` have the same `qualified_name`.
     """
-    return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # no server name contains NUL
+    return _digested(f"{server}__{tool}", of=f"{server}\0{tool}")  # server names never contain NUL
 
 
 def _digested(name: str, *, of: str) -> str:

@@ -24,8 +24,8 @@ from parley.tools.servers.server import Key, Server, Timing, key_of
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""The time, in seconds, that a caller waits in addition to the time limit for a server's first answer. The
-additional time ensures that the caller gets the failure of a server that never answers.
+"""The time in seconds that a caller waits beyond the time limit for a server's first answer, so that it gets the
+failure of a server that never answers.
 """
 
 
@@ -60,12 +60,12 @@ class RemoteTool:
 
 
 class Lease:
-    """The tool servers of one turn, with the names from its settings."""
+    """The tool servers of one turn, under the names in the settings of the turn."""
 
     def __init__(self, servers: Sequence[tuple[ToolServer, Server]]) -> None:
         self._servers = servers
         self._lists: list[tuple[ToolSpec, ...]] = []
-        """The list of tools that each server had at the last refresh."""
+        """The tools that each server listed at the last refresh."""
         self._tools: dict[str, RemoteTool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
 
@@ -75,12 +75,12 @@ class Lease:
         return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
-        """Return the tool that a model calls by this name; None if there is no such tool."""
+        """Return the tool that a model calls by the name `name`; None if there is no such tool."""
         self._refresh()
         return self._tools.get(name)
 
     def _refresh(self) -> None:
-        """Assign the names of all tools again if the list of a server has changed."""
+        """Reassign the names of all tools if the tool list of a server has changed."""
         lists = [server.tools for _, server in self._servers]
         if len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists)):
             return
@@ -127,8 +127,8 @@ class ServerPool:
         The maximum wait is the time limit for one answer plus `SLACK_SECONDS`, counted from the start of the last
         server. A server that takes longer continues to start, and no message is returned for this server.
 
-        Returns the name of each server that failed to start and a message, in the order of `servers`. A failed
-        server that is being started again still gets a message.
+        Return the name of each server that failed to start, and a message, in the order of `servers`. A server that
+        has failed before and is being started again is also among them.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -147,7 +147,7 @@ class ServerPool:
 
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
-        """Start the servers that are not running, wait as `start` does, and yield a lease. The servers keep running
+        """Start the servers that are not running, wait as `start` does, and yield a lease. The servers run at least
         until the end of the block.
 
         Raises:
@@ -173,7 +173,7 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """Return the server for each item of the settings; None for an item that cannot be used."""
+        """Return the server for each item of the settings; None for an item with which no server can be started."""
         if self._is_closed:
             raise ShuttingDown
         return [self._server(settings) if _why_unusable(settings) is None else None for settings in servers]
@@ -192,8 +192,8 @@ class ServerPool:
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Keep these servers running during the block. The block begins when they have started, or when the start
-        takes too long.
+        """Ensure that these servers run during the block. The block begins when they have started, or when the
+        start takes too long.
         """
         for server in servers:
             server.hold()
@@ -210,7 +210,7 @@ class ServerPool:
 
     async def _wait_for(self, connections: Sequence[Connection]) -> None:
         clock = asyncio.get_running_loop().time
-        # The time is counted from the start of the server, so that a second wait for a slow server is not longer.
+        # the time is counted from the start of the server, so that a second wait for a slow server is not longer
         until = max(one.began_at for one in connections) + self._timing.answer_seconds + SLACK_SECONDS
         settled = asyncio.create_task(_all_settled(connections))
         try:
@@ -224,8 +224,8 @@ class ServerPool:
             self._end(connection)
 
     def _end_idle(self, key: Key) -> None:
-        """End a server that has been idle for a long time. The record of a failed server is kept. Without the
-        record, the next turn would wait for the server as for a new one.
+        """End a server that has been idle for a long time. The record of a server that failed to start is kept,
+        because the next turn would otherwise wait for it as for a new one.
         """
         server = self._servers[key]
         if server.failure is None:

@@ -125,7 +125,7 @@ class Program:
             await program._abandon()
             if isinstance(error, OSError):
                 raise NotStarted(os_detail(error)) from error
-            if isinstance(error, RuntimeError):  # no thread can be started
+            if isinstance(error, RuntimeError):  # this means that no thread can be started
                 raise NotStarted(str(error)) from error
             raise
         return program
@@ -135,10 +135,10 @@ class Program:
         return await self._output.read(READ_BYTES)
 
     async def write(self, data: bytes) -> None:
-        """Write to the program's input. Return when the pipe has room again.
+        """Write to the program's input. Return when the pipe can take more data.
 
         Raises:
-            ConnectionError: the program no longer reads.
+            ConnectionError: the program has closed its input.
         """
         self._input.write(data)
         await self._input.drain()
@@ -156,7 +156,7 @@ class Program:
         """Return a description of how the program ended."""
         try:
             code = self._exit_code()
-        except ChildProcessError:  # other code has reaped it
+        except ChildProcessError:  # other code has already reaped the process
             return "the program ended before it answered"
         if code is None:
             return "the program closed its output before it answered"
@@ -168,7 +168,7 @@ class Program:
 
         If the call is cancelled, SIGKILL is sent immediately.
         """
-        discard = asyncio.create_task(self._discard())  # a full pipe would keep the program from exiting
+        discard = asyncio.create_task(self._discard())  # a full pipe would prevent the program from exiting
         try:
             if not self._input.transport.is_closing():
                 self._input.transport.abort()
@@ -217,7 +217,7 @@ class Program:
 
     def _wait_for_end(self) -> None:
         if hasattr(os, "waitid"):
-            with suppress(ChildProcessError):  # other code has reaped it
+            with suppress(ChildProcessError):  # other code has already reaped the process
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()

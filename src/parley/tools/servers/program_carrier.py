@@ -26,8 +26,8 @@ class ProgramCarrier:
     """Carries messages between a session and a running program. It does not end the program."""
 
     def __init__(self, program: Program, session: Session, *, max_bytes: int, lost: Callable[[], None]) -> None:
-        """Begin to carry messages. `max_bytes` is the maximum size of a message from the program. `lost` is called
-        when the program ends or closes its output.
+        """Begin to transfer messages. `max_bytes` is the maximum size of a message from the program. `lost` is
+        called when the program ends or closes its output.
         """
         self._program, self._session, self._lost = program, session, lost
         self._max_bytes = max_bytes
@@ -53,7 +53,7 @@ class ProgramCarrier:
         pass
 
     async def close(self) -> None:
-        """Stop carrying messages, and wait until the tasks have ended."""
+        """Stop transferring messages, and wait until the tasks have ended."""
         tasks = (self._receiving, *self._others)
         for task in tasks:
             task.cancel()
@@ -65,7 +65,7 @@ class ProgramCarrier:
             while data := await self._program.read():
                 for frame in framer.feed(data):
                     self._session.receive(frame)
-                await asyncio.sleep(0)  # a program that writes without end must not stop the event loop
+                await asyncio.sleep(0)  # a program that writes without end must not block the event loop
         finally:
             self._session.end()
             self._lost()
@@ -75,7 +75,7 @@ class ProgramCarrier:
             while True:
                 await self._program.write(await self._queue.get())
         except OSError:
-            self._receiving.cancel()  # a program that does not read cannot answer
+            self._receiving.cancel()  # a program that does not read its input cannot answer
 
     async def _watch(self) -> None:
         await self._program.wait()

@@ -65,8 +65,8 @@ def key_of(settings: ToolServer) -> Key:
 
 
 class Server:
-    """One tool server, and the number of turns that are using it. `opened` is called with each new connection.
-    `idle` is called when the server has not been used for some time.
+    """One tool server, and the number of turns that use it. `opened` is called with each new connection. `idle` is
+    called when no turn has used the server for some time.
     """
 
     def __init__(
@@ -97,22 +97,22 @@ class Server:
 
     @property
     def failure(self) -> str | None:
-        """The reason why the server failed to start; None if it did not fail. The reason is kept while the server
-        is being started again.
+        """The reason why the last start of the server failed; None if it did not fail. The reason stays set while
+        the server is being started again.
         """
         self._update()
         return self._failure
 
     @property
     def is_awaited(self) -> bool:
-        """True if the server is starting for the first time, so that its tools are unknown. Turns do not wait for
-        later starts.
+        """True if turns wait for the server, because it is starting for the first time and its tools are
+        unknown.
         """
         connection = self.last_connection
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Keep the server running until `release` is called."""
+        """Let the server run at least until `release` is called."""
         self._holders += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -133,9 +133,9 @@ class Server:
         self._idle()
 
     def connection(self) -> Connection:
-        """Return the connection that is usable or starting. Open a new connection if there is none.
+        """Return the current connection. If there is none that is usable or starting, open a new one.
 
-        After a failed start, the failed connection is returned until it is time to retry.
+        After a failed start, the failed connection is returned until it is time for another attempt.
         """
         found = self.last_connection
         if found is None or not (found.is_usable or self._is_backing_off(found)):
@@ -147,7 +147,7 @@ class Server:
         return found
 
     def stop(self) -> None:
-        """Cancel the timer that calls `idle`."""
+        """Cancel the timer that would call `idle`."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -34,7 +34,7 @@ class ToolSession:
         self._rpc, self._name = rpc, name
         self._complaint = ""
         self._headers: dict[str, HeaderNames] = {}
-        """The request headers that tools ask for, keyed by the name of the tool."""
+        """The headers that tools request for arguments in their calls, by the name of the tool."""
 
     async def tools(self) -> tuple[ToolSpec, ...]:
         """Return the tools of the server, with the names that the server gave.
@@ -60,7 +60,7 @@ class ToolSession:
             if not isinstance(cursor, str) or tool_list.is_full:
                 break
             params = {"cursor": cursor}
-        if tool_list.complaint not in ("", self._complaint):  # logged once, however often the list changes
+        if tool_list.complaint not in ("", self._complaint):  # logged once, even if the list changes often
             self._complaint = tool_list.complaint
             log.warning("tool server %s: %s", self._name, self._complaint)
         return tuple(tool_list.tools)

@@ -27,8 +27,8 @@ are part of every request to a model.
 
 MAX_NAMED: Final = 5
 MAX_NAME_CHARACTERS: Final = 80
-"""The maximum length, in characters, of the name of an omitted tool in the message about omitted tools. The message
-names at most `MAX_NAMED` tools.
+"""The maximum length, in characters, of each name in the message about tools that were left out. The message names
+at most `MAX_NAMED` tools.
 """
 
 

@@ -42,7 +42,7 @@ class Deadlines(Protocol):
 
 
 class Connections(Protocol):
-    """The callbacks through which a connection reports to its listener."""
+    """The methods of the listener that a connection calls."""
 
     log: LimitedLog
 
@@ -90,15 +90,18 @@ class Connection(RequestHandler):
         self._unwritten = 0
         self._in_request = False
         self._withheld: bytes | None = None
-        """The bytes after the headers of a request that is not authenticated yet; None if there is no such request.
+        """The bytes after the headers of a request, while they are withheld from the library because the request is
+        not authenticated yet; None if there is no such request.
         """
         self._discardable = 0
-        """The number of bytes that may still be discarded before the connection is closed."""
+        """The number of bytes of an unread body that are still discarded before the connection is closed."""
         self._discarded = asyncio.Event()
         self.is_trusted = False
         """True if a request on this connection was authenticated."""
         self.limited_as: str | None = None
-        """The principal whose connections are limited; None for an unauthenticated client or an admin."""
+        """The name of the principal with whose other connections this one is counted; None for an unauthenticated
+        client or an admin.
+        """
 
     # --- the life of a connection ------------------------------------------------------
 
@@ -152,11 +155,15 @@ class Connection(RequestHandler):
 
     @property
     def is_withholding(self) -> bool:
-        """True if the endpoint has not asked for the body of the request."""
+        """True if the bytes of the body are withheld from the library, because the endpoint has not asked for
+        them.
+        """
         return self._withheld is not None
 
     def trust(self, limited_as: str | None) -> bool:
-        """Record that a request was authenticated. Return False if its principal has too many connections."""
+        """Record that a request was authenticated. Return False, and record nothing, if its principal has too many
+        connections.
+        """
         if limited_as not in (None, self.limited_as) and not self._connections.may_open(limited_as):
             return False
         self.is_trusted, self.limited_as = True, limited_as

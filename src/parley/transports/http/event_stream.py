@@ -1,8 +1,8 @@
 """A stream of server-sent events to one HTTP client, as an outbox.
 
-Sending never waits: the stream buffers the bytes that the client has not read. The sender of events waits while
-more bytes than the high-water mark are unread. So a client that does not read uses little memory and does not delay
-other clients.
+Sending never waits, because the stream buffers the bytes that the client has not read. While more bytes than the
+high-water mark are unread, no further events are sent, so a client that does not read uses little memory and does
+not delay other clients.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 __all__ = ["COMMENT_SECONDS", "EventStream"]
 
 HIGH_WATER_BYTES: Final = 256 * 1024
-"""The high-water mark in bytes: while more bytes than this are unread, events wait. The mark is lower than the mark
-for stdio, because there may be a thousand streams.
+"""The high-water mark in bytes. While more bytes than this are unread, no events are sent. The mark is lower than
+the mark for stdio, because there may be a thousand streams.
 """
 LOW_WATER_BYTES: Final = 64 * 1024
 MAX_UNREAD_BYTES: Final = 160 * 1024 * 1024
-"""The maximum number of unread bytes. A stream that exceeds this number is closed. Only messages that cannot wait,
-such as answers, are sent above the high-water mark.
+"""The maximum number of unread bytes. A stream that exceeds this number is closed. Above the high-water mark, only
+messages such as answers are sent, which cannot wait.
 """
 WRITE_BYTES: Final = 256 * 1024
 """The maximum number of bytes that are written before the stream checks whether the client has read them."""
 COMMENT_SECONDS: Final = 15.0
-"""Seconds without a message after which a comment is sent, so that proxies keep the connection open."""
+"""The time in seconds without a message after which a comment is sent, so that proxies keep the connection open."""
 
 
 class EventStream:
@@ -128,7 +128,7 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """Discard unwritten bytes and send nothing more."""
+        """Discard unwritten messages, and discard all later messages."""
         if self.closed:
             return
         self.closed, self._full, self._unread = True, False, 0
@@ -145,7 +145,7 @@ class EventStream:
             do()
 
     async def run(self, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Write the events until the stream ends. `write` returns when the connection has accepted the bytes."""
+        """Write the messages until the stream ends. `write` returns when the connection has accepted the bytes."""
         try:
             await write(b":\n\n")  # shows the client immediately that the stream is open
             while not self.closed:
@@ -186,7 +186,7 @@ class EventStream:
                 await write(b":\n\n")
 
     def _wake(self) -> None:
-        """Wake the senders that are waiting for space, one after another, until the buffer is full."""
+        """Wake the senders that wait for space in the buffer, one after another, until the buffer is full."""
         for _ in range(len(self._waiting)):
             if not self.writable or not self._waiting:
                 return

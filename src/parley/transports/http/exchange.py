@@ -77,7 +77,7 @@ class HttpExchange:
         """Read and return the body.
 
         Raises:
-            BodyTooLarge: the body is larger than `most` bytes, or `why_too_large` gives a reason to reject it.
+            BodyTooLarge: the body is larger than `most` bytes, or `why_too_large` returns a reason.
             BodyUnreadable: the body did not arrive completely or in time.
         """
         length = self._request.content_length or 0
@@ -93,7 +93,7 @@ class HttpExchange:
             raise BodyUnreadable("it did not arrive in time") from None
         except (OSError, ValueError, HTTPException, web.PayloadAccessError):
             raise BodyUnreadable("it is not complete") from None
-        return body.getvalue()  # without a copy
+        return body.getvalue()  # returns the bytes without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
         """Send these headers in addition to the headers of the answer itself."""
@@ -109,7 +109,7 @@ class HttpExchange:
 
 
 class WebSocketAnswer(NamedTuple):
-    """The answer that opens a WebSocket."""
+    """The answer to a request that opens a WebSocket."""
 
     protocol: str
     accept: Callable[[socket.socket], None]
@@ -138,7 +138,7 @@ async def send_answer(
         response.force_close()
     await response.prepare(request)
     await response.write_eof()
-    response.body = None  # it may be large, and an idle connection keeps its last response
+    response.body = None  # the body may be large, and an idle connection keeps its last response
     if not request.content.at_eof():
         await _discard(request, connection, most_discarded)
     return response
@@ -178,10 +178,10 @@ async def _open_websocket(request: BaseRequest, answer: WebSocketAnswer) -> web.
 
 
 def _refuse_too_large(size: int, most: int, why_too_large: Callable[[int], str | None]) -> None:
-    """Refuse a body of `size` bytes if it is too large.
+    """Check the size of a body.
 
     Raises:
-        BodyTooLarge: the size exceeds the limit `most`, or `why_too_large` gives a reason to reject the body.
+        BodyTooLarge: `size` exceeds the limit `most`, or `why_too_large` returns a reason.
     """
     if size > most:
         raise BodyTooLarge(f"it is larger than {most} bytes (serve.max_body_bytes)")

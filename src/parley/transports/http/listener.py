@@ -1,7 +1,7 @@
 """Accepts HTTP connections, limits their number, and passes requests to an endpoint.
 
-A failing request or connection never affects another one. When there are too many connections, the oldest
-connection without an authenticated request is closed. So unauthenticated connections cannot prevent clients from
+A failing request or connection never affects another one. When there are too many connections, the oldest one
+without an authenticated request is closed. Unauthenticated connections can therefore not prevent clients from
 connecting.
 """
 
@@ -32,11 +32,13 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 512
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""Seconds to wait before accepting connections again after the process ran out of descriptors."""
+"""The time in seconds before connections are accepted again after the process ran out of descriptors."""
 HANDSHAKE_SECONDS: Final = 10.0
 
 Endpoint = Callable[[HttpExchange], Awaitable[object]]
-"""A function that handles a request. It returns an `HttpAnswer`, or the stream or link that the exchange opened."""
+"""A function that handles a request. It returns an `HttpAnswer`, or the stream or WebSocket that the exchange has
+opened.
+"""
 
 
 class HttpListenerOptions(Struct, frozen=True, kw_only=True):
@@ -76,7 +78,7 @@ class HttpListener:
         """Listen on all addresses of a host and return the port.
 
         Raises:
-            OSError: the host has no address, or the operating system refuses to listen on an address.
+            OSError: the host has no address, or the operating system cannot listen on an address.
         """
         try:
             for family, _, _, _, address in _addresses(host, port):
@@ -150,7 +152,9 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether a principal has fewer than half of the connections that the settings allow."""
+        """Return whether a principal may open another connection, because it has fewer than half of the connections
+        that the settings allow.
+        """
         most = self._options.max_connections // 2
         return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most
 
@@ -187,7 +191,7 @@ class HttpListener:
 
 
 def _can_read(exchange: HttpExchange) -> bool:
-    """Return whether the server can decode the body of a request. The HTTP library removes only the coding
+    """Return whether the server can decode the body of a request. The HTTP library decodes only the transfer coding
     `chunked`.
     """
     return [coding.strip().lower() for coding in exchange.header("Transfer-Encoding")] in ([], ["chunked"])
