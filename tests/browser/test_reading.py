@@ -1,0 +1,183 @@
+"""Reading on the page: the position while text streams, links to positions, narrow windows, right-to-left text."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from kit.clients.page import DESKTOP, open_page
+from kit.clients.reading import until_state
+from kit.servers.http_server import HttpServer
+from parley.testing import HOLD, Call, ScriptedModel
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
+
+MARKDOWN = """# Title
+
+A paragraph with **bold**, `code` and [a link][ref].
+It has two lines.
+
+- one
+- two
+
+  a paragraph in an item
+
+  1. inner
+- [x] done
+
+```python
+def f():
+
+    return "```"
+```
+
+> quoted
+> text
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+    indented code
+
+Setext
+------
+***
+~~~
+open fence [ref]: nothing
+~~~
+
+[ref]: https://example.org/
+
+last *words*"""
+
+RENDER = """async ([text, seed]) => {
+    const module = (name) => import(new URL(name, document.querySelector('script[type=module]').src))
+    const { fillMarkdown } = await module('text/markdown.js')
+    const { StreamingText } = await module('text/streaming.js')
+    const whole = document.createElement('div')
+    fillMarkdown(whole, text)
+    const streamed = document.createElement('div')
+    const streaming = new StreamingText(streamed)
+    for (let end = 0, state = seed; end < text.length; ) {
+        state = (state * 1103515245 + 12345) % 2147483648
+        end = Math.min(text.length, end + 1 + (state % 23))
+        streaming.update(text.slice(0, end))
+    }
+    const before = streamed.textContent.replace(/\\s+/g, '')
+    streaming.finish(text)
+    return [whole.innerHTML, streamed.innerHTML, before.length > 0]
+}"""
+
+
+async def test_a_text_that_arrives_in_pieces_looks_like_the_whole_text(
+    browser: Browser, server: HttpServer
+) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        for seed in range(30):
+            whole, streamed, had_text = await user.page.evaluate(RENDER, [MARKDOWN, seed])
+            assert streamed == whole, seed
+            assert had_text
+
+
+async def test_the_reading_position_is_kept_while_text_streams(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    paragraph = "A line of text that is long enough to fill a part of the window.\n\n"
+    model.says(paragraph * 40, HOLD, paragraph * 40, "the end")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("write")
+        await model.wait_until_held()
+        await expect(user.transcript.locator(".agent p")).to_have_count(40)
+        at_end = "node => Math.abs(node.scrollHeight - node.scrollTop - node.clientHeight) < 4"
+        await expect(user.transcript.locator(".agent p").nth(39)).to_be_in_viewport()
+        assert await user.transcript.evaluate(at_end)
+
+        await user.transcript.evaluate("node => node.scrollTo(0, 300)")
+        latest = user.page.get_by_role("button", name="Latest")
+        await latest.wait_for()
+        model.release()
+        await user.sees("the end")
+        await user.sees_state("Done")
+        assert await user.transcript.evaluate("node => node.scrollTop") == 300
+
+        await latest.click()
+        assert await user.transcript.evaluate(at_end)
+        await expect(latest).to_be_hidden()
+
+
+async def test_a_link_to_a_position_shows_it(browser: Browser, server: HttpServer, model: ScriptedModel) -> None:
+    client = await server.client()
+    conversation = await client.create()
+    for number in range(150):
+        model.says(f"answer {number}")
+        await client.say(conversation, f"question {number}")
+        await until_state(client, conversation, "idle")
+    found = await client.call("conversationSearch", text="question 7", conversation_id=conversation, limit=100)
+    seq = found["messages"][-1]["seq"]
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.open(conversation, seq)
+        await expect(user.transcript.get_by_text("question 7", exact=True)).to_be_in_viewport()
+        await user.transcript.press("g")
+        await expect(user.transcript.get_by_text("answer 149")).to_be_in_viewport()
+
+
+async def test_the_page_fits_into_320_pixels_and_shows_right_to_left_text(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says("שלום עולם, hello.\n\nHello שלום.", Call("shell", {"command": ["echo", "x" * 400]}))
+    model.says("done")
+    async with open_page(browser, server, viewport={"width": 320, "height": 640}, reduced_motion="reduce") as user:
+        await user.start_conversation()
+        await user.send("مرحبا")
+        await user.sees_state("Waiting for you")
+        fits = "document.documentElement.scrollWidth <= innerWidth"
+        assert await user.page.evaluate(fits)
+        directions = await user.transcript.locator(".agent p").evaluate_all(
+            "nodes => nodes.map(node => getComputedStyle(node).direction)"
+        )
+        assert directions == ["rtl", "ltr"]
+        await user.button("Back to the list").click()
+        await user.page.locator(".waiting-card").wait_for()
+        assert await user.page.evaluate(fits)
+
+
+async def test_the_service_worker_is_registered_under_the_policy(browser: Browser, server: HttpServer) -> None:
+    async with open_page(browser, server, permissions=["notifications"], **DESKTOP) as user:
+        scope = await user.page.evaluate(
+            """async () => {
+                const policy = trustedTypes.createPolicy('parley-worker', { createScriptURL: () => './sw.js' })
+                await navigator.serviceWorker.register(policy.createScriptURL(''))
+                return (await navigator.serviceWorker.ready).scope
+            }"""
+        )
+        assert scope == server.service.page_url
+        refused = await user.page.evaluate(
+            "(() => { try { trustedTypes.createPolicy('other', {}); return false } catch { return true } })()"
+        )
+        assert refused
+        user.problems.clear()
+        await user.page.evaluate("window.violations = []")
+
+
+async def test_a_hidden_page_shows_a_notification(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    client = await server.client(capabilities={"elicitation": {}})
+    conversation = await client.create()
+    async with open_page(browser, server, permissions=["notifications"], **DESKTOP) as user:
+        await user.page.evaluate(
+            """() => {
+                window.shown = []
+                window.Notification = class {
+                    constructor(title, options) { window.shown.push([title, options.body]) }
+                }
+                window.Notification.permission = 'granted'
+                Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' })
+            }"""
+        )
+        model.says("answer")
+        await client.say(conversation, "a task")
+        await expect(user.page).to_have_title("(1) Parley")
+        assert await user.page.evaluate("window.shown") == [["a task", "Finished"]]
