@@ -64,7 +64,7 @@ def _browser(executable: str, server: Resident) -> Iterator[tuple[Any, Any]]:
         view.goto(server.page)
         view.locator(".connection[data-state=live]").wait_for()
         tools = view.context.new_cdp_session(view)
-        tools.send("Performance.enable")
+        tools.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU time, not wall time
         yield view, tools
         browser.close()
 
@@ -154,6 +154,7 @@ def _opening(base_url: str, executable: str, repetitions: int) -> list[Row]:
             while peer.read()[1] == 0:
                 pass
         with _browser(executable, server) as (view, _):
+            painted = view.evaluate("performance.getEntriesByType('paint').at(-1)?.startTime ?? 0")
             for _ in range(repetitions):
                 view.evaluate("location.hash = ''")
                 view.locator(".screen").wait_for(state="detached")
@@ -165,8 +166,6 @@ def _opening(base_url: str, executable: str, repetitions: int) -> list[Row]:
             ):
                 view.wait_for_timeout(5)
             everything = view.evaluate("performance.now()") - began
-        with _browser(executable, server) as (view, _):
-            entry = view.evaluate("performance.getEntriesByType('paint').at(-1)?.startTime ?? 0")
     return [
         Row(
             what=f"page, open a conversation of {TURNS:,} turns",
@@ -185,9 +184,9 @@ def _opening(base_url: str, executable: str, repetitions: int) -> list[Row]:
         Row(
             what="page, first view",
             unit="ms",
-            values={name: entry},
+            values={name: painted},
             budget="under 300 ms",
-            kept=entry < 300,
+            kept=painted < 300,
             notes=("first contentful paint in a new browser without a cache",),
         ),
     ]

@@ -126,14 +126,17 @@ async def test_a_link_to_a_position_shows_it(browser: Browser, server: HttpServe
 async def test_the_page_fits_into_320_pixels_and_shows_right_to_left_text(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:
-    model.says("שלום עולם, hello.\n\nHello שלום.", Call("shell", {"command": ["echo", "x" * 400]}))
+    model.says("שלום עולם, hello.\n\nHello שלום.", Call("shell", {"command": ["touch", "x" * 200]}))
     model.says("done")
     async with open_page(browser, server, viewport={"width": 320, "height": 640}, reduced_motion="reduce") as user:
         await user.start_conversation()
         await user.send("مرحبا")
         await user.sees_state("Waiting for you")
         fits = "document.documentElement.scrollWidth <= innerWidth"
-        assert await user.page.evaluate(fits)
+        assert await user.page.evaluate(fits), await user.page.evaluate(
+            "[...document.querySelectorAll('*')].filter(n => n.getBoundingClientRect().right > innerWidth + 1)"
+            ".map(n => n.className)"
+        )
         directions = await user.transcript.locator(".agent p").evaluate_all(
             "nodes => nodes.map(node => getComputedStyle(node).direction)"
         )

@@ -53,7 +53,8 @@ export class Transcript {
     /** The turns of the branch that is shown. @type {Turn[]} */
     this.path = []
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true })
-    this.resizing = new ResizeObserver(() => this.following && this.pinToEnd())
+    // The observer runs after the layout of a frame, so that reading the height causes no further layout.
+    this.resizing = new ResizeObserver(() => this.resized())
     this.resizing.observe(this.scroller)
     this.resizing.observe(this.turns)
     conversation.view = this
@@ -165,7 +166,6 @@ export class Transcript {
     for (const turn of this.dirtyTurns) this.drawFoot(turn)
     this.dirtyTurns.clear()
     if (this.branchesChanged) this.drawBranches()
-    if (this.following) this.pinToEnd()
   }
 
   /** @private @param {Turn} turn @returns {TurnView} */
@@ -289,6 +289,13 @@ export class Transcript {
       this.loading = false
       this.older.hidden = true
     }
+  }
+
+  /** @private */
+  resized() {
+    if (this.following) this.pinToEnd()
+    const { scrollHeight, clientHeight } = this.scroller
+    if (clientHeight > 0 && scrollHeight <= clientHeight) void this.loadOlder() // there is nothing to scroll
   }
 
   /** @private */
