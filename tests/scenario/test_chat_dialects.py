@@ -52,6 +52,8 @@ SENT_BACK: Final[dict[DialectName, dict[str, Any]]] = {
         ]
     },
     "llama.cpp": {"reasoning_content": THOUGHT},
+    "groq": {"reasoning": THOUGHT},
+    "lmstudio": {"reasoning_content": THOUGHT},
 }
 
 

@@ -71,6 +71,13 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
         ("model", "gpt-5, by openai (responses at https://api.openai.com/v1)"),
         ("key", "is set"),
         ("policy", "approval_policy on-request, sandbox_mode read-only"),
+        ("ready", "ollama, vllm, llamacpp, lmstudio"),
+        (
+            "not ready",
+            "anthropic (ANTHROPIC_API_KEY), gemini (GEMINI_API_KEY), openrouter (OPENROUTER_API_KEY), "
+            "deepseek (DEEPSEEK_API_KEY), kimi (MOONSHOT_API_KEY), mistral (MISTRAL_API_KEY), groq (GROQ_API_KEY), "
+            "azure (AZURE_OPENAI_API_KEY)",
+        ),
         ("limits", found.text("limits")[0]),
         ("hidden", f"{tmp_path}/.ssh"),
         (

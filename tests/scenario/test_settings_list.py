@@ -44,6 +44,8 @@ env = { KEY = "hunter2" }
 [serve]
 """
 POLICIES = ["untrusted", "on-request", "on-failure", "never"]
+LOCAL = ["ollama", "vllm", "llamacpp", "lmstudio"]
+"""The ready providers that need no key."""
 MODES = ["read-only", "workspace-write", "danger-full-access"]
 
 
@@ -71,7 +73,7 @@ async def test_an_admin_sees_all_choices_and_no_secret(server: HttpServer, tmp_p
         "model": MODEL,
         "models": [MODEL, "small-model"],
         "model_provider": provider,
-        "model_providers": [provider, "elsewhere", "responses"],
+        "model_providers": [provider, "elsewhere", "responses", "anthropic", *LOCAL],
         "profile": None,
         "profiles": [
             {

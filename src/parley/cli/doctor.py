@@ -120,6 +120,7 @@ async def _check(overrides: Sequence[str]) -> int:
     is_usable = await _look_at_database(overrides) and is_usable
     if settings is not None:
         is_usable = _look_at_model(settings) and is_usable
+        _look_at_providers(settings_loader(overrides))
         _look_at_programs(settings)
     print()
     is_confined = await _look_at_sandbox(settings)
@@ -277,6 +278,14 @@ def _nearest(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
+
+
+def _look_at_providers(loader: Loader) -> None:
+    """List the ready providers: those that can be used, and the variables that the others need."""
+    missing = loader.ready_providers()
+    _line("ready", ", ".join(name for name, variable in missing.items() if variable is None))
+    if lacking := [f"{name} ({variable})" for name, variable in missing.items() if variable is not None]:
+        _line("not ready", ", ".join(lacking))
 
 
 def _look_at_model(settings: Settings) -> bool:

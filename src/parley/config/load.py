@@ -22,6 +22,7 @@ from parley.common.os_errors import os_detail
 from parley.common.spelling import shortened
 from parley.config.checks import DATABASE_ADDRESS, Wrong, described, is_address, is_database_address
 from parley.config.errors import ProfileNotFound, ProviderNotFound
+from parley.config.providers import AZURE_ENDPOINT, READY_PROVIDERS, provider_table, split_model
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS
 from parley.config.sources import (
     Source,
@@ -85,6 +86,8 @@ STORE_VARIABLE: Final = "PARLEY_STORE_URL"
 NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
 """The environment variable with the token that all nodes share."""
 _SHORTEST_NODE_TOKEN: Final = 32
+
+OPENAI_URL: Final = "https://api.openai.com/v1"
 
 _REPOSITORY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 """The valid names of repositories. They are also names of directories."""
@@ -269,6 +272,18 @@ class Loader:
         """
         return tuple(self._tables("model_providers"))
 
+    def ready_providers(self) -> dict[str, str | None]:
+        """Return the names of the ready providers, each with the environment variable that it lacks, or None."""
+        tables = self._tables("model_providers")
+        missing: dict[str, str | None] = {}
+        endpoint = self._environ.get(AZURE_ENDPOINT, "").strip()
+        for name in READY_PROVIDERS:
+            table = provider_table(name, tables, azure_endpoint=endpoint) or {}
+            variable = table.get("env_key")
+            has_key = variable is None or bool(self._environ.get(variable, "").strip())
+            missing[name] = (None if "base_url" in table else AZURE_ENDPOINT) if has_key else variable
+        return missing
+
     def _tables(self, name: str) -> dict[str, dict[str, Any]]:
         self._load_if_changed()
         tables: dict[str, dict[str, Any]] = merge(
@@ -417,13 +432,22 @@ class Loader:
         if "experimental_resume" in values:
             detail = "not supported; import the session with `parley import FILE`"
             raise setting_error(sources, ("experimental_resume",), detail)
-        provider = values["model_provider"], named_by("model_provider")
+        provider = self._provider(
+            values["model_provider"], named_by("model_provider"), values["model_providers"], home, sources
+        )
+        model = values["model"]
+        if provider.is_openai and provider.base_url == OPENAI_URL:  # its names contain no slash
+            split = split_model(model, values["model_providers"])
+            if split is not None:
+                chosen, model = split
+                provider = self._provider(chosen, named_by("model"), values["model_providers"], home, sources)
         settings = Settings(
             **{name: values[name] for name in _UNCHANGED if name in values},
             environ=self._environ,
             home=home,
             cwd=cwd,
-            provider=self._provider(*provider, values["model_providers"], home, sources),
+            provider=provider,
+            model_name=model,
             workspace_write=WorkspaceWrite(**values["sandbox_workspace_write"]),
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=_approvals(values["approvals"]),
@@ -537,7 +561,7 @@ class Loader:
                 id=name,
                 name="OpenAI",
                 wire_api="responses",
-                base_url=_address_in("OPENAI_BASE_URL", self._environ) or "https://api.openai.com/v1",
+                base_url=_address_in("OPENAI_BASE_URL", self._environ) or OPENAI_URL,
                 env_http_headers={"OpenAI-Organization": "OPENAI_ORGANIZATION", "OpenAI-Project": "OPENAI_PROJECT"},
                 is_openai=True,
             )
@@ -547,15 +571,18 @@ class Loader:
             provider = Provider(
                 id=name, name="Scripted", wire_api="scripted", script=tables.get(name, {}).get("script")
             )
-        elif name in tables:
-            provider = Provider(**{"id": name, "name": name} | tables[name])
         else:
-            raise ProviderNotFound(name, source=named_by)
+            table = provider_table(name, tables, azure_endpoint=_address_in(AZURE_ENDPOINT, self._environ))
+            if table is None:
+                raise ProviderNotFound(name, source=named_by)
+            provider = Provider(**{"id": name, "name": name} | table)
 
         if provider.wire_api == "scripted":
             return replace(provider, script=os.path.join(home, provider.script)) if provider.script else provider
         if not provider.base_url:
             detail = f"missing, and a provider with wire_api `{provider.wire_api}` needs it"
+            if name == "azure":
+                detail += f"; set it, or the environment variable {AZURE_ENDPOINT}"
             raise setting_error(sources, ("model_providers", name, "base_url"), detail)
         return provider
 
@@ -566,6 +593,7 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
     Keys of unused providers are included, because the next conversation may use them.
     """
     named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", STORE_VARIABLE, NODE_VARIABLE}
+    named |= {ready["env_key"] for ready in READY_PROVIDERS.values() if "env_key" in ready}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}
     for server in values["mcp_servers"].values():

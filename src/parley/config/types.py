@@ -557,6 +557,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     repository: str | None = None
     """The name of the repository of which the working directory is a worktree; None if it is not a worktree."""
     provider: Provider
+    model_name: str = ""
+    """The name of the model at its provider: `model` without the name of a provider and a slash."""
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     base_instructions: str | None

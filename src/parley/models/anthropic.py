@@ -57,7 +57,7 @@ class AnthropicModel:
 
     def __init__(self, settings: Settings, *, http: Http, clock: Clock) -> None:
         self._settings = settings
-        self._origin = f"{origin_of(settings.provider)} {settings.model}"
+        self._origin = f"{origin_of(settings.provider)} {settings.model_name}"
         path = urlsplit(settings.provider.base_url or "").path.rstrip("/")
         self._endpoint = Endpoint(
             settings,
@@ -99,7 +99,7 @@ def encode_anthropic(request: ModelRequest, settings: Settings, *, to: str) -> b
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     """
     body: dict[str, Any] = {
-        "model": settings.model,
+        "model": settings.model_name,
         "max_tokens": settings.model_max_output_tokens or DEFAULT_MAX_OUTPUT_TOKENS,
         "messages": _messages(request, to=to),
         "stream": True,

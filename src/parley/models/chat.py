@@ -33,9 +33,9 @@ class ChatModel:
     """A model that is accessed through `/chat/completions`."""
 
     def __init__(self, settings: Settings, *, http: Http, clock: Clock) -> None:
-        self._model = settings.model
+        self._model = settings.model_name
         self._provider = settings.provider
-        self._origin = f"{origin_of(settings.provider)} {settings.model}"
+        self._origin = f"{origin_of(settings.provider)} {settings.model_name}"
         self._endpoint = Endpoint(settings, "/chat/completions", headers={}, http=http, clock=clock)
         self._filled = NOTHING_FILLED
         self.max_retries = settings.provider.stream_max_retries

@@ -73,14 +73,14 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
     keeps_nothing = settings.disable_response_storage
     return encode_body(
         {
-            "model": settings.model,
+            "model": settings.model_name,
             "instructions": request.instructions,
             "input": [
                 *_developer(request.developer_instructions),
                 *map(_context, request.context),
                 *_items(request.history, to=origin_of(settings.provider)),
             ],
-            "tools": [_tool(tool, settings.model) for tool in request.tools],
+            "tools": [_tool(tool, settings.model_name) for tool in request.tools],
             "tool_choice": "auto",
             "parallel_tool_calls": False,
             "reasoning": reasoning,
@@ -94,7 +94,8 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
 
 
 def _reasoning(settings: Settings) -> dict[str, str] | None:
-    supported = settings.model_supports_reasoning_summaries or family(settings.model).startswith(REASONING_MODELS)
+    is_known = family(settings.model_name).startswith(REASONING_MODELS)
+    supported = settings.model_supports_reasoning_summaries or is_known
     if not supported or settings.model_reasoning_effort == "none":
         return None
     reasoning: dict[str, str] = {"effort": settings.model_reasoning_effort or DEFAULT_EFFORT}

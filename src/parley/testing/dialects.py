@@ -16,7 +16,17 @@ from parley.wire.jsonrpc import encode
 __all__ = ["DIALECTS", "Dialect", "DialectName", "details_of", "refused", "signature_of"]
 
 DialectName: TypeAlias = Literal[
-    "openai", "deepseek", "kimi", "gemini", "openrouter", "ollama", "vllm", "mistral", "llama.cpp"
+    "openai",
+    "deepseek",
+    "kimi",
+    "gemini",
+    "openrouter",
+    "ollama",
+    "vllm",
+    "mistral",
+    "llama.cpp",
+    "groq",
+    "lmstudio",
 ]
 
 
@@ -65,6 +75,8 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
     "llama.cpp": Dialect(
         reasoning="reasoning_content", in_pieces=True, extra={"timings": {"prompt_n": 1, "predicted_n": 1}}
     ),
+    "groq": Dialect(extra={"x_groq": {"id": "req_1"}}),
+    "lmstudio": Dialect(reasoning="reasoning_content", in_pieces=True),
 }
 assert tuple(DIALECTS) == get_args(DialectName)
 

@@ -55,6 +55,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         home=str(home.path),
         cwd=SERVER_DIR,
         model="gpt-5",
+        model_name="gpt-5",
         provider=OPENAI,
         approval_policy="on-request",
         sandbox_mode="read-only",
@@ -79,11 +80,26 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         internal_originator="codex_cli_rs",
         mcp_servers=(),
         shell_environment=ShellEnvironment(),
-        key_variables=frozenset({"OPENAI_API_KEY", "PARLEY_NODE_TOKEN", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL"}),
+        key_variables=READY_KEYS | {"PARLEY_NODE_TOKEN", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL"},
         model_context_window=None,
         include_plan_tool=False,
     )
 
+
+READY_KEYS = frozenset(
+    {
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "GEMINI_API_KEY",
+        "OPENROUTER_API_KEY",
+        "DEEPSEEK_API_KEY",
+        "MOONSHOT_API_KEY",
+        "MISTRAL_API_KEY",
+        "GROQ_API_KEY",
+        "AZURE_OPENAI_API_KEY",
+    }
+)
+"""The keys of OpenAI and of the ready providers."""
 
 EVERYTHING = """
 model = "m"
@@ -170,6 +186,7 @@ def test_a_file_may_set_everything(home: Home) -> None:
         home=str(home.path),
         cwd=SERVER_DIR,
         model="m",
+        model_name="m",
         model_provider="p",
         provider=Provider(
             id="p",
@@ -227,9 +244,9 @@ def test_a_file_may_set_everything(home: Home) -> None:
             set={"CI": "1"},
             include_only=("PATH",),
         ),
-        key_variables=frozenset(
+        key_variables=READY_KEYS
+        | frozenset(
             {
-                "OPENAI_API_KEY",
                 "PARLEY_NODE_TOKEN",
                 "PARLEY_SERVE_TOKEN",
                 "PARLEY_STORE_URL",

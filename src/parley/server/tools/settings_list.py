@@ -56,7 +56,7 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
         model=default.model,
         models=_models(default, profiles) if may_choose else (),
         model_provider=default.provider.id,
-        model_providers=tuple(dict.fromkeys((default.provider.id, *loader.providers()))) if is_admin else (),
+        model_providers=_providers(default, loader) if is_admin else (),
         profile=chosen.values.get("profile") if is_admin and current is None else None,
         profiles=tuple(_profile(*one) for one in profiles.items()) if is_admin else (),
         cwd=default.cwd if is_admin or current else _default_directory(default.cwd, roots),
@@ -67,6 +67,12 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
         sandbox_modes=cast(tuple[SandboxMode, ...], modes) if may_choose else (),
         repositories=_repositories(loader) if may_choose and current is None else (),
     )
+
+
+def _providers(default: Settings, loader: Loader) -> tuple[str, ...]:
+    """Return the default provider, the providers in the settings, and the ready providers that lack no key."""
+    usable = (name for name, missing in loader.ready_providers().items() if missing is None)
+    return tuple(dict.fromkeys((default.provider.id, *loader.providers(), *usable)))
 
 
 def _repositories(loader: Loader) -> tuple[str, ...]:

@@ -1,0 +1,80 @@
+"""The ready providers: their settings, and models that name their provider."""
+
+from __future__ import annotations
+
+import pytest
+
+from parley.config.errors import ProviderNotFound
+from parley.config.providers import READY_PROVIDERS, provider_table, split_model
+from parley.config.types import SettingsOverrides
+from parley.errors import BadSetting
+from unit.config.home import Home
+
+
+@pytest.mark.promises("settings.ready-providers")
+@pytest.mark.parametrize("name", READY_PROVIDERS)
+def test_a_model_that_names_a_ready_provider_needs_no_other_settings(home: Home, name: str) -> None:
+    environ = {"AZURE_OPENAI_ENDPOINT": "https://me.openai.azure.com/"}
+    settings = home.resolve(SettingsOverrides(model=f"{name}/some/model"), environ=environ)
+
+    assert (settings.provider.id, settings.model, settings.model_name) == (name, f"{name}/some/model", "some/model")
+    ready = READY_PROVIDERS[name]
+    assert settings.provider.base_url == ready.get("base_url", "https://me.openai.azure.com/openai/v1")
+    assert settings.provider.env_key == ready.get("env_key")
+    assert settings.provider.env_key is None or settings.provider.env_key in settings.key_variables
+
+
+@pytest.mark.promises("settings.ready-providers")
+def test_a_model_keeps_its_name_if_a_provider_is_chosen(home: Home) -> None:
+    home.write('model_provider = "openrouter"\nmodel = "anthropic/claude"')
+    settings = home.resolve()
+    assert (settings.provider.id, settings.model_name) == ("openrouter", "anthropic/claude")
+
+
+def test_the_name_of_openai_is_left_out(home: Home) -> None:
+    chosen = home.resolve(SettingsOverrides(model="openai/gpt-5"))
+    assert (chosen.provider.id, chosen.model_name) == ("openai", "gpt-5")
+    elsewhere = {"OPENAI_BASE_URL": "https://gateway.example/v1"}
+    kept = home.resolve(SettingsOverrides(model="openai/gpt-5"), environ=elsewhere)
+    assert kept.model_name == "openai/gpt-5"  # a gateway can have models with such names
+
+
+def test_a_model_can_name_a_provider_of_the_settings(home: Home) -> None:
+    home.write('[model_providers.mine]\nbase_url = "http://localhost:1/v1"')
+    assert home.resolve(SettingsOverrides(model="mine/qwen")).provider.id == "mine"
+    with pytest.raises(ProviderNotFound):
+        home.resolve(SettingsOverrides(config={"model_provider": "unknown"}))
+
+
+def test_settings_override_the_table_of_a_ready_provider(home: Home) -> None:
+    home.write('model = "deepseek/x"\n[model_providers.deepseek]\nstream_max_retries = 1')
+    provider = home.resolve().provider
+    assert (provider.stream_max_retries, provider.env_key) == (1, "DEEPSEEK_API_KEY")
+
+
+@pytest.mark.promises("model.keys")
+def test_a_ready_key_does_not_go_to_another_address(home: Home) -> None:
+    home.write('model = "deepseek/x"\n[model_providers.deepseek]\nbase_url = "http://localhost:1/v1"')
+    provider = home.resolve().provider
+    assert (provider.base_url, provider.env_key, provider.stream_usage) == ("http://localhost:1/v1", None, True)
+
+
+def test_azure_without_an_address_names_the_variable(home: Home) -> None:
+    with pytest.raises(BadSetting, match="AZURE_OPENAI_ENDPOINT"):
+        home.resolve(SettingsOverrides(model="azure/gpt-5"))
+    home.write('[model_providers.azure]\nbase_url = "https://me.example/v1"')
+    provider = home.resolve(SettingsOverrides(model="azure/gpt-5")).provider
+    assert (provider.base_url, provider.env_key) == ("https://me.example/v1", "AZURE_OPENAI_API_KEY")
+
+
+def test_ready_providers_and_the_variables_that_they_lack(home: Home) -> None:
+    found = home.loader(environ={"GEMINI_API_KEY": "k", "GROQ_API_KEY": " "}).ready_providers()
+    assert (found["gemini"], found["groq"], found["ollama"]) == (None, "GROQ_API_KEY", None)
+    found = home.loader(environ={"AZURE_OPENAI_API_KEY": "k"}).ready_providers()
+    assert found["azure"] == "AZURE_OPENAI_ENDPOINT"
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "Qwen/qwen3", "anthropic", "anthropic/", "/claude"])
+def test_other_names_are_names_of_models(model: str) -> None:
+    assert split_model(model, {}) is None
+    assert provider_table("unknown", {}, azure_endpoint=None) is None
