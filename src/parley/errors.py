@@ -81,17 +81,19 @@ TOOL_SERVER_FAILED: Final = "tool_server_failed"
 """The error code in an event which reports that a tool server could not be started."""
 
 BRANCH_DIVERGED: Final = "branch_diverged"
-"""The error code if the branch in the repository has commits that contradict those of the conversation."""
+"""The error code for a branch in the repository that has diverged from the branch of the conversation."""
 COMMIT_FAILED: Final = "commit_failed"
-"""The error code if the files of a worktree could not be committed."""
+"""The error code for files of a worktree that could not be committed."""
 COMMIT_MISSING: Final = "commit_missing"
-"""The error code if the newest commit of a conversation was never pushed, and this computer does not have it."""
+"""The error code for a conversation whose newest commit was never pushed and is not on this computer."""
 FETCH_FAILED: Final = "fetch_failed"
-"""The error code if the repository could not be read, and the turn begins at the commit on the disk."""
+"""The error code for a repository that could not be read, so that the turn begins at the commit on the disk."""
 PUSH_FAILED: Final = "push_failed"
-"""The error code if the commits of a conversation could not be pushed."""
+"""The error code for commits of a conversation that could not be pushed."""
 WORK_SET_ASIDE: Final = "work_set_aside"
-"""The error code if a worktree contained work that is not part of the conversation any more."""
+"""The error code for a worktree with work that no longer belongs to the conversation, and was stored under another
+name.
+"""
 
 
 class ParleyError(Exception):
@@ -160,7 +162,7 @@ class UnsupportedContent(InvalidRequest):
 
 
 class ApprovalIsSettled(InvalidRequest):
-    """Raised when the approval was already decided."""
+    """Raised when a client answers an approval that has already been settled."""
 
     code = "approval_settled"
 
@@ -272,7 +274,7 @@ class BadHome(StoreError):
 
 
 class NodeIdTaken(BadHome):
-    """Another running process has the same node id."""
+    """Raised when another running process has the same node id."""
 
     code = "node_id_taken"
 
@@ -314,7 +316,9 @@ class OwnedElsewhere(StoreError):
 
 
 class NotOwned(StoreError):
-    """Raised when the process that received a request is not running the conversation's turn, or has exited."""
+    """Raised when the process that received a request is not running the turn of the conversation, or when it has
+    exited.
+    """
 
     code = "not_owned"
 
@@ -328,7 +332,7 @@ class OwnerUnresponsive(StoreError):
     code = "owner_unresponsive"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner as `OwnedElsewhere.process` does."""
+        """Create the error. `process` describes the owner, like `OwnedElsewhere.process`."""
         silent = f"{process} runs a turn of the conversation and does not answer; was it stopped?"
         super().__init__(f"{silent} The call may still take effect")
         self.process = process
@@ -343,7 +347,7 @@ class OwnerNotLinked(OwnerUnresponsive):
     code = "owner_not_linked"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner as `OwnedElsewhere.process` does."""
+        """Create the error. `process` describes the owner, like `OwnedElsewhere.process`."""
         StoreError.__init__(
             self,
             f"{process} runs a turn of the conversation and uses another home, and this server cannot reach it; "
@@ -434,7 +438,7 @@ class ReplyTooLarge(ModelError):
 
 
 class NoLink(ParleyError):
-    """No connection to another server could be opened."""
+    """Raised when no connection to another server can be opened."""
 
     def __init__(self, detail: str, *, status: int | None = None) -> None:
         """Create the error. `status` is the HTTP status of the answer; None if there was no answer."""

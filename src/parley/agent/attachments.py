@@ -1,8 +1,8 @@
 """Images and files in requests to the model.
 
-This module reads the local images that a message names. If a request would be too large, the module replaces the
-oldest images and files in the history with text. A client acts as the user, so the client may name any file that is
-not hidden. However, a symbolic link in the project must not lead out of the project.
+This module reads the local images that a message names. If a request would be too large, it replaces the oldest
+images and files in the history with text. A client acts as the user, so it may name any file that is not hidden,
+but a symbolic link in the project must not lead out of the project.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def names_files(content: tuple[InputItem, ...]) -> bool:
 
 
 def check_content(content: tuple[InputItem, ...]) -> None:
-    """Raise UnsupportedContent if the images and files of a message together are too large."""
+    """Check that the images and files of a message together are not too large. Raises UnsupportedContent."""
     if not is_text(content):
         for place, taken in enumerate(accumulate(map(_weight, content))):
             _refuse_excess(place, taken)
@@ -98,7 +98,7 @@ def _refuse_excess(place: int, taken: int) -> None:
 
 def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
     """Return the history with its oldest images and files replaced with text, so that the remaining ones have at
-    most `room` base64 characters in all.
+    most `room` base64 characters in total.
 
     A history whose images and files all fit is returned unchanged. Once an attachment is replaced, it stays
     replaced as the history grows.

@@ -33,28 +33,28 @@ from parley.wire.text import replace_surrogates
 __all__ = ["TokenMeter", "compact_if_needed"]
 
 NEARLY_FULL: Final = 0.85
-"""The share of the context window that a request may fill. The rest is reserved for the response and for errors in
-the estimate.
+"""The share of the context window that a request may fill. The rest remains for the response and for errors in the
+estimate.
 """
 LEAST_ROOM: Final = 0.1
-"""The share of the context window that the history may always use, even if instructions, tools and new input leave
+"""The minimum share of the context window that the history may use, even if instructions, tools and new input leave
 less.
 """
 KEPT_RECENT: Final = 0.3
-"""The maximum share of the history's room that the newest items may take without being summarized."""
+"""The maximum share of the history's room for the newest items that are not summarized."""
 KEPT_LAST: Final = 0.7
-"""The maximum share of the history's room that the last response and its outputs may take without being summarized,
-even if they exceed `KEPT_RECENT`.
+"""The maximum share of the history's room for the last response and its outputs, which are not summarized even if
+they exceed `KEPT_RECENT`.
 """
 MAX_SUMMARY: Final = 0.2
-"""The maximum size of a summary, as a share of the tokens that are available for the history."""
+"""The maximum size of a summary, as a share of the history's room."""
 PART_CHARACTERS: Final = (4_000, 1_000, 250)
 """Length limits, in characters, for each output and for the arguments of each call in the text to summarize. The
 limits are tried in order until the text fits.
 """
 OVERFLOW_FACTOR: Final = 0.9
-"""The factor by which the size of a request is multiplied after the provider refuses the request as too long. From
-then on, the product is used as the context window.
+"""The factor that reduces the assumed context window after the provider has refused a request as too long. The new
+window is the size of that request, multiplied by the factor.
 """
 LEAST_RATIO: Final = 0.25
 """The lowest plausible ratio of the provider's count to the estimate. A lower ratio is ignored, because it means
@@ -87,21 +87,21 @@ class TokenMeter:
         self._overflow: int | None = None
 
     def window(self, settings: Settings) -> int | None:
-        """Return the context window in tokens; None if the window is unknown. The window is reduced if the provider
+        """Return the context window in tokens; None if it is unknown. It is smaller than configured if the provider
         has refused a shorter request as too long.
         """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)
 
     def overflowed(self, request: ModelRequest) -> None:
-        """Record that the provider refused this request as too long."""
+        """Record that the provider refused the request as too long, which limits `window` from now on."""
         self._overflow = int(self.tokens(request) * OVERFLOW_FACTOR)
 
     def tokens(self, request: ModelRequest) -> int:
         return int(estimate(request) * self._ratio)
 
     def reported(self, request: ModelRequest, usage: TokenCount) -> None:
-        """Record the provider's token count for this request."""
+        """Record the provider's token count for the request, which corrects later estimates."""
         ratio = usage.input_tokens / max(estimate(request), 1)
         if ratio >= LEAST_RATIO:
             self._ratio = min(ratio, LARGEST_RATIO)
@@ -138,7 +138,7 @@ async def compact_if_needed(
     except UnexpectedStatus as refused:
         if refused.status not in CONTENT_REFUSALS:
             raise
-        # The provider would refuse this request again. A poor summary is better than a stuck conversation.
+        # the provider would refuse this request again, and a poor summary is better than a stuck conversation
         summary = ""
     await transcript.append(
         HistoryCompacted(
@@ -151,8 +151,8 @@ async def compact_if_needed(
 
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: TokenMeter) -> int:
-    """Return how many of the oldest items to summarize. This is the smallest number for which the other items take
-    at most `KEPT_RECENT` of the room.
+    """Return the number of oldest items to summarize: the smallest number for which the other items take at most
+    `KEPT_RECENT` of the room.
 
     The last response and its outputs are kept even if they alone take more than `KEPT_RECENT` of the room. They are
     summarized only if they take more than `KEPT_LAST` of the room.
@@ -233,7 +233,9 @@ def _written_out(items: Sequence[HistoryItem], longest: int) -> Iterator[str]:
 
 
 def _user_requests(items: Sequence[HistoryItem]) -> str:
-    """Return the previous summary and the user's latest messages. They are used if the model's summary is empty."""
+    """Return the previous summary and the user's latest messages as text, for the case that the model's summary is
+    empty.
+    """
     texts = [text for item in items if isinstance(item, UserItem) and (text := text_of(item.content))]
     earlier = [text.removeprefix(SUMMARY_PREFIX) for text in texts if text.startswith(SUMMARY_PREFIX)]
     said = [f"- The user said: {_cut(text, 500)}" for text in texts if not text.startswith(SUMMARY_PREFIX)]
@@ -249,7 +251,7 @@ def _fitted(text: str, allowed: float, meter: TokenMeter) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return the text. If the text is longer than `longest` characters, remove its middle."""
+    """Return the text, without its middle if it is longer than `longest` characters."""
     if len(text) <= longest:
         return text
     half = longest // 2

@@ -8,7 +8,7 @@ __all__ = ["ModelRefused", "ReplyCutOff"]
 
 
 class ReplyCutOff(ModelError):
-    """Raised when the provider truncates several consecutive replies in the middle of a call."""
+    """Raised when the provider has cut off several replies in a row in the middle of a call."""
 
     code = "reply_cut_off"
     worth_repeating = False

@@ -25,8 +25,8 @@ __all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToContinue(Protocol):
-    """A function that asks the user whether a turn may exceed a limit, and is cancelled if the user stops the turn.
-    It returns whether the user agrees.
+    """A function that asks the user whether a turn may exceed a limit, and returns whether the user agrees. It is
+    cancelled if the user stops the turn.
     """
 
     async def __call__(self, reached: LimitReached) -> bool: ...
@@ -39,8 +39,9 @@ class LimitGate:
         self._limits, self._transcript, self._clock, self._ask = limits, transcript, clock, ask
 
     async def before_request(self) -> LimitReached | None:
-        """Check the limits on tokens and time before a request to the model. If a limit is reached and the user
-        refuses to exceed it, return that limit; otherwise return None.
+        """Check the limits on tokens and time before a request to the model.
+
+        Return the limit that is reached if the user does not allow the turn to exceed it; otherwise return None.
         """
         most = self._limits
         return (
@@ -51,8 +52,9 @@ class LimitGate:
 
     async def before_call(self) -> LimitReached | None:
         """Check the limits on time and calls before a tool call. The limits on tokens are not checked, because a
-        tool call uses no tokens. If a limit is reached and the user refuses to exceed it, return that limit;
-        otherwise return None.
+        tool call uses none.
+
+        Return the limit that is reached if the user does not allow the turn to exceed it; otherwise return None.
         """
         if (reached := await self._pass("turn_seconds", self._seconds, self._limits.turn_seconds)) is not None:
             return reached
@@ -101,6 +103,6 @@ async def counted_if_cut(
     try:
         yield
     except (ModelStreamBroken, ReplyTooLarge, asyncio.CancelledError):
-        with suppress(StoreError):  # the reason why the turn ends is more important
+        with suppress(StoreError):  # the reason why the turn ends is more important than this failure
             await transcript.append(*estimated_cost(request, said(), limits))
         raise

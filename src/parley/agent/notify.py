@@ -50,7 +50,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         with _file_with(payload) as stdin:
             process = subprocess.Popen(
                 argv,
-                cwd="/",  # not the project: a program may load modules from its directory, and commands write there
+                # not the project, because programs may load modules from their directory, and commands write there
+                cwd="/",
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

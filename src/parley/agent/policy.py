@@ -1,7 +1,7 @@
 """Decides which actions need an approval (see "who decides" in docs/protocol.md).
 
-The decision is a pure function of the settings and the action. Other modules ask clients for approvals, remember
-approvals, confine commands and recognise safe commands.
+The decision is a pure function of the settings and the action. Other modules request approvals from clients, store
+them, confine commands and recognise safe commands.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ OUTSIDE: Final = RejectedByPolicy(why="writing outside of the project; rejected 
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """The decision that an action needs an approval."""
+    """The decision that an action needs a person's approval."""
 
     reason: str | None = None
     """The model's justification, or `RETRY`."""
     unrestored: tuple[str, ...] = ()
-    """The protected files that could not be restored, if the approval is needed because of them."""
+    """The protected files because of which the approval is needed: an earlier command changed them and they could
+    not be restored. Empty for other reasons.
+    """
     leaves_sandbox: bool
     """True if the approved action runs without the sandbox of the settings. False if the settings have no sandbox,
     or if the action stays in a sandbox.
     """
     within: Granted | None = None
-    """The sandbox policy of an approved action that stays in a sandbox; None for other actions. If this field is
+    """The verdict for an approved action that stays in a sandbox; None if it runs without one. If this field is
     set, an approval never applies to the whole session.
     """
 
 
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
-"""The decision for an action that failed in the sandbox: ask whether to retry the action without the sandbox."""
+"""The decision for an action that failed in the sandbox: ask whether to repeat it without the sandbox."""
 
 Decision = Granted | RejectedByPolicy | Ask
 
@@ -59,7 +61,7 @@ def decide(
     safe: bool = False,
     unrestored: Sequence[str] = (),
 ) -> Decision:
-    """Decide whether an action runs, is refused, or needs an approval.
+    """Decide whether an action is allowed, is rejected, or needs an approval.
 
     `policy` is the sandbox policy that the settings require; None if they require no sandbox. `unconfined` is the
     reason why the system cannot confine the action; None if the system can. A `safe` command is confined by the
@@ -112,8 +114,8 @@ def _decide_patch(
 
 
 def _within(policy: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
-    """Return the decision for an action that needs no approval. The action runs in the sandbox that the settings
-    require, or is refused if that sandbox is not available.
+    """Return the decision for an action that needs no approval: it runs in the sandbox that the settings require,
+    or is rejected if the system cannot enforce that sandbox.
     """
     if not _has_sandbox(settings):
         return Granted()

@@ -39,15 +39,15 @@ def is_overflow(error: ModelError) -> bool:
 
 
 CONNECT_SECONDS: Final = 5.0
-"""The time, in seconds, during which a turn tries to connect to a provider. It is long enough for the provider's
-server to restart, and short enough for a user who waits after configuring a wrong URL.
+"""The maximum time in seconds for which a turn repeats failed attempts to connect to a provider. It is long enough
+for the provider's server to restart, and short enough for a user who waits after configuring a wrong URL.
 """
 
 
 async def with_retries(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
-    """Call `attempt` until it succeeds or no retries are left. Announce each retry with an event.
+    """Call `attempt` until it succeeds or no retries are left. Append an event before each retry.
 
     Failures to connect are counted separately, and are retried for at most `CONNECT_SECONDS` in all.
 
@@ -79,7 +79,7 @@ async def with_retries(
 
 
 def request_retry(retrying: Retrying) -> RequestRetry:
-    """Return the event that announces a retry of a request to the model."""
+    """Return the event that tells clients about a retry of a request to the model."""
     return RequestRetry(
         attempt=retrying.attempt,
         max_attempts=retrying.max_attempts,

@@ -64,9 +64,11 @@ class Roots:
         self._chosen = chosen
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
-        """The directories, keyed by name. A name keeps the directory that it was first resolved to."""
+        """The directories, by their names in the settings. A name stays bound to the directory to which it was
+        first resolved.
+        """
         self._missed: set[str] = set()
-        """Names of directories that did not exist when they were first resolved."""
+        """The names of directories that did not exist when they were first resolved."""
 
     @property
     def is_empty(self) -> bool:
@@ -74,18 +76,19 @@ class Roots:
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the existing writable directories of the settings. A directory that is named only in a call by the
-        model is never writable.
+        """Return the writable directories of the settings that exist. A directory that only a call by the model
+        names is never writable.
         """
         names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
             if (chosen := self._chosen.get(name, path)) != path:
-                self._found.setdefault(name, WritableRoot(path=chosen, device=0, inode=0))  # matches no directory
+                # this root matches no directory
+                self._found.setdefault(name, WritableRoot(path=chosen, device=0, inode=0))
             if name in self._found and self._found[name].path != path:
-                continue  # the directory was replaced, and the sandbox will refuse it
-            # A command may have put a link where nothing existed before.
+                continue  # the directory was replaced, and the sandbox reports this
+            # a command may have put a link where nothing existed before
             others = {"/"} if name in self._missed else self._granted | set(real.values())
             if (link := _link_in(others, name)) is not None:
                 log.warning("%s is not writable: a command may have created the link %s", name, link)

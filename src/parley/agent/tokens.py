@@ -1,6 +1,6 @@
 """Estimates the number of tokens in a request, and lists the known context windows of models. Providers report
-exact counts, but only after the request. The estimate needs no network and no vocabulary. The estimate tends to be
-too high, so that a history is compacted before the provider refuses a request.
+exact counts, but only after the request. The estimate needs no network and no vocabulary. It tends to be too high,
+so that a history is compacted before the provider refuses a request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
 
 
 def estimate(request: ModelRequest) -> int:
-    """Estimate the number of tokens in a request. The running time depends on the number of items and hardly on
+    """Estimate the number of tokens in a request. The running time depends on the number of items, but hardly on
     their length.
     """
     tokens = _of_text(request.instructions)
@@ -114,7 +114,7 @@ def _of_size(size: int) -> int:
 
 WINDOWS: Final = (
     ("gpt-5-chat", 128_000),
-    ("gpt-5", 272_000),  # of 400,000: the rest is reserved for the reply
+    ("gpt-5", 272_000),  # the window has 400,000 tokens, of which the rest is reserved for the reply
     ("gpt-4.1", 1_047_576),
     ("gpt-4o", 128_000),
     ("gpt-oss", 131_072),

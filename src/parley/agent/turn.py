@@ -86,9 +86,9 @@ async def run_turn(
     """Run the turn for the waiting input and for the messages that arrive during the turn. Return how the turn
     ended.
 
-    An unfinished turn continues with the calls that have no output yet. When the turn reaches a limit,
-    `ask_to_continue` is called. `before_end` is called before the turn ends. If messages arrive during this call,
-    and the turn has not failed, the turn continues.
+    If the turn was interrupted by a restart, it continues with the calls that have no output yet. When the turn
+    reaches a limit, `ask_to_continue` is called. `before_end` is called before the turn ends. If messages arrive
+    during this call, and the turn has not failed, the turn continues.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     last_message: str | None = None
@@ -127,12 +127,13 @@ async def run_turn(
             if request is not None and is_overflow(error) and overflows < OVERFLOWS:
                 overflows += 1
                 meter.overflowed(request)
-                await transcript.append(asked)  # so that compaction treats the input of the request as history
+                await transcript.append(asked)  # compaction must treat the input of this request as history
                 asked = ModelAsked(inputs=0)
                 with suppress(ModelError):  # without a summary, report the first failure
                     if await compact_if_needed(transcript, model, tools.specs(), settings, clock, meter):
                         continue
-            # Complete texts that were shown stay in the history; calls did not run and were not shown.
+            # complete texts that clients have seen stay in the history; calls did not run and clients have not seen
+            # them
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = (
@@ -151,7 +152,7 @@ async def run_turn(
         entries = asked, *response.ended, *response.notice(), *response.records(), *cost
         pauses = pauses + 1 if response.is_paused else 0
         is_last = not response.calls and (not response.is_paused or pauses > MAX_PAUSES)
-        if is_last and len(transcript.history.waiting) == asked.inputs:  # no new input
+        if is_last and len(transcript.history.waiting) == asked.inputs:  # there is no new input
             if before_end is None:
                 return await _end(transcript, "done", entries=entries, last_message=last_message)
             await transcript.append(*entries)
@@ -206,7 +207,7 @@ async def _end(
 
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:
-    """Return the log entries that record the token usage of a response."""
+    """Return the entries that record the token usage of a response: its count, or an estimate."""
     if response.usage is None:
         return estimated_cost(request, response.items, settings.limits)
     return (ResponseUsed(usage=response.usage) if response.calls else response.usage,)
@@ -215,8 +216,9 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, tools: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
-    """Run calls in order, then report the token usage of their response. Stop before a call that would exceed a
-    limit, and return that limit.
+    """Run calls in order, and then report the token usage of the response that made them.
+
+    Stop before a call that would exceed a limit, and return that limit. Return None if all calls were run.
     """
     for call in calls:
         if (reached := await gate.before_call()) is not None:
@@ -231,7 +233,7 @@ async def _run_calls(
 
 TOO_LARGE: Final = 413
 ATTACHMENT_WORDS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
-"""Words that identify a provider's refusal of an image or file."""
+"""Words in a provider's error that show that it has refused an image or file."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
 """The output that the model gets for a call that was received only in part."""
@@ -269,7 +271,7 @@ class _Response:
         """Calls that were received only in part. They are not run."""
 
     def clear(self) -> None:
-        """Discard the content of the response, because a retry starts a new response."""
+        """Discard the content of the response, because the request is repeated and gets a new response."""
         self.items.clear()
         self.ended.clear()
         self.cut_by = self.refused = None
@@ -277,7 +279,7 @@ class _Response:
         self.cut_calls.clear()
 
     def cut(self, reason: str) -> None:
-        """Record that the provider ended the response before the model had finished.
+        """Record that the provider ended the response for the reason `reason` before the model had finished.
 
         A call with incomplete arguments stays in the history with empty arguments, because providers refuse
         arguments that are not JSON. A call without a name is left out. Reasoning that is not followed by a message
@@ -297,7 +299,9 @@ class _Response:
         self.items = items
 
     def notice(self) -> list[BackgroundEvent]:
-        """Return the event that announces a truncated response; an empty list if the response is complete."""
+        """Return the event that tells clients that the response was cut off; an empty list if the response is
+        complete.
+        """
         if self.cut_by is None:
             return []
         calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
@@ -334,7 +338,8 @@ async def _listen(
     """Stream the model's response to the transcript, and collect its items in `response`."""
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
-    message = ItemKind.MESSAGE  # looked up once: in Python 3.11 each access to an enum member runs code
+    # these are looked up only once, because in Python 3.11 each access to an enum member runs code
+    message = ItemKind.MESSAGE
     counted = counted_if_cut(request, lambda: _text_so_far(response, transcript), transcript, settings.limits)
     async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
@@ -366,8 +371,8 @@ def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[LogPayload]:
-    """Add the content of a chunk that is not a delta to the response, and return the events that the chunk causes.
-    The events include raw reasoning only if `show_raw` is True.
+    """Add a chunk that is not a delta to the response, and return the events for it. Raw reasoning is among the
+    events only if `show_raw` is True.
     """
     match chunk:
         case MessageDone(item=item):
@@ -406,17 +411,15 @@ def _text_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """Return the text of the given kind that clients have seen and that has no final event yet. Return an empty
-    string if there is no such text.
+    """Return the text of the given kind that clients have seen and that no event has completed yet; an empty string
+    if there is none.
     """
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return final events for the texts that clients have seen without a final event. Treat these texts as
-    complete.
-    """
+    """Return events that complete the texts that clients have seen and that no event has completed yet."""
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))

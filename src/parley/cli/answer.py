@@ -83,8 +83,8 @@ def _show(approval: Approval, *, as_json: bool) -> None:
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
-    """If the turn is running in the child process `pid` of this command, wait until the turn ends. Without this
-    wait, the end of that process would interrupt the turn.
+    """If the turn is running in the child process `pid` of this command, wait until the turn ends, because the end
+    of that process would interrupt it.
     """
     conversation = client.conversation(conversation_id)
     status = await conversation.status()

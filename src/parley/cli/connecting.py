@@ -82,8 +82,9 @@ async def connected(
 
 
 class _ReplacedServer(ResidentSocket):
-    """The socket of a resident server that is replaced once if it was killed. The socket of a killed server still
-    exists, and refuses connections.
+    """The socket of a resident server. If the server was killed, it is replaced once.
+
+    The socket file of a killed server still exists, but connections to it fail.
     """
 
     def __init__(self, path: str, overrides: Sequence[str], command: str, home: str) -> None:
@@ -105,7 +106,9 @@ class _ReplacedServer(ResidentSocket):
 
 @contextmanager
 def _without_tool_names() -> Iterator[None]:
-    """Turn the failure of a tool into an error of the command. Users do not know the names of tools."""
+    """Turn the failure of a tool in this block into an error of the command, whose text does not name the tool,
+    because users do not know the tools.
+    """
     try:
         yield
     except ToolFailed as error:

@@ -103,7 +103,9 @@ WORK: Final = {
 PARLEY: Final = (sys.executable, "-P", "-m", "parley")
 
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Prefixes of the user's environment variables that would change the server's behaviour."""
+"""Prefixes of the user's environment variables that are removed, because they would change the server's
+behaviour.
+"""
 
 
 def configure(_: argparse.ArgumentParser) -> None:
@@ -157,7 +159,8 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
     started_at = time.perf_counter()
     server = await asyncio.create_subprocess_exec(
         *(*PARLEY, "serve", "--json", "--exit-when-idle", "--no-http"),
-        env={**env, "PARLEY_LOG": "error"},  # hides a warning if the demo is interrupted during a turn
+        # hides the warning that is logged if the demo is interrupted during a turn
+        env={**env, "PARLEY_LOG": "error"},
         cwd=cwd,
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,  # Ctrl-C goes only to the demo, which then stops the server
@@ -260,7 +263,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
         sandbox="workspace-write",
         config={
             "model_providers.scripted": {"script": "work.json"},
-            # The project is in a temporary directory, whose parent must not be writable for commands.
+            # the project is in a temporary directory, whose parent must not be writable for commands
             "sandbox_workspace_write": {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True},
         },
     )

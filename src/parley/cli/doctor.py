@@ -48,7 +48,7 @@ PROBE_BYTES: Final = 64 * 1024
 """The size of the file, in bytes, with which the command checks that the disk is not full."""
 
 COLUMN: Final = 12
-"""The column in which the text of a line begins."""
+"""The column in which the text of a line begins, after its name."""
 
 
 class _Switch(NamedTuple):
@@ -186,7 +186,7 @@ async def _look_at_database(overrides: Sequence[str]) -> bool:
     except ConfigError as error:
         if isinstance(error, BadSetting) and error.source == STORE_VARIABLE:
             _line("database", f"cannot be used: {error}")
-        return False  # an error of config.toml was reported with the other settings
+        return False  # an error of config.toml has been reported with the other settings
     if url is None:
         return True
     is_usable, sentences = await inspect_postgres(url)
@@ -229,7 +229,7 @@ def _look_at_workspace(loader: Loader) -> bool:
 
 
 def _fault(home: str) -> str | None:
-    """Return the reason why the home cannot store conversations, or None if the home can store them."""
+    """Return the reason why the home cannot store conversations; None if it can."""
     if not os.path.lexists(home):
         parent = _nearest(home)
         if not os.path.isdir(parent):
@@ -253,7 +253,7 @@ def _fault(home: str) -> str | None:
 
 def _why_not_writable(directory: str) -> str | None:
     """Return the reason why a small file cannot be written in a directory; None if it can be written. The file is
-    removed at once.
+    then removed.
     """
     import tempfile
 
@@ -274,7 +274,7 @@ def _exposed(home: str) -> Iterator[str]:
 
 
 def _nearest(path: str) -> str:
-    """Return the nearest existing directory above a path."""
+    """Return the nearest existing directory to a path: the path itself, or one that contains it."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -315,7 +315,7 @@ def _look_at_programs(settings: Settings) -> None:
     if settings.notify:
         named.append(("notify", settings.notify[0]))
     for what, program in named:
-        # A path that contains a slash and is relative depends on the directory of a conversation.
+        # a relative path with a slash depends on the directory of a conversation
         is_relative = "/" in program and not program.startswith("/")
         if not is_relative and shutil.which(program, path=settings.environ.get("PATH")) is None:
             _line("program", f"{what}: {program} does not exist or is not executable")

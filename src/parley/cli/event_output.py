@@ -1,4 +1,4 @@
-"""Events as the output of a command: rendered for people, or as JSON objects, one on each line."""
+"""Events as the output of a command: formatted for people, or as JSON objects, one on each line."""
 
 from __future__ import annotations
 

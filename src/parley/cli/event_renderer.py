@@ -33,11 +33,14 @@ class EventRenderer:
         """The incomplete last line of a command's output."""
 
     async def render_turn(self, stream: Stream, *, turn: int) -> str:
-        """Write events until the end of the turn with this number. Return the agent's text in that turn."""
+        """Write events until the end of a turn, and return the agent's text in it.
+
+        `turn` is the number of the turn in the stream, counted from 1.
+        """
         shown, completed = "", 0
         async for seen in stream.detailed():
             ends = isinstance(seen.msg, events.TaskComplete)
-            if completed == turn - 1:  # earlier turns were already shown
+            if completed == turn - 1:  # earlier turns have already been shown
                 shown += self.render(seen.msg, live=seen.live)
             completed += ends
             if completed == turn:
@@ -117,7 +120,9 @@ class EventRenderer:
         return ""
 
     def _pass_on(self, output: events.ExecCommandOutputDelta) -> None:
-        """Write the complete lines of a command's output."""
+        """Write the complete lines of a command's output. An incomplete last line is written when it is
+        complete.
+        """
         self._heading_once(f"{events.event_type(output)}, {output.stream}:")
         *lines, self._line = (self._line + bytes(output.chunk).decode(errors="replace")).split("\n")
         for line in lines:
@@ -129,7 +134,7 @@ class EventRenderer:
         self._page.write(delta)
 
     def _heading_once(self, heading: str) -> None:
-        """Write a heading unless it is the heading of the current section."""
+        """Write a heading, unless the current section already has this heading."""
         if heading != self._heading:
             self._page.received(heading)
             self._heading = heading

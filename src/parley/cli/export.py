@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_stdout(loader: Loader, conversation_id: str) -> int:
-    # The default handlers end the process on a signal or a broken pipe. There is nothing to undo.
+    # With the default handlers, a signal or a broken pipe ends the process. There is nothing to undo.
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     with open(STDOUT, "wb", closefd=False) as out:

@@ -67,11 +67,10 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _own(fd: int) -> int:
-    """Open a new non-blocking descriptor for the pipe or terminal of `fd`, and return it. Return `fd` itself if it
-    is a regular file or cannot be opened again.
+    """Open the pipe or terminal of `fd` again, without blocking, and return the new descriptor.
 
-    A new descriptor of a regular file has its own offset. If stdout and stderr were the same file, each would
-    overwrite the other.
+    Return `fd` itself if it cannot be opened again or is a regular file. A new descriptor of a regular file would
+    have its own offset, and if stdout and stderr were the same file, each would overwrite the other.
     """
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = run_command(command.name, import_module(f"parley.cli.{command.module}"), rest)
         if argv is None:  # the process exits now, and a late Ctrl-C must not print a traceback
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except KeyboardInterrupt:  # raised before or after the command ran
+    except KeyboardInterrupt:  # this is raised before or after the command has run
         code = 128 + signal.SIGINT
     return code
 

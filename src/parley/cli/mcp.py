@@ -74,7 +74,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
     _fill_closed_descriptors()
     if os.isatty(STDIN):
         _print_line(WAITING)
-    # Block signals until the relay or the server has installed its handlers.
+    # signals are blocked until the relay or the server has installed its handlers
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not (args.ephemeral or args.in_process):
         code = _relay(args)
@@ -100,7 +100,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     home = named.path
     may_start = args.resident
     if not (may_start or os.path.lexists(os.path.join(home, SOCKET)) or _wants_resident(home, args)):
-        return None  # avoids the imports below
+        return None  # this avoids the imports below
     from parley.app.relay import Relay
     from parley.common.resident_socket import NoResident, Refused
 
@@ -125,7 +125,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
             if not (may_start or _wants_resident(home, args)):
                 return None
             _start_resident(home)
-            may_start = None  # do not start a second one
+            may_start = None  # another server must not be started
         else:
             return relay.run()
 
@@ -159,7 +159,7 @@ def _start_resident(home: str) -> None:
 
 
 def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
-    gc.disable()  # imports create little garbage; the server enables collection again (`collect_rarely`)
+    gc.disable()  # imports create little garbage, and the server enables collection again (`collect_rarely`)
     import asyncio
 
     from parley.app.serving import serve_stdio

@@ -1,6 +1,4 @@
-"""A page on the terminal: numbered steps, messages that the client sends (`->`) and messages that the client
-receives (`<-`).
-"""
+"""A page on the terminal: numbered steps, and the messages that the client sends (`->`) and receives (`<-`)."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 class Page:
     """Writes a conversation in real time: text wrapped at 80 columns, in colour on a terminal.
 
-    On a terminal, control characters are escaped, because the model and its commands may write anything.
+    On a terminal, control characters are escaped, because the text may come from the model or its commands.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -64,7 +62,7 @@ class Page:
                 self._word(part)
 
     def lines(self, text: str) -> None:
-        """Write text line by line. Truncate long lines."""
+        """Write a text line by line. Long lines are truncated."""
         for line in self._safe(text).splitlines():
             self._print(f"{INDENT}{line}"[:WIDTH].rstrip() + "\n")
 
@@ -78,7 +76,7 @@ class Page:
         self._column += len(lead) + len(word)
 
     def end_line(self) -> None:
-        """Start a new line unless the current line is empty."""
+        """End the current line, unless it is empty."""
         if self._column:
             self._print("\n")
         self._column, self._space = 0, ""

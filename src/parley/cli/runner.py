@@ -73,7 +73,7 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
     """Run a command and return its exit code."""
     command = cast(CommandModule, module)
     try:
-        args = getattr(module, "DEFAULTS", None)  # avoids the slow import of argparse
+        args = getattr(module, "DEFAULTS", None)  # this avoids the slow import of argparse
         if arguments or args is None:
             args = _parse(name, command, arguments)
         code = command.run(args)
@@ -95,7 +95,7 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return KILLED + signal.SIGINT
-    except SystemExit as end:  # raised by `--help`
+    except SystemExit as end:  # `--help` raises this
         return int(end.code or 0)
 
 
@@ -138,13 +138,13 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
                 task.cancel()
 
         for number in SIGNALS:
-            # Under `nohup`, SIGHUP stays ignored.
+            # under `nohup`, SIGHUP stays ignored
             if number != signal.SIGHUP or before[number] is not signal.SIG_IGN:
                 loop.add_signal_handler(number, end, number)
         try:
             return await task
         finally:
-            # A signal that arrives while the loop is being closed would be reported as an error.
+            # a signal that arrives while the loop is being closed would be reported as an error
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)

@@ -43,7 +43,7 @@ MODES: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
 WAKE_BYTES: Final = 4096
-"""The maximum number of bytes that are read from the wake-up pipe at once. Each signal writes one byte."""
+"""The maximum number of bytes that one read takes from the wake-up pipe. Each signal writes one byte."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(args)
     except ConfigError as error:
         raise CommandFailed(str(error), code=NOT_CONFINED) from None
-    # `run_until_signal` does not fit here. Its handlers run in the event loop, and a write to a pipe that nothing
-    # reads blocks the loop. The handlers of `_Output` interrupt such a write.
-    # Block signals until the handlers are installed.
+    # `run_until_signal` cannot be used here: its handlers run in the event loop, which a write to a pipe without a
+    # reader blocks. The handlers of `_Output` interrupt such a write. Signals are blocked until these handlers are
+    # installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return asyncio.run(_run(settings, command))
 
@@ -88,7 +88,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _not_started(cwd: str, program: str) -> str:
-    """Return an error message that names the missing directory or, if the directory exists, the program. The
+    """Return an error message that names the working directory if it is missing, and otherwise the program. The
     operating system reports the same error for both.
     """
     if not os.path.isdir(cwd):
@@ -102,14 +102,14 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     loop = asyncio.get_running_loop()
     output = _Output(on_end=lambda: loop.call_soon_threadsafe(running.cancel))
     running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))
-    # The socket pair wakes the loop if a signal arrives just before the loop starts to wait.
+    # the socket pair wakes the loop if a signal arrives just before the loop starts to wait
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     loop.add_reader(woken, woken.recv, WAKE_BYTES)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     for number in SIGNALS:
-        # Under `nohup`, SIGHUP stays ignored.
+        # under `nohup`, SIGHUP stays ignored
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, output.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -142,7 +142,7 @@ class _Interrupted(Exception):
 class _Output:
     """Forwards the output of the command unchanged, and ends the command on a signal.
 
-    A write blocks until the reader of the output has room, and the command then waits as it would without Parley.
+    A write blocks until the reader of the output has read enough, so the command waits as it would without Parley.
     Only a signal interrupts a blocked write.
     """
 

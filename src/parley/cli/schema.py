@@ -35,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
             f"unknown name {args.name!r} (choose from {', '.join(GROUPS)}, the type of an event, a method, "
             "or the name of a tool)"
         )
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # so that `parley schema | head` ends quietly
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `parley schema | head` must end without an error
     print(json.dumps(schemas, indent=2))
     return 0

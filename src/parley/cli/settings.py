@@ -22,9 +22,9 @@ def settings_loader(overrides: Sequence[str] = ()) -> Loader:
 
 
 def refuse_database(loader: Loader, instead: str) -> None:
-    """Refuse the command if the conversations are in a PostgreSQL database.
+    """Check that the conversations are not in a PostgreSQL database, for a command that works only on a home.
 
-    `instead` is the part of the error message that tells the user what to do instead of the command.
+    `instead` is the part of the error message that tells the user what to do instead.
 
     Raises:
         CommandFailed: the conversations are in a PostgreSQL database.

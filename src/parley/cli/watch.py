@@ -59,7 +59,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of the events from now on. If a turn is running, return a stream of all events of the
+    """Return a stream of the events from now on. If a turn is running, it is a stream of all events of the
     conversation instead, because the position of the turn's first event is unknown.
     """
     status = await conversation.status()

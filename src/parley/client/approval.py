@@ -24,11 +24,10 @@ Decide: TypeAlias = Callable[[Decision, str | None, float | None], Awaitable[Non
 class Approval:
     """A request to run a command, to apply a patch or to continue beyond a limit.
 
-    Approvals are passed to the `on_approval` callback and listed by `Client.approvals`. The first decision counts.
-    If an approval was already decided, its methods raise `AlreadyDecided` for an approval that was passed to
-    `on_approval`, and `ToolFailed` for an approval from `Client.approvals`. The methods raise `Disconnected` if the
-    server has ended. For an approval from `Client.approvals`, they raise `CallTimedOut` if the server does not
-    answer in time.
+    Approvals are passed to the `on_approval` callback and listed by `Client.approvals`. Only the first decision has
+    an effect. If the approval has already been decided, its methods raise `AlreadyDecided` (if it was passed to
+    `on_approval`) or `ToolFailed` (if it is from `Client.approvals`). They raise `Disconnected` if the server has
+    ended. For an approval from `Client.approvals`, they raise `CallTimedOut` if the server does not answer in time.
     """
 
     def __init__(
@@ -76,11 +75,11 @@ class Approval:
         await self._decide("approved_for_session", None, timeout_seconds)
 
     async def deny(self, reason: str | None = None, *, timeout_seconds: float | None = None) -> None:
-        """Refuse the action. The agent gets the reason and continues."""
+        """Deny the action. The agent gets the reason and continues."""
         await self._decide("denied", reason, timeout_seconds)
 
     async def abort(self, *, timeout_seconds: float | None = None) -> None:
-        """Refuse the action and end the turn."""
+        """Deny the action and end the turn."""
         await self._decide("abort", None, timeout_seconds)
 
 
@@ -88,7 +87,9 @@ OnApproval: TypeAlias = Callable[[Approval], Awaitable[None] | None]
 
 
 def asked(params: ElicitationParams, decide: Decide) -> Approval:
-    """Return the approval that an `elicitation/create` request describes. `decide` sends the decision."""
+    """Return the approval that the params of an `elicitation/create` request describe. `decide` sends the
+    decision.
+    """
     kinds: dict[str, ApprovalKind] = {"exec-approval": "exec", "patch-approval": "patch", "limit": "limit"}
     return Approval(
         decide,

@@ -110,16 +110,17 @@ async def connect(
     the bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
     of the home if one is running. Otherwise the client starts a child process, which ends with the block.
 
-    `on_approval` decides approvals. Without this callback, the server does not ask this client. `on_frame` is
-    called with every message from the server, before the message is handled. `timeout_seconds` limits the handshake
-    and every call that has no timeout of its own. `reconnect_seconds` limits how long the client tries to reconnect
-    to a resident or remote server; 0 disables reconnecting. `on_lost` is called when the connection has been lost,
-    before the client tries to reconnect. `on_log` is called with every log message of the server, such as a message
-    that the server cannot reach its database.
+    `on_approval` is called with each approval that the server asks this client to decide. Without this callback,
+    the server does not ask this client. `on_frame` is called with every message from the server, before the message
+    is handled. `timeout_seconds` limits the handshake and every call that has no timeout of its own.
+    `reconnect_seconds` limits how long the client tries to reconnect to a resident or remote server; 0 disables
+    reconnecting. `on_lost` is called when the connection has been lost, before the client tries to reconnect.
+    `on_log` is called with every log message of the server, such as a message that the server cannot reach its
+    database.
 
     Raises:
         TypeError: more than one of `transport`, `socket` and `url` is given, or `token` is given without `url`.
-        OSError: the server cannot be started or reached, or refuses this client.
+        OSError: the server cannot be started or reached, or does not accept this client.
         CallTimedOut: the server did not answer in time.
         Disconnected: the server ended before it answered.
     """
@@ -182,16 +183,16 @@ class Client:
         self._protocol_version, self._client_name = "", ""
         self._listeners: dict[RequestId, OnEvent] = {}
         self._undecided: dict[RequestId, asyncio.Task[None]] = {}
-        """The tasks that run `on_approval` for undecided requests from the server, keyed by request id."""
+        """The tasks that run `on_approval`, by the id of the server's request that asks for the decision."""
         self._answers: dict[RequestId, bytes] = {}
-        """The answers to requests from the server over this connection, keyed by request id."""
+        """The answers that were sent to requests of the server over this connection, by request id."""
         self._connection = Connection(
             transport,
             on_notification=self._receive_notification,
             on_request=self._receive_request,
             on_frame=on_frame,
             on_lost=self._receive_loss,
-            on_restored=lambda: self._feeds.resume(),  # a lambda, because `_feeds` is set below
+            on_restored=lambda: self._feeds.resume(),  # a lambda, because `_feeds` is set only below
             on_end=self._receive_end,
             handshake=self._handshake,
             timeout_seconds=timeout_seconds,
@@ -248,8 +249,8 @@ class Client:
         timeout_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Create a conversation in a directory, or in a repository of the server. Nothing is sent to the model.
-        Servers at protocol version 2025-06-18 require `model` and `cwd`.
+        """Create a conversation in a directory, or in a repository of the server. Nothing is sent to the model. At
+        protocol version 2025-06-18 and older, `model` and `cwd` are required.
         """
         places = {"model": model, "cwd": None if cwd is None else str(cwd), "repository": repository}
         named = {name: value for name, value in places.items() if value is not None}
@@ -333,7 +334,9 @@ class Client:
         reason: str | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Decide an open approval, regardless of which client began the turn. The first decision counts."""
+        """Decide an open approval, regardless of which client began the turn. Only the first decision has an
+        effect.
+        """
         arguments = {"approval_id": approval_id, "decision": decision}
         if reason is not None:
             arguments["reason"] = reason
@@ -368,8 +371,8 @@ class Client:
         on_event: OnEvent | None = None,
         timeout_seconds: float | None = None,
     ) -> CodexCall:
-        """Continue a conversation, or send the message to its running turn. Await the returned object for the
-        result.
+        """Continue a conversation with a turn, or send the message to its running turn. Await the returned object
+        for the result.
         """
         arguments = {"sessionId": session_id, "prompt": prompt}
         return self._run("codex-reply", arguments, progress_token, on_event, timeout_seconds)
@@ -400,7 +403,7 @@ class Client:
     async def call_tool(
         self, name: str, arguments: object = None, *, timeout_seconds: float | None = None
     ) -> CallToolResult:
-        """Call any tool and return its result, even if `isError` is true in the result."""
+        """Call any tool and return its result. A result with `isError` raises no error."""
         call = self._connection.call_tool(name, {} if arguments is None else arguments)
         return await tool_result(self._connection, call, timeout_seconds)
 
@@ -434,7 +437,9 @@ class Client:
             self._on_log(decode_lenient(_log_decoder, params))
 
     def _receive_loss(self) -> None:
-        """Cancel the callbacks for open approvals, because the server asks again after a reconnection."""
+        """Cancel the callbacks for open approvals, because the connection was lost. The server asks again after a
+        reconnection.
+        """
         self._cancel_approvals()
         self._feeds.suspend()
         if self._on_lost is not None:
@@ -457,7 +462,7 @@ class Client:
             on_event(decode_event(event.msg))
 
     def _receive_cancelled(self, params: Raw) -> None:
-        """Cancel the callback for an approval that another client has decided."""
+        """Cancel the callback for an approval that another client has decided or whose turn has ended."""
         request_id = decode_lenient(_cancelled_decoder, params).request_id
         if (task := self._undecided.pop(request_id, None)) is not None:
             task.cancel()
@@ -481,7 +486,9 @@ class Client:
             self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
     async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_approval: OnApproval) -> None:
-        """Call `on_approval`. If the callback returns without a decision, the approval stays open."""
+        """Call `on_approval` with the approval in a request of the server. If the callback returns without a
+        decision, the approval stays open.
+        """
 
         async def decide(decision: Decision, reason: str | None, timeout_seconds: float | None) -> None:
             answer = ElicitationAnswer(decision=decision, reason=UNSET if reason is None else reason)

@@ -1,7 +1,7 @@
 """JSON-RPC requests and results over one transport.
 
-The connection matches results to requests, and reconnects if the transport is lost. Its callers handle the server's
-notifications and requests.
+The connection assigns results to requests, and reconnects when the transport has ended. Its callers handle the
+notifications and requests of the server.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ double each time.
 
 
 class Call(NamedTuple):
-    """A request that has been sent, and the future of its result."""
+    """A request that has been sent, with the future for its result."""
 
     request_id: RequestId
     name: str
@@ -69,10 +69,10 @@ class _Pending(NamedTuple):
 
 
 class Connection:
-    """The client's side of the protocol. All waits end with `Disconnected` when the server has ended.
+    """The client's side of the protocol. When the server has ended, every call raises `Disconnected`.
 
-    With a restartable transport, a lost connection is restored. Calls without a result then fail with `CallLost`.
-    Calls that are made while the connection is lost are sent when the connection is restored.
+    With a restartable transport, a lost connection is restored. Calls that were waiting for a result then raise
+    `CallLost`. Calls that are made before the connection is restored are sent later.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Connection:
     ) -> None:
         """Create a connection. `on_frame` is called with every message from the server before the message is
         handled. `on_lost` is called when the connection is lost, and `on_end` when the connection cannot be
-        restored. After a restart, `handshake` is awaited and then `on_restored` is called.
+        restored. After a reconnection, `handshake` is awaited and then `on_restored` is called.
         """
         self._transport = transport
         self._separate = transport if isinstance(transport, SeparateRequests) else None
@@ -133,11 +133,11 @@ class Connection:
 
     @property
     def repeats_texts(self) -> bool:
-        """True if the server can send an unfinished text again from its beginning."""
+        """True if the server may send an unfinished text again from its beginning, as over HTTP."""
         return self._separate is not None
 
     def establish(self) -> None:
-        """Record that the first handshake is complete."""
+        """Record that the first handshake is complete. From now on, a lost connection is restored."""
         self._is_established = self._reconnect_seconds > 0
 
     # --- to the server -------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Connection:
         """Wait for the result of a call. Without `timeout_seconds`, the time limit of the connection applies.
 
         With `keeps_waiting`, the call can be awaited again or cancelled after `CallTimedOut`. Otherwise a late
-        result is dropped.
+        result is discarded.
 
         Raises:
             CallTimedOut: no result arrived in time.
@@ -268,7 +268,7 @@ class Connection:
         self._waiting.pop(request_id, None)
 
     def send(self, frame: bytes) -> None:
-        """Send one message, without its line end. The message is lost if the connection is lost."""
+        """Send one message, without its line end. If the connection is lost, the message is discarded."""
         self.send_raw(frame + b"\n")
 
     def send_raw(self, data: bytes) -> None:
@@ -279,15 +279,15 @@ class Connection:
         self._transport.send(data)
 
     def _is_usable(self) -> bool:
-        """Return whether the current task may send. While the connection is being restored, only the handshake may
-        send.
+        """Return whether the current task may send messages. While the connection is being restored, only the
+        handshake may.
         """
         return self._restarting is None or self._restarting is asyncio.current_task()
 
     # --- from the server -----------------------------------------------------------------
 
     def _receive(self, frame: bytes) -> None:
-        """Handle one message. An error in a message affects only that message."""
+        """Handle one message from the server. An invalid message affects no other message."""
         try:
             if self._on_frame is not None:
                 self._on_frame(frame)
@@ -312,7 +312,8 @@ class Connection:
             _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
-        # Call `on_result` even if the caller has stopped waiting: the confirmed stream may have other readers.
+        # `on_result` is called even if the caller has stopped waiting, because the confirmed stream may have other
+        # readers
         if pending.on_result is not None:
             pending.on_result(result)
         if not pending.result.done():
@@ -325,7 +326,7 @@ class Connection:
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """Fail the requests that have been sent, and reconnect if the transport can be restarted."""
+        """Set errors on the futures of the sent requests, and reconnect if the transport can be restarted."""
         self._is_open = False
         if self._ended is not None:
             return
@@ -340,7 +341,7 @@ class Connection:
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     def _give_up(self, error: Disconnected) -> None:
-        """Fail all requests, because the connection cannot be restored."""
+        """Set `error` on the futures of all requests, because the connection cannot be restored."""
         self._ended = error
         pending, self._pending = self._pending, {}
         self._waiting.clear()
@@ -355,7 +356,7 @@ class Connection:
         try:
             async with asyncio.timeout(self._reconnect_seconds):
                 while not self._is_open:
-                    # The delay is random, because many clients may have lost the same server.
+                    # the delay is random, because many clients may have lost the same server
                     await asyncio.sleep(delay * random.uniform(0.5, 1))
                     delay = min(2 * delay, MAX_DELAY_SECONDS)
                     try:
@@ -387,7 +388,7 @@ def _encoded(params: object) -> bytes:
 def _fail(result: asyncio.Future[Raw], error: ClientError) -> None:
     if not result.done():
         result.set_exception(error)
-        result.exception()  # marks the exception as retrieved: the caller may never await this call
+        result.exception()  # marks the exception as retrieved, because the caller may never await this call
 
 
 # --- results of tools ------------------------------------------------------------------

@@ -49,8 +49,8 @@ class EventPage(NamedTuple):
     """The position after which the next page begins."""
     state: PhaseName
     before: Seq | None = None
-    """The value of `before` that reads the previous page; None if there are no earlier events, or if the page was
-    read forwards.
+    """The value of `before` with which `read` returns the previous page; None if there are no earlier events, or if
+    the page was read forwards.
     """
 
 
@@ -66,7 +66,7 @@ class Conversation:
     ) -> None:
         self.id = conversation_id
         self.model = model
-        """The model that the server chose, if this client created the conversation; otherwise None."""
+        """The model that the server chose, if this handle is the result of `Client.create`; otherwise None."""
         self._connection, self._feeds = connection, feeds
         self._feed = feeds.feed(conversation_id)
 
@@ -80,8 +80,8 @@ class Conversation:
     ) -> Turn:
         """Send a message, wait until the server has accepted it, and return its turn.
 
-        The turn runs even if no client reads its events. A message can be sent again with the same `message_id`;
-        the server accepts the message only once.
+        The turn runs even if no client reads its events. If a message is sent again with the same `message_id`, the
+        server accepts it only once.
         """
         items = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
         if message_id is not None:
@@ -100,7 +100,7 @@ class Conversation:
             is_repeatable=True,  # the id makes the call idempotent
         )
         confirmed = accepted.message_id
-        # A server that does not return the id sends no `user_message` events either.
+        # a server that does not return the id sends no `user_message` events either
         if isinstance(confirmed, UnsetType):
             return Turn(self._feed, MessageId(own_id), after=after, is_followable=False)
         return Turn(self._feed, confirmed, after=after, is_followable=True)
@@ -116,7 +116,7 @@ class Conversation:
         """Return a stream of the conversation: `async with conversation.stream() as stream`.
 
         With `after`, the stream begins after that position. With `last`, the stream begins with at most that number
-        of the latest events, and `read(before=stream.seq + 1)` returns earlier events. With `exclusive`, the
+        of the latest events; `read(before=stream.seq + 1)` then returns earlier events. With `exclusive`, the
         streams of all other clients end; other streams of this client continue. Closing a stream does not affect
         the turn, and a later stream can continue from the same position.
         """
@@ -195,7 +195,9 @@ class Conversation:
         )
 
     async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
-        """Make a call that can safely be repeated, and repeat the call if the connection is lost."""
+        """Call a tool that only reads, or that can be called twice without harm. If the connection is lost, repeat
+        the call.
+        """
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True
         )

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class ClientError(ParleyError):
-    """Base class of the errors that the client raises."""
+    """The base class of the errors that the client raises."""
 
 
 class RequestFailed(ClientError):
@@ -79,13 +79,13 @@ class ServerRefused(ClientError, ConnectionError):
 
     @property
     def is_final(self) -> bool:
-        """True if a repetition of the request would fail in the same way."""
+        """True if the same request would fail again in the same way."""
         retried = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
         return self.status < HTTPStatus.INTERNAL_SERVER_ERROR and self.status not in retried
 
 
 class ToolFailed(ClientError):
-    """Raised when a tool returns an error. `code` is the stable name of the error, or None if the server sends no
+    """Raised when a tool returns an error. `code` is the stable name of the error; None if the server sends no
     codes.
     """
 
@@ -141,7 +141,9 @@ class TurnFailed(ClientError):
 
 
 class TurnNotFollowable(ClientError):
-    """Raised when the server does not report which turn a message belongs to."""
+    """Raised when the events of a turn cannot be found, because the server does not report which turn a message
+    belongs to.
+    """
 
     def __init__(self) -> None:
         super().__init__("following a turn requires protocol version 2025-11-25")
@@ -155,14 +157,16 @@ class AlreadyDecided(ClientError):
 
 
 class Disconnected(ClientError):
-    """Raised when the server closed its output or exited. `exit_code` is None if the server has not exited."""
+    """Raised when the server closed its output or exited. `exit_code` is its exit code; None if it has not
+    exited.
+    """
 
     def __init__(self, exit_code: int | None, reason: str | None = None) -> None:
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
         super().__init__(reason or f"the server {how}")
         self.exit_code, self.reason = exit_code, reason
-        """The exit code of the server, or None if the server has not exited; and the reason why the connection
-        ended, or None if the reason is unknown.
+        """The exit code of the server; None if it has not exited. And the reason why the connection ended; None if
+        it is unknown.
         """
 
 

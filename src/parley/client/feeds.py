@@ -1,8 +1,9 @@
 """Receives the events of each conversation once, and delivers them to any number of readers.
 
-The server sends at most one stream of a conversation to each connection; a new stream replaces the previous one. So
-all streams and turns of a conversation in one client are readers of one feed. If a reader needs earlier events, the
-feed opens a new stream from that reader's position, and the other readers skip events that they already have.
+The server sends at most one stream of a conversation over each connection; a new stream replaces the previous one.
+Therefore all streams and turns of a conversation in one client read from one feed. If a reader needs earlier
+events, the feed opens a new stream from that reader's position, and the other readers skip events that they already
+have.
 """
 
 from __future__ import annotations
@@ -65,16 +66,15 @@ class Reader:
 
     def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after
-        """The position after which the reader needs all events."""
+        """The position of the last event that the reader has or does not need. It needs all later events."""
         self.last = last
-        """The maximum number of past events that the reader requests; None if the reader begins at a known
-        position.
-        """
+        """The number of latest events with which the reader begins; None if it begins at a known position."""
         self.exclusive = exclusive
         """True if the stream that is opened for the reader ends the streams of other clients."""
         self.unread: deque[StreamEvent] = deque()
         self.request: RequestId | None = None
-        """The id of the stream request whose snapshot the reader is waiting for; None if the reader is not waiting.
+        """The id of the request for the stream whose snapshot the reader is waiting for; None if it is not
+        waiting.
         """
         self.has_joined = False
         self.closed = False
@@ -91,7 +91,7 @@ class Reader:
 
         Raises:
             Disconnected: the server has ended.
-            ServerRefused: the server refused to continue the stream after a reconnection.
+            ServerRefused: the server did not continue the stream after a reconnection.
         """
         while not self.unread:
             if self._error is not None:
@@ -116,7 +116,7 @@ class Reader:
             await self._wait()
 
     def ended_early(self) -> StreamEnded:
-        """Return the error for a stream that ended before the awaited event."""
+        """Return the error for a caller that waits for an event although the stream has ended."""
         return StreamEnded(self.disconnected, code=self.disconnected_code)
 
     async def _wait(self) -> None:
@@ -126,7 +126,7 @@ class Reader:
     # --- called by the feed --------------------------------------------------------------
 
     def begin_at(self, after: Seq) -> None:
-        """Set the position of a reader that asked for the latest events."""
+        """Set the position at which a reader of the latest events begins."""
         self.after, self.last = after, None
 
     def join(self, events: Iterable[StreamEvent]) -> None:
@@ -139,7 +139,7 @@ class Reader:
         self._changed.set()
 
     def lose_request(self) -> None:
-        """Make `wait_until_joined` raise `CallLost`, because the snapshot will not arrive."""
+        """Make `wait_until_joined` raise `CallLost`, because the requested snapshot will not arrive."""
         self.request = None
         self._changed.set()
 
@@ -174,7 +174,7 @@ class Feed:
         self._feeds, self._connection = feeds, connection
         self._readers: list[Reader] = []
         self._joining: Reader | None = None
-        """The reader for which the next snapshot was requested; None if no reader is joining."""
+        """The reader for which a stream was requested last; None if its snapshot has arrived."""
         self._opening = asyncio.Lock()
         self._request: RequestId | None = None
         """The request id of the open stream; None if no stream is open."""
@@ -183,11 +183,11 @@ class Feed:
         self._snapshot_due = False
         """True between the confirmation of a stream and its snapshot."""
         self._items: dict[ItemId | UnsetType, StreamEvent] = {}
-        """The last delta of each item of the running turn, by item id."""
+        """The last delta of each unfinished item, by item id."""
 
     def note(self, seq: Seq) -> None:
-        """Remember a position that the server reported outside a stream. Do nothing while a stream is open or has
-        readers, because the events of the stream then determine the position.
+        """Store a position that the server reported outside a stream, if it is newer. Do nothing while a stream is
+        open or has readers, because the events of the stream then determine the position.
         """
         if self._request is None and not self._readers and (self.seq is None or seq > self.seq):
             self.seq = seq
@@ -197,7 +197,7 @@ class Feed:
     async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
         """Deliver all events after the reader's position to the reader, until `leave` is called.
 
-        `only_newer` means that the reader does not need the beginning of unfinished texts.
+        With `only_newer`, the reader does not get the beginning of unfinished texts.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.
@@ -241,13 +241,15 @@ class Feed:
         arguments = {"exclusive": True} if reader.exclusive else {}
         if reader.last is not None:
             return {"last": reader.last, **arguments}
-        # Other readers must get everything after their position too.
+        # other readers must also get everything after their positions
         after = min(reader.after, self.seq or START) if self._readers else reader.after
         return {"after": after, **arguments}
 
     async def _find_last(self, reader: Reader) -> None:
-        """Find the position at which a reader that asked for the latest events begins. The position is needed to
-        open a new stream that begins early enough for this reader and for the other readers.
+        """Determine the position at which a reader of the latest events begins.
+
+        The position is needed to open a new stream that begins early enough for this reader and for the other
+        readers.
         """
         assert reader.last is not None
         arguments = {"conversation_id": self.conversation_id, "before": BEYOND_END, "limit": max(1, reader.last)}
@@ -258,7 +260,7 @@ class Feed:
             reader.begin_at(START if isinstance(page.before, UnsetType) else Seq(page.before - 1))
 
     def _open(self, **more: int) -> Call:
-        """Send a `conversationStream` request with the given arguments."""
+        """Send a `conversationStream` request with the arguments `more`."""
         arguments = {"conversation_id": self.conversation_id, "event_meta": True, **more}
         call = self._connection.call_tool(TOOL, arguments, on_result=lambda result: self._confirmed(call, result))
         self._pending.add(call.request_id)
@@ -283,7 +285,7 @@ class Feed:
             self._pending.clear()
             self._close()
         elif self._readers and not self._is_open:
-            self.resume()  # the reader that left would have opened the stream for all readers
+            self.resume()  # the reader that has left would have opened the stream for all readers
 
     def _close(self) -> None:
         self._request = None
@@ -297,7 +299,7 @@ class Feed:
         return self._request is not None or bool(self._pending)
 
     def suspend(self) -> None:
-        """Record that the connection was lost. Readers wait until the connection is restored."""
+        """Record that the connection was lost. Readers get no events until it is restored."""
         self._request, self._snapshot_due = None, False
         self._pending.clear()
         if self._joining is not None:
@@ -314,15 +316,15 @@ class Feed:
             if isinstance(error, RequestFailed):
                 self._disconnect_readers(error.message, error.code)
             elif isinstance(error, CallLost):
-                self.resume()  # over HTTP, one request can be lost although the connection is usable
+                self.resume()  # over HTTP, a single request can be lost while the connection is usable
             elif isinstance(error, ClientError) and not isinstance(error, Disconnected):
                 self._end_readers(partial(Reader.fail, error=error))
 
         call.result.add_done_callback(failed)
 
     def _reopen(self) -> None:
-        """Request the stream again, because the server has no stream of the conversation. Do nothing if a request
-        is under way.
+        """Request the stream again, because the server no longer has a stream of the conversation. Do nothing if a
+        stream has already been requested.
         """
         if self._pending:
             return
@@ -336,12 +338,12 @@ class Feed:
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
-        """Record that the server has accepted a requested stream. An earlier stream ends at this point."""
+        """Record that the server has accepted a request for a stream. The previous stream ends at this point."""
         self._pending.discard(call.request_id)
         try:
             typed_value(TOOL, result, StreamStarted)
         except ToolFailed as error:
-            if self._request is None and self._joining is None:  # `join` raises its own errors
+            if self._request is None and self._joining is None:  # in this case, `join` raises the errors
                 self._disconnect_readers(error.message, error.code)
             return
         self._request, self._snapshot_due = call.request_id, True
@@ -384,8 +386,8 @@ class Feed:
             reader.deliver(event)
 
     def receive_end(self, reason: str, code: str | None) -> None:
-        # The server sends the notice that a stream was taken over after it has confirmed the new stream, and before
-        # the snapshot of the new stream.
+        # When a new stream of this client replaces the previous one, the server sends the notice after it has
+        # confirmed the new stream, and before the snapshot.
         if reason == StreamDisconnected.TAKEN_OVER and self._snapshot_due:
             return
         if reason == StreamDisconnected.SHUTTING_DOWN and self._connection.reconnects:
@@ -421,8 +423,8 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield the events that the readers do not have yet, as live events. If the readers have the beginning of a
-        delta, yield only the rest of that delta.
+        """Yield those events that the readers do not have yet, as live events. If they have the beginning of a
+        delta, yield only the rest.
         """
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)
@@ -473,16 +475,16 @@ def _without_beginning(event: Event, length: int) -> Event:
 
 
 class _KnownEvent(Struct, frozen=True, kw_only=True):
-    """The params of a live event of a known type, decoded in one step."""
+    """The params of a live event of a known type. The type allows decoding them in one step."""
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET
-    """The id of an event of a `codex` call. Such events belong to no stream."""
+    """The id in an event of a `codex` call; missing in an event of a stream."""
     msg: EventMsg
 
 
 class _AnyEvent(Struct, frozen=True, kw_only=True):
-    """The params of a live event with a type that this client does not know."""
+    """The params of a live event of a type that this version of the client does not know."""
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET
@@ -502,7 +504,7 @@ class Feeds:
         self._connection = connection
         self._feeds: WeakValueDictionary[ConversationId, Feed] = WeakValueDictionary()
         self._open: dict[ConversationId | UnsetType, Feed] = {}
-        """The feeds that have an open stream, keyed by conversation."""
+        """The feeds with an open stream, by conversation."""
 
     def feed(self, conversation_id: ConversationId) -> Feed:
         """Return the feed of a conversation. All handles of a conversation share one feed."""

@@ -1,8 +1,8 @@
 """The transport to a server over Streamable HTTP.
 
-Each message is a separate HTTP request. Therefore a call can fail without affecting other calls, and results can
-arrive in any order. An interrupted stream is resumed in the same session. If the session is lost, `restart` begins
-a new session.
+Each message is a separate HTTP request, so a call can fail without affecting other calls, and results can arrive in
+any order. An interrupted stream is resumed in the same session. If the session is lost, `restart` begins a new
+session.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ class RemoteServer:
     async def restart(self) -> None:
         """Prepare a new session in place of the lost session.
 
-        The end of the old session is not reported. The report would come later, and would look like the end of the
-        new session.
+        The end of the old session is not reported, because it would be mistaken for the end of the new one.
         """
         if self._receiver is not None:
             self._receiver.detach()
@@ -129,7 +128,7 @@ class RemoteServer:
             await asyncio.wait(self._closing)
 
     def _drop(self) -> None:
-        """Close the session in the background."""
+        """Close the current session in the background."""
         if self._http is not None and self._receiver is not None:
             task = asyncio.create_task(_close(self._http, self._receiver))
             self._closing.add(task)
@@ -145,10 +144,10 @@ class RemoteServer:
         self._on_end(None)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a stream request whose result was lost.
+        """Cancel a request for a stream, because its result was lost.
 
-        The server may have opened the stream. The next stream would then replace the open stream, and the client
-        would mistake the notice that a stream was replaced for the end of the next stream.
+        The server may have opened the stream. Without the cancellation, the next stream would replace it, and the
+        client would mistake the notice about this for the end of the next stream.
         """
         if self._http is not None:
             notice = encode(Cancelled(request_id=request_id))
@@ -168,11 +167,11 @@ async def _close(http: StreamableHttp, receiver: _Receiver) -> None:
 
 
 class _Receiver:
-    """The messages of one session, delivered in the order that the client needs."""
+    """Receives the messages of one session, and passes them on in the order that the client needs."""
 
     limit: int | None = None
-    """The size limit for a message, in bytes; None means no limit. There is no limit because the server is trusted
-    and the snapshot of a long conversation is one message.
+    """The size limit for a message, in bytes; None means no limit. There is none, because the server is trusted and
+    the snapshot of a long conversation is a single message.
     """
 
     def __init__(self, server: RemoteServer) -> None:
@@ -206,7 +205,7 @@ class _Receiver:
         if not self.version and isinstance(error, SessionLost) and not isinstance(error, CannotReach):
             error = CannotReach("the connection was closed before an answer")
         if isinstance(error, CannotReach) and self.version:
-            self.end()  # the server has ended, and all its calls are lost
+            self.end()  # the server has ended, so all its calls are lost
         else:
             if request_id in self.first and isinstance(error, SessionLost):
                 self._server.cancel(request_id)
@@ -214,7 +213,7 @@ class _Receiver:
             self.forget(request_id)
 
     def forget(self, request_id: RequestId) -> None:
-        """Stop waiting for the result of a request, and deliver the messages that were held back for it."""
+        """Stop waiting for the result of a request, and pass on the messages that were held back until then."""
         self.first.discard(request_id)
         while self._held and not self.first:
             self._deliver(self._held.popleft())
@@ -224,13 +223,13 @@ class _Receiver:
         return self._server is None
 
     def end(self) -> None:
-        """Report the end of the session. Later calls do nothing."""
+        """Report the end of the session to the client. Further calls do nothing."""
         server, self._server = self._server, None
         if server is not None:
             server.ended()
 
     def detach(self) -> None:
-        """Deliver and report nothing more."""
+        """From now on, pass on no messages and report nothing."""
         self._server = None
 
     def _deliver(self, frame: bytes) -> None:
@@ -239,7 +238,7 @@ class _Receiver:
 
 
 def _client_error(url: str, error: SessionError) -> ClientError | None:
-    """Return the error for the caller of a request, or None if the connection was lost."""
+    """Return the error for the caller of a request; None if the connection was lost."""
     match error:
         case CannotReach():
             return ServerUnreachable(url, error.detail)

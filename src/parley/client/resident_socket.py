@@ -62,7 +62,7 @@ class ResidentSocket:
         """Connect and exchange the hello.
 
         Raises:
-            OSError: no resident server can be reached, or it refuses this client.
+            OSError: no resident server can be reached, or it does not accept this client.
         """
         self._on_message, self._on_end = on_message, on_end
         self._prepare()
@@ -113,7 +113,7 @@ class _Protocol(asyncio.Protocol):
 
     def __init__(self, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
         self._on_message, self._on_end = on_message, on_end
-        # The size of a server's messages is not limited: the snapshot of a long conversation is one line.
+        # the size of a server's messages is not limited, because the snapshot of a long conversation is one line
         self._framer = LineFramer(limit=sys.maxsize)
         self._answer: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
         self._greeted = self._is_closing = False
@@ -124,7 +124,7 @@ class _Protocol(asyncio.Protocol):
         """Send the hello and wait for the answer.
 
         Raises:
-            OSError: the server ended, or refuses this client.
+            OSError: the server ended, or does not accept this client.
         """
         assert self._answer is not None
         try:
@@ -177,7 +177,7 @@ class _Protocol(asyncio.Protocol):
         self._lost.set()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError("the resident server ended during the handshake"))
-            self._answer.exception()  # marks the exception as retrieved: the caller may have been cancelled
+            self._answer.exception()  # marks the exception as retrieved, because the caller may have been cancelled
         elif self._greeted:
             self._on_end(None)  # the server sends a truncated message again over the next connection
 
@@ -193,7 +193,7 @@ async def _opened(path: str) -> socket.socket:
         try:
             return open_socket(path, timeout_seconds=0)
         except BlockingIOError:
-            pass  # the backlog of the server is full
+            pass  # the backlog of the server is full, so try again
         except OSError as error:
             if error.errno is None:
                 raise

@@ -31,11 +31,11 @@ class ServerProcess(asyncio.SubprocessProtocol):
     """A transport that runs the server as a child process. `connect` uses this transport by default."""
 
     exit_grace_seconds: float = 3.0
-    """The number of seconds that the program has to exit after its stdin has been closed. A server promises to exit
+    """The time in seconds that the program has for its exit after its stdin was closed. A server promises to exit
     within 2 seconds.
     """
     terminate_grace_seconds: float = 2.0
-    """The number of seconds that the program has to exit after SIGTERM. After this time, the program is killed."""
+    """The time in seconds that the program has for its exit after SIGTERM. After this time, it is killed."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """
         self.command, self.env, self.cwd, self.stderr = command, env, cwd, stderr
         self.new_session = new_session
-        # The size of a server's messages is not limited: the snapshot of a long conversation is one line.
+        # the size of a server's messages is not limited, because the snapshot of a long conversation is one line
         self._framer = LineFramer(limit=sys.maxsize)
         self._stdin_open = True
         self._exited = asyncio.Event()
@@ -122,7 +122,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
             try:
                 self._transport.send_signal(number)
             except ProcessLookupError:
-                pass  # the process has exited, and the event loop has not been notified yet
+                pass  # the process has exited, but the event loop has not been notified yet
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -174,8 +174,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 on_message(line)
 
     def _end_soon(self) -> None:
-        """Report the end of the server when both its output and its process have ended. If only one of the two has
-        ended, report the end after `END_GRACE_SECONDS`.
+        """Report the end of the server when both its output and its process have ended. If only one of them has
+        ended, report the end after `END_GRACE_SECONDS` at the latest.
         """
         if self._grace is not None:
             self._end()

@@ -22,7 +22,7 @@ __all__ = ["Stream"]
 class Stream:
     """The events of a conversation. Open a stream with `async with`, or with `await` and a later `close()`.
 
-    Iterating, `detailed`, `text` and `turn` all continue at the position that was last read. The events of the
+    Iterating, `detailed`, `text` and `turn` all continue after the event that was read last. The events of the
     snapshot come first, then live events. The iteration ends when the stream ends.
     """
 
@@ -77,7 +77,7 @@ class Stream:
         await self.close()
 
     async def _open(self) -> Stream:
-        """Open the stream and wait for its snapshot.
+        """Open the stream, wait for its snapshot, and return this object.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.

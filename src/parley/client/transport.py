@@ -50,7 +50,7 @@ class RestartableTransport(Transport, Protocol):
     """A transport to a server that keeps running without the connection, so that a client can reconnect."""
 
     async def restart(self) -> None:
-        """Reconnect after `on_end` has been called. Afterwards `on_end` can be called again.
+        """Reconnect after `on_end` has been called. After that, `on_end` may be called again.
 
         Raises:
             OSError: the server cannot be reached.

@@ -20,8 +20,8 @@ __all__ = ["Turn", "result_of"]
 class Turn:
     """The turn that a message started or joined, from the message to the end of the turn.
 
-    Each iteration yields all events of the turn from its beginning, no matter when the iteration starts. A turn can
-    be iterated several times. A turn that is not read needs no stream and no memory.
+    Each iteration yields all events of the turn from its beginning, even if it starts later. A turn can be iterated
+    several times. Without an iteration, it needs no stream and no memory.
     """
 
     def __init__(self, feed: Feed, message_id: MessageId, *, after: Seq, is_followable: bool) -> None:

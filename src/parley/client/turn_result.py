@@ -23,7 +23,7 @@ __all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
 Event: TypeAlias = EventMsg | UnknownEvent
 
 INTERRUPTED: Final = "Turn interrupted"
-"""The part of an `error` event's text that marks an interrupted turn, for events without a `reason`."""
+"""The part of an `error` event's text that shows that the turn was interrupted, for events without a `reason`."""
 
 
 class TurnResult(Struct, frozen=True, kw_only=True):

@@ -83,15 +83,17 @@ UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_valid
 
 
 class Filled(Struct, frozen=True, kw_only=True):
-    """The JSON members to add to messages that lack them. A member is added after the provider has refused a
-    request without it. Messages of another model or of an older version of Parley may lack such members.
+    """The JSON members that are added to messages without them. A member is added after the provider has refused a
+    request without it. Messages of another model or of an older version of Parley may lack it.
     """
 
     reasoning_content: bool = False
     thought_signature: bool = False
 
     def after(self, refused: UnexpectedStatus) -> Filled:
-        """Return the members to add to a request that was refused. The refusal names the missing member."""
+        """Return the members to add to a request that the provider has refused. The text of the refusal names the
+        missing member.
+        """
         if refused.status != 400:
             return self
         return Filled(
@@ -146,8 +148,8 @@ class _Response:
         self.outputs: list[dict[str, Any]] = []
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Return whether an item of the history begins the next response. This must be derived from the items,
-        because old logs do not record where a response ends.
+        """Return whether an item of the history belongs to the next response. Only the items can show this, because
+        old logs do not record where a response ends.
         """
         match item:
             case UserItem() | MessageFields():
@@ -171,7 +173,7 @@ class _Response:
             case OutputItem(call_id=call_id, output=output):
                 self.outputs.append({"role": "tool", "tool_call_id": call_id, "content": output})
             case OpaqueItem() | UserItem():
-                pass  # reasoning of another API is left out; `_messages` yields user messages
+                pass  # reasoning of another API is left out, and `_messages` yields user messages
             case _:
                 assert_never(item)
 

@@ -109,8 +109,8 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] | None = None
     error: Raw | UnsetType = UNSET
     usage: Raw | UnsetType = UNSET
-    """Token counts. They are decoded separately and only if they were requested, so that the text in the same event
-    is not lost if their shape is unknown.
+    """The token counts, still encoded. They are decoded separately, and only if they were requested, so that an
+    unknown shape does not affect the text in the same event.
     """
 
 
@@ -182,7 +182,7 @@ class _Calls:
 
     def extend(self, piece: _CallPiece, *, has_halves: bool) -> int:
         """Add a piece to its call, and return the number of characters that the piece adds. `has_halves` is True if
-        the piece was decoded with stand-ins for surrogate halves.
+        the piece may contain stand-ins for halves of surrogate pairs (`surrogates.py`).
         """
         function = piece.function
         ids = len(self._named)
@@ -217,7 +217,7 @@ class _Calls:
             current.id = call_id
             self._named[index, call_id] = current
         elif current is None or (
-            # The piece has a name and no id, and the arguments of the current call look complete.
+            # this piece has a name and no id, and the arguments of the current call look complete
             name and current.last_piece.endswith("}") and (not arguments or arguments.startswith("{"))
         ):
             current = self._begin(index)
@@ -232,13 +232,11 @@ class _Calls:
 
 
 class _Reasoning:
-    """The reasoning of one response, in the form that clients see and in the form that is sent back to the
-    provider.
-    """
+    """The reasoning of one response: the text that clients see, and the form that is sent back to the provider."""
 
     def __init__(self, size: ReplySize) -> None:
         self.got_content = False
-        """True if the last delta contained reasoning, even if clients see none of it."""
+        """True if the last delta contained reasoning, even if clients see no text of it."""
         self.size = 0
         """The number of characters of reasoning so far."""
         self._reply_size = size
@@ -252,8 +250,8 @@ class _Reasoning:
         self._details = ReasoningDetails()
 
     def extend(self, delta: _Delta, *, splits_pairs: bool, has_halves: bool) -> tuple[str, str]:
-        """Add the reasoning of a delta. Return the part of the reasoning that clients see, and the message text of
-        the delta.
+        """Add the reasoning in a delta. Return the added reasoning that clients see, and the message text in the
+        delta.
 
         `splits_pairs` is True if the provider splits surrogate pairs between the deltas of this reply. `has_halves`
         is True if this delta was decoded with stand-ins for their halves (`surrogates.py`).
@@ -323,8 +321,8 @@ class _Reasoning:
 class ChatDecoder:
     """Decodes one reply. `feed` returns deltas, and `end` returns the complete items.
 
-    A finish reason, the end mark, or the end of the body ends the response. If token counts were requested, they
-    follow the finish reason; until they arrive, the decoder is `whole` but not `done`.
+    The response ends with a finish reason, the end mark, or the end of the body. If token counts were requested,
+    they follow the finish reason. Until they arrive, `whole` is True and `done` is False.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -334,7 +332,9 @@ class ChatDecoder:
         self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
         self._body = Body(limits.max_event_bytes)
         self._needs_body = True
-        """True if the next bytes must be added to `_body`."""
+        """True if the next bytes must be added to `_body`, which is the case until the body is known to consist of
+        events.
+        """
         self._size = ReplySize(limits)
         self._unmeasured_bytes = 0
         self._failure: str | None = None
@@ -357,7 +357,7 @@ class ChatDecoder:
         chunks: list[Chunk] = []
         self.got_content = False
         self._last_read = data
-        # Nearly all events are text. For speed, names are looked up only once for each read.
+        # nearly all events are text, so names are looked up only once for each read, for speed
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
         whole, halves, stream_usage = self.whole, self._has_halves, self._stream_usage
         payloads = self._framer.feed(data)
@@ -428,8 +428,8 @@ class ChatDecoder:
         self._size.check()
 
     def _read(self, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> str:
-        """Process the reasoning of a delta, and return the message text of the delta. `has_halves` is True if the
-        delta was decoded with stand-ins for surrogate halves.
+        """Add the reasoning in a delta to the reply, and return the message text in the delta. `has_halves` has the
+        same meaning as for `_Reasoning.extend`.
         """
         if (reasoning := self._reasoning) is None:
             reasoning = self._reasoning = _Reasoning(self._size)
@@ -458,7 +458,7 @@ class ChatDecoder:
             self._read_calls(message.tool_calls, has_halves=has_halves)
 
     def _read_calls(self, pieces: tuple[_CallPiece, ...], *, has_halves: bool) -> None:
-        """Process the pieces of calls in a delta. Pieces that add nothing do not count as content."""
+        """Add the pieces of calls in a delta to the reply. Pieces that are empty do not count as content."""
         self._size.check_pieces(len(pieces))
         calls, grown = len(self._calls), 0
         for piece in pieces:
@@ -468,7 +468,7 @@ class ChatDecoder:
             self.got_content = True
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Process a finish reason; return whether the response failed."""
+        """Handle the finish reason of a choice. Return whether the response failed."""
         self.whole = self.got_content = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
@@ -477,7 +477,7 @@ class ChatDecoder:
         return self.done
 
     def _fails(self, event: _Event | None, payload: bytes) -> bool:
-        """Process an event without choices, with an error, or of an unknown shape (None); return whether the
+        """Handle an event without choices, with an error, or of an unknown shape (None). Return whether the
         response failed.
         """
         error = None if event is None else _error(event.error)
@@ -518,7 +518,9 @@ class ChatDecoder:
         return chunks
 
     def _read_body(self) -> list[Chunk]:
-        """Decode a body that is one JSON object, from a provider that does not stream; return its chunks."""
+        """Decode a body that is a single JSON object, from a provider that does not stream, and return its
+        chunks.
+        """
         body = None if self.done else self._body.take_json()
         if body is None:
             return []
@@ -541,7 +543,7 @@ def _thought(reasoning: str | _Thought) -> str:
 
 
 def _thinking(raw: Raw) -> tuple[str, bool]:
-    """Return the text of a thinking part, and whether the part was a list."""
+    """Return the text of a thinking part, and whether the part was a list (True) or a string (False)."""
     value = read_json(raw)
     if not isinstance(value, list):
         return (value if isinstance(value, str) else ""), False
@@ -550,8 +552,8 @@ def _thinking(raw: Raw) -> tuple[str, bool]:
 
 
 def _kept(raw: Raw, *, has_halves: bool) -> Raw:
-    """Return a JSON value in the form that is stored and sent back: valid UTF-8 without stand-ins for surrogate
-    halves. `has_halves` is True if the value may contain stand-ins.
+    """Return a JSON value in the form in which it is stored and sent back: valid UTF-8, without stand-ins for
+    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins.
     """
     text = bytes(raw).decode(errors="replace")
     return Raw((without_stand_ins(text) if has_halves else text).encode())
@@ -573,8 +575,8 @@ def _index(index: int | str | None) -> int | None:
 
 
 def _failure_after_events(data: bytes) -> str | None:
-    """Return the message of an error at the end of a truncated body; None if there is none. Some servers write the
-    error as plain JSON, not as an event.
+    """Return the message of an error that follows the last event of a truncated body; None if there is none. Some
+    servers write such an error as plain JSON instead of an event.
     """
     for line in data.splitlines():
         if line.lstrip().startswith(b"{") and len(line) <= MAX_ERROR_BYTES:

@@ -24,8 +24,8 @@ IDLE_SECONDS: Final = 15.0
 MAX_IDLE: Final = 100
 FEWEST_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""The divisor that gives the maximum number of idle connections from the limit on open files. `FEWEST_IDLE` and
-`MAX_IDLE` bound the result.
+"""The divisor for the maximum number of idle connections: the limit on open files is divided by it. `FEWEST_IDLE`
+and `MAX_IDLE` bound the result.
 """
 
 MAX_CONNECTING: Final = 64
@@ -63,7 +63,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
         """Return a connection to the pool. Close it instead if `should_close` is True or the pool has enough idle
-        connections. This method is overridden because the library has no public limit on idle connections.
+        connections. This overrides a private method, because the library has no public limit on idle connections.
         """
         idle = sum(map(len, self._conns.values()))
         super()._release(key, protocol, should_close=should_close or idle >= self._most_idle)

@@ -82,7 +82,7 @@ def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
 
 
 def refusal(item: InputItem, *, api: str) -> str:
-    """Return the reason why a message with this item is refused. `api` is the name of the model API."""
+    """Return the reason why a message with this item cannot be sent. `api` is the name of the model API."""
     return f"{_name(item)} cannot be sent over the {api} API"
 
 
@@ -117,7 +117,7 @@ _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """Return a sentence that says why no API accepts an item; None if the item is valid."""
+    """Return a sentence that says why an item is invalid for every model API; None if the item is valid."""
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)

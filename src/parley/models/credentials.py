@@ -1,5 +1,5 @@
 """Determines the key and headers of a request to a provider, and redacts them from errors. The key is read for each
-request and is not kept afterwards.
+request and is not stored.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Credentials:
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
-        """Return a text with its secrets redacted. `is_cut` is True if the text may end in the middle of a
-        secret.
+        """Return a text with its secrets redacted. `is_cut` is True if the text was cut off and may end in the
+        middle of a secret.
         """
         if is_cut:
             begun = max((_overlap(text, secret) for secret in self._secrets), default=0)
@@ -72,7 +72,7 @@ def credentials(settings: Settings) -> Credentials:
             secrets.update(_long_words(value))
     if key := _key(provider, settings.home, settings.environ):
         headers["authorization"] = f"Bearer {key}"
-        if len(key) >= SHORTEST_SECRET:  # local servers are often given a placeholder such as `none`
+        if len(key) >= SHORTEST_SECRET:  # local servers often get a placeholder such as `none` as the key
             secrets.add(key)
     return Credentials(headers, secrets)
 
@@ -99,7 +99,7 @@ def _key_in_auth_file(home: str) -> str | None:
     try:
         key = msgspec.json.decode(read_file(os.path.join(home, "auth.json")), type=_AuthFile).OPENAI_API_KEY
     except (OSError, ValueError):
-        return None  # missing or unreadable: the environment may have the key
+        return None  # the file is missing or unreadable, but the environment may contain the key
     return key.strip() if key else None
 
 
@@ -108,5 +108,5 @@ def _long_words(value: str) -> Iterator[str]:
 
 
 def _overlap(text: str, secret: str) -> int:
-    """Return the length of the longest proper prefix of the secret that the text ends with."""
+    """Return the length of the longest proper prefix of the secret with which the text ends."""
     return next((n for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n])), 0)

@@ -52,10 +52,10 @@ class Decoder(Protocol):
     """True if the decoder does not need the remaining bytes of the body."""
 
     whole: bool
-    """True if the response is complete. Only token counts can still follow."""
+    """True if the response is complete, so that only token counts can still follow."""
 
     got_content: bool
-    """True if the bytes of the last call of `feed` contained an event that adds to the response."""
+    """True if the last call of `feed` processed an event that adds something to the response."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         """Decode the next bytes of the body, and return the chunks that they complete.
@@ -112,8 +112,9 @@ class Endpoint:
             await self._clock.sleep(sent.delay_seconds)
             attempt += 1
         with self._limits_named(), closing(sent) as reply:
-            del body  # it was sent and may be large
-            counts_until: float | None = None  # deadline for token counts, once the response is complete
+            del body  # the body has been sent and may be large
+            # the deadline for token counts, from the time when the response is complete
+            counts_until: float | None = None
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
             while not decoder.done and (data := await _more(reply, silent_at, counts_until)):
@@ -136,15 +137,15 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """Add the name of the provider's setting to an error about a reply that is too large."""
+        """Add the name of the provider's setting to an error in this block about a reply that is too large."""
         try:
             yield
         except ReplyTooLarge as too_large:
             raise too_large.of_provider(self._provider.id) from None
 
     async def _send(self, body: bytes, who: Credentials, attempt: int) -> Reply | Retrying:
-        """Send the request. Return the reply if its status is 2xx. Return a `Retrying` after a failure that may be
-        temporary.
+        """Send the request. Return the reply if its status is 2xx. If it fails and the failure may be temporary,
+        return a `Retrying` with the delay before the next attempt.
 
         Raises:
             ModelError: the failure is not temporary, or no retry is left.
@@ -160,7 +161,7 @@ class Endpoint:
                 environ=self._settings.environ,
             )
         except CannotConnect as unreachable:
-            # Not retried here: the turn retries, and announces each retry to clients.
+            # this is not retried here, because the turn retries and tells clients about each retry
             raise CannotConnect(
                 unreachable.url,
                 who.hide_in(unreachable.detail),
@@ -180,7 +181,8 @@ class Endpoint:
             try:
                 raise failure
             finally:
-                del failure  # otherwise the error and this frame refer to each other, and keep the turn in memory
+                # otherwise the error and this frame would refer to each other, and keep the turn in memory
+                del failure
         return Retrying(
             attempt=attempt,
             max_attempts=self._provider.request_max_retries,
@@ -218,8 +220,9 @@ class Endpoint:
 
 
 def _hidden(broken: ModelStreamBroken, who: Credentials) -> ModelStreamBroken:
-    """Return the error with its secrets redacted."""
-    if isinstance(broken, NoResponse):  # redacted before it is shortened, so that no part of a secret remains
+    """Return the error for clients, with its secrets redacted."""
+    # the text is redacted before it is shortened, so that no part of a secret remains
+    if isinstance(broken, NoResponse):
         return NoResponse(who.hide_in(broken.body, is_cut=broken.is_cut))
     return ModelStreamBroken(who.hide_in(broken.detail))
 
@@ -229,7 +232,7 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
     passes.
 
     Raises:
-        ModelStreamBroken: the connection was lost, or no bytes arrived before the time `silent_at`.
+        ModelStreamBroken: the connection was lost, or no bytes arrived until the time `silent_at`.
     """
     if until is None:
         return await reply.read(within_seconds=silent_at - time.monotonic())
@@ -286,7 +289,7 @@ def _seconds(retry_after: str | None, *, now: float) -> float | None:
     """
     if retry_after is None:
         return None
-    from email.utils import parsedate_to_datetime  # loaded with the HTTP library
+    from email.utils import parsedate_to_datetime  # the HTTP library has already loaded it
 
     try:
         seconds = (

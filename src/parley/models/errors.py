@@ -97,7 +97,7 @@ class TooManyValues(ReplyTooLarge):
 
 
 class MissingVariable(ModelError):
-    """Raised when the environment variable that holds the provider's key is not set, or is empty."""
+    """Raised when the environment variable for the provider's key is not set or is empty."""
 
     code = "missing_variable"
     worth_repeating = False

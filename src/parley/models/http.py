@@ -43,8 +43,8 @@ REFUSAL_BYTES: Final = 4096
 """The maximum number of bytes that are read from the body of a refusal."""
 
 SWITCH_SECONDS: Final = 0.0005
-"""The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock without
-interruption.
+"""The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock at
+once.
 """
 
 SILENT: Final = "idle timeout waiting for SSE"
@@ -65,7 +65,7 @@ class Http:
 
     def warm_up(self) -> None:
         """Begin to load the HTTP library in a thread, so that the first request waits less or not at all."""
-        with suppress(MemoryError, RuntimeError):  # no thread could be started: the first request retries
+        with suppress(MemoryError, RuntimeError):  # no thread could be started, and the first request tries again
             self._load()
 
     async def post(
@@ -88,9 +88,9 @@ class Http:
             async with asyncio.timeout(idle_seconds):
                 response = await session.post(
                     url,
-                    data=_Body(body),  # so that a large body is sent in pieces
+                    data=_Body(body),  # a file object, so that a large body is sent in pieces
                     headers=headers,
-                    allow_redirects=False,  # a redirect must not receive keys
+                    allow_redirects=False,  # a redirect must not get the keys
                     proxy=proxy_for(url, environ),
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
@@ -126,7 +126,7 @@ class Http:
         library = self._library
         if library is None or (library.done() and library.exception() is not None):
             library = Future[None]()
-            library.set_running_or_notify_cancel()  # so that a cancelled request does not cancel the import
+            library.set_running_or_notify_cancel()  # a cancelled request must not cancel the import
             start_thread(_import_library, library, name="import-http")
             self._library = library
         return library
@@ -199,9 +199,7 @@ class Reply:
             raise ModelStreamBroken(_in_words(error)) from None
 
     def _is_lost(self) -> bool:
-        """Return whether the connection was lost before the body ended. This is checked here because the library
-        does not always report the loss.
-        """
+        """Return whether the connection was lost before the body ended. The library does not always report this."""
         connection = self._response.connection
         return connection is not None and (connection.transport is None or connection.transport.is_closing())
 
@@ -215,7 +213,7 @@ class Reply:
                 while len(body) < REFUSAL_BYTES and (data := await self.read()):
                     body += data
         except (TimeoutError, ModelStreamBroken):
-            pass  # the part that arrived explains enough
+            pass  # the part that has arrived explains enough
         return body[:REFUSAL_BYTES]
 
     async def finish(self) -> None:
@@ -225,7 +223,7 @@ class Reply:
                 while await self.read():
                     pass
         except (TimeoutError, ModelStreamBroken):
-            pass  # not reusable: `close` closes the connection
+            pass  # the connection cannot be reused, and `close` closes it
 
     def close(self) -> None:
         """Close the connection, or return it to the pool if the body has ended."""
@@ -246,15 +244,15 @@ def _import_library(library: Future[None]) -> None:
 
 
 def _shown(url: str) -> str:
-    """Return the URL without the parts that may hold secrets."""
-    from urllib.parse import urlsplit, urlunsplit  # loaded with the HTTP library
+    """Return a URL for error messages, without the parts that may contain secrets."""
+    from urllib.parse import urlsplit, urlunsplit  # the HTTP library has already loaded it
 
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _in_words(error: Exception) -> str:
-    """Return the description of an error, without URLs or headers."""
+    """Return a description of an error of the HTTP library, without URLs or headers."""
     import aiohttp
 
     match error:

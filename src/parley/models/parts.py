@@ -20,7 +20,7 @@ SLICE_ITEMS: Final = 1000
 
 
 class _Slice:
-    """A slice of the items of a message. `encode_body` replaces the slice with the encoded parts of its items."""
+    """A slice of the items of a message. `encode_body` writes the parts of its items in place of the slice."""
 
     def __init__(self, content: tuple[InputItem, ...], first: int, part: Callable[[InputItem], Any]) -> None:
         self._content, self._first, self._part = content, first, part

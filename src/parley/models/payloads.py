@@ -44,7 +44,7 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | 
     wrong shape, so that the caller can skip it.
     """
     try:
-        return decoder.decode(payload)  # succeeds nearly always, and makes no copy
+        return decoder.decode(payload)  # this succeeds nearly always, and makes no copy
     except (ValueError, RecursionError):
         pass
     try:
@@ -54,8 +54,8 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | 
 
 
 def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
-    """Decode a payload that may contain halves of surrogate pairs, and replace the halves with stand-ins
-    (`surrogates.py`). Return None if the payload is invalid or has the wrong shape.
+    """Decode a payload that may contain single halves of surrogate pairs, which become stand-ins (`surrogates.py`).
+    Return None if the payload is invalid or has the wrong shape.
     """
     try:
         return decode_lenient(decoder, payload.decode(errors="replace").encode(), half_as=stand_in)
@@ -122,7 +122,7 @@ def error_in(payload: bytes) -> Any:
 
 
 class Body:
-    """The body of a reply that may contain no events: its beginning or, if the body is JSON, all of it."""
+    """The first bytes of a reply's body or, if the body is JSON instead of events, all of it."""
 
     def __init__(self, limit: int) -> None:
         """Create an empty body. `limit` is the maximum size, in bytes, of a body that is JSON."""
@@ -130,12 +130,12 @@ class Body:
         self._limit = limit
         self._beginning = b""
         self._is_json: bool | None = None
-        """None until the first byte that is not white space."""
+        """True if the body is JSON, False if it is not; None until the first byte that is not white space."""
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, data: bytes, *, has_events: bool) -> bool:
-        """Add the next bytes of the body, and return whether later bytes must be added, too.
+        """Add the next bytes of the body. Return whether later bytes must be added as well.
 
         `has_events` is True if the bytes complete an event. Then the body is not JSON.
 
@@ -144,7 +144,7 @@ class Body:
         """
         if self._is_json is None:
             data, self._beginning = (self._beginning + data).removeprefix(BYTE_ORDER_MARK).lstrip(), b""
-            if BYTE_ORDER_MARK.startswith(data):  # also if there are no bytes
+            if BYTE_ORDER_MARK.startswith(data):  # this is also true if there are no bytes
                 self._beginning = data
                 return True
             self._is_json = data.startswith(b"{")
@@ -161,7 +161,9 @@ class Body:
         return not self.has_events or len(self._beginning) < BEGINNING_BYTES
 
     def take_json(self) -> bytes | None:
-        """Return the whole body on one line, and forget it; return None if the body is not JSON."""
+        """Return the whole body on one line, and remove it from this object; return None if the body is not
+        JSON.
+        """
         if not self._is_json:
             return None
         body = b"".join(self._parts)
@@ -170,6 +172,6 @@ class Body:
         return body.replace(b"\r", b" ").replace(b"\n", b" ")  # line ends are white space in JSON
 
     def no_response(self) -> NoResponse:
-        """Return the error about a body without a response."""
+        """Return the error for a body that contains no response."""
         is_cut = len(self._beginning) == BEGINNING_BYTES
         return NoResponse(self._beginning.decode(errors="replace").rstrip(), is_cut=is_cut)

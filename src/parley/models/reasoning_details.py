@@ -28,8 +28,8 @@ class _Block:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
     def extend(self, members: dict[str, Any]) -> int:
-        """Merge the members of another piece into the block. Return the approximate number of characters that the
-        members add, not counting the text.
+        """Merge the members of another piece into the block. Return the approximate number of characters that they
+        add, without the text of the block.
         """
         changed = {
             name: value
@@ -47,9 +47,8 @@ class ReasoningDetails:
         self._blocks: list[_Block] = []
 
     def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
-        """Add the pieces of one delta. Return the text of the pieces, which clients see, and the approximate number
-        of characters that the pieces add. `has_halves` is True if the delta was decoded with stand-ins for
-        surrogate halves.
+        """Add the pieces in one delta. Return their text, which clients see, and the approximate number of
+        characters that they add. `has_halves` is True if the delta was decoded with stand-ins for surrogate halves.
         """
         shown, size = "", 0
         for piece in pieces if isinstance(pieces, list) else ():
@@ -72,7 +71,7 @@ class ReasoningDetails:
         return shown, size + len(shown)
 
     def whole(self) -> list[dict[str, Any]]:
-        """Return the complete blocks in the form that is sent back to the provider."""
+        """Return all blocks of the response in the form in which they are sent back to the provider."""
         return [
             {**block.members, TEXTS[block.kind]: block.text.text()} if block.text else block.members
             for block in self._blocks

@@ -21,7 +21,9 @@ bytes such as `{}` become an object of 64 bytes.
 
 
 class ReplySize:
-    """The numbers of characters and calls in one reply so far, and their limits."""
+    """The numbers of characters and calls in one reply so far. They are checked against the limits of its
+    provider.
+    """
 
     __slots__ = ("arguments", "calls", "limits", "text")
 
@@ -79,7 +81,7 @@ def check_values(payloads: Iterable[bytes]) -> None:
 
 def _has_too_many(data: bytes) -> bool:
     """Return whether an event contains more than `MAX_VALUES` values. Commas and brackets inside strings do not
-    count. The beginning of the event is examined first, because it nearly always suffices to refuse the event.
+    count. The beginning of the event is examined first, because it nearly always shows that there are too many.
     """
     size = LARGE_BYTES
     while size < len(data):
@@ -97,11 +99,12 @@ def _values(data: bytes) -> int:
 
 
 def _values_outside_strings(data: bytes) -> int:
-    """Return the number of commas and opening brackets in `data` that are not inside a string. `data` may be the
-    beginning of an event. The number may be too low if it is beyond the limit.
+    """Return the number of commas and opening brackets in `data` that are not inside a string. `data` may be only
+    the beginning of an event. A number above the limit may be too low.
     """
-    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # afterwards, each quote begins or ends a string
+    data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # after this, each quote begins or ends a string
     quotes = data.count(b'"')
-    if quotes > 4 * MAX_VALUES + 4:  # a comma separates at most two strings: a value, and the name of a member
+    # a comma separates at most two strings: a value and the name of the next member
+    if quotes > 4 * MAX_VALUES + 4:
         return quotes // 4
     return _values(b"".join(data.split(b'"')[::2]))

@@ -69,8 +69,8 @@ OTHER_DELTAS: Final = frozenset(
         "response.code_interpreter_call_code.delta",
     }
 )
-"""Event types that carry a piece of an item. Clients see only the complete item. Like an event of `TEXT_DELTAS`, an
-event of these types is meaningful if its piece is not empty.
+"""Event types that carry a piece of an item. Clients see only the complete item. As with `TEXT_DELTAS`, an event
+with an empty piece is ignored.
 """
 
 ITEM_CHARACTERS: Final = 100
@@ -127,7 +127,7 @@ class _Failed(Struct, frozen=True):
 
 
 class _Whole(Struct, frozen=True):
-    """A response that is not streamed."""
+    """The response of a provider that does not stream."""
 
     output: tuple[Raw, ...]
     status: str | None = None
@@ -178,13 +178,15 @@ class ResponsesDecoder:
         self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
         self._body = Body(limits.max_event_bytes)
         self._needs_body = True
-        """True if the next bytes must be added to `_body`."""
+        """True if the next bytes must be added to `_body`, which is the case until the body is known to consist of
+        events.
+        """
         self._size = ReplySize(limits)
         self._items_size = ReplySize(limits)
         """The size of the items, which repeat the text of the deltas."""
         self._joiners: dict[str, PairJoiner] = {}
-        """Joiners of surrogate pairs, keyed by event type. The dict is empty until an event contains half of a
-        pair.
+        """The objects that join the halves of surrogate pairs, by event type; empty until an event contains a
+        single half.
         """
         self._failure: str | None = None
         self._completed: ResponseDone | None = None
@@ -192,7 +194,7 @@ class ResponsesDecoder:
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
         self.got_content = False
-        # Nearly all events are text. For speed, names are looked up only once for each read.
+        # nearly all events are text, so names are looked up only once for each read, for speed
         decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
         payloads = self._framer.feed(data)
         if self._needs_body:
@@ -265,7 +267,7 @@ class ResponsesDecoder:
         return [*chunks, self._completed]
 
     def _fails(self, payload: bytes) -> bool:
-        """Process an event of an unknown type or shape; return whether the response failed."""
+        """Handle an event of an unknown type or shape. Return whether the response failed."""
         error = error_in(payload)
         if error is None:
             return False
@@ -274,7 +276,9 @@ class ResponsesDecoder:
         return True
 
     def _read_body(self) -> list[Chunk]:
-        """Decode a body that is one JSON object, from a provider that does not stream; return its chunks."""
+        """Decode a body that is a single JSON object, from a provider that does not stream, and return its
+        chunks.
+        """
         body = None if self.done else self._body.take_json()
         if body is None:
             return []
@@ -305,7 +309,7 @@ class ResponsesDecoder:
 
     def _joined(self, event: _Event) -> _Event:
         """Return the event with complete surrogate pairs in its text. A first half without its second half becomes
-        U+FFFD. Call this for a reply that splits surrogate pairs between events.
+        U+FFFD. It is called for a reply that splits surrogate pairs between events.
         """
         joiner = self._joiners.get(event.type)
         if joiner is None or event.delta is None:
@@ -313,7 +317,7 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=False))
 
     def _count(self, chunk: Chunk) -> None:
-        """Add the size of an item to the size of all items, and check it."""
+        """Add the size of an item to the total size of the items. Raises ReplyTooLarge if it exceeds the limit."""
         size = self._items_size
         size.text += ITEM_CHARACTERS
         match chunk:
@@ -321,7 +325,7 @@ class ResponsesDecoder:
                 size.text += len(text) + len(item_id or "")
             case CallDone(item=CallItem() as call):
                 size.arguments += len(call.arguments) + len(call.name) + len(call.call_id)
-                if call.verbatim is not UNSET:  # contains the arguments again, and other members
+                if call.verbatim is not UNSET:  # `verbatim` contains the arguments again, and other members
                     size.arguments += max(0, len(bytes(call.verbatim)) - ESCAPED_BYTES * len(call.arguments))
                 size.calls += 1
             case ReasoningDone(item=OpaqueItem(verbatim=verbatim)) | OpaqueDone(item=OpaqueItem(verbatim=verbatim)):
@@ -333,7 +337,7 @@ class ResponsesDecoder:
 
 def _item_done(raw: Raw, by: str) -> Chunk | None:
     """Return the chunk for a complete item; None if the item does not have the shape of its type."""
-    data = bytes(raw).decode(errors="replace").encode()  # it is stored, so it must be valid JSON
+    data = bytes(raw).decode(errors="replace").encode()  # the data is stored, so it must be valid JSON
     match read_payload(_KIND, data):
         case None:
             return None
@@ -381,9 +385,9 @@ def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
 def _call_done(
     call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
 ) -> CallDone:
-    """Return the chunk for a call. A malformed call gets a chunk too, because every call must get an output. A call
-    without an id gets a new id. If `verbatim` is True and the call has an id, `data` is stored so that it can be
-    sent back unchanged.
+    """Return the chunk for a call. A malformed call gets a chunk as well, because every call needs an output. A
+    call without an id gets a new id. If `verbatim` is True and the call has an id, `data` is stored so that it can
+    be sent back unchanged.
     """
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""

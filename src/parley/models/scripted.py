@@ -43,7 +43,7 @@ _WORD: Final = re.compile(r"\s*\S+|\s+$")
 
 
 class ScriptedModel:
-    """Plays a script. The content of the requests has no effect on the replies."""
+    """A model that plays a script. The content of the requests does not affect the replies."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ScriptedModel:
         self._path = provider.script
         self._conversation = conversation
         self._replies_given = replies_given
-        """The number of replies played, keyed by conversation. A conversation that is opened again continues its
-        script.
+        """The number of replies that have been played, by conversation. A conversation that is opened again
+        continues its script.
         """
         self._clock = clock
         self._script: Script | None = None
@@ -113,7 +113,7 @@ class ScriptedModel:
 
 
 def _ends_text(step: Step) -> bool:
-    """Return whether a step ends the text before it. A pause or a failure does not end the text, because it may
+    """Return whether a step ends the text of the steps before it. A pause or a failure does not, because it may
     occur in the middle of a text.
     """
     return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET

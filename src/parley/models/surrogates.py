@@ -1,8 +1,8 @@
 """Handles surrogate pairs that a provider splits between two pieces of one text.
 
 JSON escapes a character such as an emoji as two halves, and some providers cut between them. Strict JSON decoders
-refuse such a piece. `stand_in` returns the private-use character that replaces a half while the piece is decoded.
-`PairJoiner` joins the halves of one text again.
+reject such a piece. Therefore each half is replaced with a private-use character, its stand-in, before the piece is
+decoded (`stand_in`). `PairJoiner` joins the halves of one text again.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class PairJoiner:
         return bool(self._high)
 
     def join(self, piece: str, *, has_halves: bool) -> str:
-        """Return the text that a piece adds. If the piece ends with the first half of a pair, that half is held
-        back until the next piece.
+        """Return the text that a piece adds.
 
-        `has_halves` is True if the piece was decoded with stand-ins.
+        If the piece ends with the first half of a pair, that half is returned together with the second half in the
+        next piece. `has_halves` is True if the piece may contain stand-ins.
         """
         if not has_halves:
             return self.end() + piece if piece else ""

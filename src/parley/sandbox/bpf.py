@@ -13,8 +13,9 @@ from msgspec import Struct
 __all__ = ["Code"]
 
 _INSTRUCTION: Final = struct.Struct("<HBBI")
-"""A `struct sock_filter`: operation, jump distance if true, jump distance if false, and a number. Both supported
-machines are little-endian."""
+"""The format of a `struct sock_filter`: operation, jump distance if true, jump distance if false, and a number.
+Both supported machines are little-endian.
+"""
 
 _LOAD: Final = 0x20
 _AND: Final = 0x54
@@ -24,8 +25,8 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The maximum distance of a single conditional jump, in instructions. The byte for the distance can hold one more.
-The maximum is lower because two long jumps follow the condition if both targets are too far away.
+"""The maximum distance of a conditional jump, in instructions. A byte could hold one more, but two long jumps
+follow the condition if both targets are too far away.
 """
 
 
@@ -75,7 +76,7 @@ class Code:
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 
     def answer(self, number: int) -> None:
-        """End the program with a result."""
+        """End the program with the result `number`."""
         self._steps.append(_Plain(_RETURN, number))
 
     def label(self, name: str) -> None:
@@ -89,8 +90,8 @@ class Code:
             ValueError: two labels have the same name.
             KeyError: a jump leads to a label that does not come after it.
         """
-        # The program is assembled from its end, so that the distance of each jump is known, even if a long jump
-        # needs two instructions.
+        # The program is assembled from its end, so that the distance of each jump is already known, even if a long
+        # jump needs two instructions.
         backwards: list[bytes] = []
         labels: dict[str, int] = {}
 

@@ -126,8 +126,8 @@ def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths that need a mount. Paths in `/dev` need none, because a command has its own
-    `/dev`.
+    """Return the hidden paths over which a mount is needed. Paths in `/dev` need none, because a command has its
+    own `/dev`.
     """
     return tuple(
         path
@@ -140,14 +140,14 @@ def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...
 
 
 def _is_its_own(folder: str) -> bool:
-    """Return whether the launcher creates this directory for the command alone."""
+    """Return whether the launcher creates this directory anew for each command."""
     return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield all mounts that the command must have, in the order in which they are mounted."""
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
-    # No command can create a link in `/proc`, and the launcher itself covers parts of it.
+    # no command can create a link in `/proc`, and the launcher itself covers parts of it
     words = [each for each in words if not each[-1].startswith("/proc/")]
     yield Mount(place="/", source="/", writable="/" in resolved.roots)
     yield Mount(place="/dev", source=None, writable=False)
@@ -225,8 +225,10 @@ def _refuse_unencodable(command: Command) -> None:
 
 
 def _refuse_missing(command: Command, resolved: ResolvedPolicy) -> None:
-    """Check that the program exists and is executable, because the error inside the sandbox would not reach the
-    server. A program in a hidden directory does not exist for the command.
+    """Check that the program exists and is executable, because an error inside the sandbox would not reach the
+    server.
+
+    A program in a hidden directory counts as missing.
 
     Raises:
         CommandNotStarted: the program does not exist or is not executable. The message contains the error text
@@ -332,7 +334,7 @@ class Bubblewrap:
         denials.begin(resolved)
         _refuse_missing(command, resolved)
         resolved = add_placeholders(resolved, placeholders)
-        # No mount can cover a link, so links are restored after the command.
+        # no mount can cover a link, so links are restored after the command
         self._protected.protect(resolved, resolved.links)
         return self.start(command, policy, resolved)
 
@@ -361,7 +363,7 @@ class Bubblewrap:
         return LaunchSpec(
             argv=argv,
             cwd=command.cwd,
-            # The launcher is not confined, so it must not see the variables of the command, such as LD_PRELOAD.
+            # the launcher is not confined, so it must not get the variables of the command, such as LD_PRELOAD
             env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,

@@ -33,7 +33,9 @@ directory at the same time.
 
 
 class _CannotCreate(SandboxUnavailable):
-    """Raised when the placeholder cannot be created. Commands must then not write to its directory."""
+    """Raised when the placeholder cannot be created. Commands must then not write to the directory that would
+    contain it.
+    """
 
 
 class GitPlaceholder:
@@ -75,20 +77,20 @@ class GitPlaceholder:
                 os.close(folder)
 
     def release(self) -> None:
-        """Release the lock, and remove the directory unless another command uses it or it is not empty."""
+        """Stop using the placeholder. Remove it, unless another command uses it or it is not empty."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_same(self._name, self._folder, self._descriptor):
                 os.rmdir(self._name, dir_fd=self._folder)
         except OSError:
-            pass  # the directory is in use, or has become a repository
+            pass  # another command uses the directory, or it has become a repository
         finally:
             os.close(self._descriptor)
             os.close(self._folder)
 
 
 def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> ResolvedPolicy:
-    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the resulting policy.
+    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the policy that results.
 
     A root that belongs to the user and in which the server cannot create a placeholder becomes read-only, because a
     command could change the mode of the root and create a `.git`. A root in which another user keeps the
@@ -119,8 +121,9 @@ def release_all(placeholders: Iterable[GitPlaceholder]) -> None:
 
 
 def _lock_shared(name: str, folder: int) -> int | None:
-    """Create a directory if it does not exist, lock it, and return its descriptor. Return None if another process
-    is removing the directory.
+    """Lock a directory for shared use, and return its descriptor. Create the directory if it is missing.
+
+    Return None if another process is removing the directory.
     """
     try:
         os.mkdir(name, dir_fd=folder)

@@ -26,17 +26,18 @@ _MAX_NAMED: Final = 3
 
 
 def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
-    """Check that the command's working directory is not in a root that commands must not write to.
+    """Check that the command's working directory is not in a root that is read-only because Parley is installed
+    there.
 
     Raises:
-        SandboxUnavailable: the directory is in such a root, because Parley is installed there.
+        SandboxUnavailable: the directory is in such a root.
     """
     if not policy.refused:
         return
     try:
         real = os.path.realpath(cwd)
     except ValueError:
-        return  # no directory has such a name; starting the command reports the error
+        return  # no directory has such a name, and starting the command reports the error
     except OSError as error:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
@@ -52,9 +53,7 @@ def _refusal(root: str) -> str:
 
 
 class Denials:
-    """Passes on the output of a command, and detects whether the command reports that it is not allowed to
-    write.
-    """
+    """Passes on the output of a command, and detects whether the command reports that it may not write."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -64,7 +63,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Set the policy of the command. The policy determines the explanations."""
+        """Set the policy of the command, which determines how a denial is explained."""
         named = ", ".join(map(quoted, policy.installed[:_MAX_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))
@@ -78,8 +77,8 @@ class Denials:
         self._output(stream, data)
 
     def explained(self, ended: CommandResult) -> CommandResult:
-        """Return the result of a command. If the command failed and reported a denial, the reason is added to the
-        remarks and to stderr.
+        """Return the result of a command. If the command failed and has reported a denial, add the explanation to
+        the remarks and to stderr.
         """
         if not self._is_denied or ended.exit_code == 0:
             return ended

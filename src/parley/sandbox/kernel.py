@@ -1,4 +1,4 @@
-"""Restricts a thread of the server with Landlock. Commands are restricted by their supervisors instead."""
+"""Restricts a thread of the server with Landlock. (Commands are restricted by their supervisors.)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
     restriction cannot be removed.
 
     Raises:
-        SandboxUnavailable: the kernel refused the restriction, or one of the roots was replaced.
+        SandboxUnavailable: the kernel cannot apply the restriction, or one of the roots was replaced.
     """
     known = {root.path: (root.device, root.inode) for root in roots}
     try:
@@ -40,7 +40,7 @@ def _add(ruleset: int, rule: Rule, expected: tuple[int, int] | None) -> None:
     try:
         place = os.open(rule.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return  # missing or unreachable; a rule only grants rights, so leaving it out is safe
+        return  # the path is missing or unreachable; a rule only grants rights, so leaving it out is safe
     try:
         found = os.fstat(place)
         if expected is not None and (found.st_dev, found.st_ino) != expected:

@@ -1,9 +1,9 @@
-"""Confines commands with Landlock: a command gives up all rights to files except the rights that rules grant.
+"""Confines commands with Landlock: a command keeps only those rights to files that rules grant.
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
 directory that leads to it, and grants rights to the other entries one by one. No new file can be created in such a
-directory. For this reason `.git` is not excluded from a root. Instead, the files in `.git` that control Git are
-restored after the command (`protected_files`).
+directory. `.git` is therefore not excluded from a root. Instead, the files in it that control Git are restored
+after the command (`protected_files`).
 """
 
 from __future__ import annotations

@@ -16,9 +16,10 @@ _MAX_ERROR_BYTES: Final = 128
 
 
 class LauncherOutput:
-    """Passes on the output of a command, and holds back an error of the launcher that the program could not be
-    executed. The launcher and the command share stderr, so only the end of the launcher shows whether the command
-    itself has written such a text.
+    """Passes on the output of a command, except an error of the launcher that the program could not be executed.
+
+    The launcher and the command share stderr. A text that looks like such an error is held back until it is known
+    whether the launcher or the command has written it.
     """
 
     def __init__(self, output: Output, program: bytes) -> None:
@@ -39,15 +40,15 @@ class LauncherOutput:
         return self._beginning.startswith(text[: len(self._beginning)]) and rest <= _MAX_ERROR_BYTES
 
     def release(self) -> None:
-        """Pass on the bytes that are held back, because the command itself has written them."""
+        """Pass on the bytes that were held back, because the command itself has written them."""
         held, self._held = self._held, None
         if held:
             self._output("stderr", held)
 
     @property
     def error_number(self) -> int | None:
-        """The number of the error for which the launcher could not execute the program; None if the launcher has
-        not reported such an error.
+        """The number of the error because of which the launcher could not execute the program; None if it has
+        reported none.
         """
         held = self._held or b""
         if not held.startswith(self._beginning):

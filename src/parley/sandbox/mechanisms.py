@@ -44,11 +44,11 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     """The reason why the mechanism does not work, as a part of a sentence; None if it works."""
     facts: tuple[tuple[str, str], ...] = ()
     is_known: bool = True
-    """True if the result is final. False if another attempt may have a different result."""
+    """True if the result is final. False if another attempt may give a different result."""
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
-    """Probe a mechanism and return the result. The self-test of the mechanism runs in Parley's `home`.
+    """Find out whether a mechanism works. Its self-test runs in Parley's `home`.
 
     Raises:
         CommandNotStarted: the probe itself failed. Another attempt may succeed.
@@ -65,7 +65,7 @@ async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home
 
 
 def not_probed(name: Name, why: str) -> ProbeResult:
-    """Return the result for a mechanism whose probe failed."""
+    """Return the result for a mechanism whose probe failed for the reason `why`."""
     return ProbeResult(name=name, title=_TITLES[name], fault=f"the self-test failed: {why}", is_known=False)
 
 

@@ -51,7 +51,7 @@ def innermost(path: str, folders: Iterable[str]) -> str | None:
 
 def real_path(path: str) -> str | None:
     """Return the path with all links resolved; None if it does not exist or the server cannot reach it."""
-    if not os.path.lexists(path):  # cheaper than `realpath`, which examines each directory of the path
+    if not os.path.lexists(path):  # this is cheaper than `realpath`, which examines each directory of the path
         return None
     try:
         return os.path.realpath(path, strict=True)
@@ -86,13 +86,15 @@ def mode_of(path: str) -> int | None:
 
 
 def belongs_to_another(found: os.stat_result, folder: os.stat_result) -> bool:
-    """Return whether another user created a file in a directory that all users may write to."""
+    """Return whether another user created a file in a directory that all users may write to. `found` is the status
+    of the file, and `folder` that of the directory.
+    """
     return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid != os.geteuid()
 
 
 def is_of_another_user(path: str, folder: os.stat_result) -> bool:
-    """Return whether another user created the file at a path, in a directory that all users may write to; False if
-    the file cannot be examined.
+    """Return whether another user created the file at a path in a directory that all users may write to. `folder`
+    is the status of the directory. Return False if the file cannot be examined.
     """
     try:
         return bool(folder.st_mode & stat.S_IWOTH) and belongs_to_another(os.lstat(path), folder)

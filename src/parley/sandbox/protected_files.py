@@ -46,7 +46,7 @@ class _Unrestored(NamedTuple):
 
     snapshot: Snapshot | MissingGit
     state: tuple[int, ...] | None
-    """The metadata of the file at the time of the failed restoration; None if the file did not exist then."""
+    """The metadata of the file when restoring it failed; None if it did not exist then."""
 
 
 class ProtectedFiles:
@@ -75,9 +75,9 @@ class ProtectedFiles:
         """Run a command, and restore protected files when it has ended. A command that changed protected files
         counts as failed.
 
-        The command may write to `roots`, and its output is passed to `output`. `accepted` lists the paths of files
-        whose current content the user has accepted. `prepare` is called in another thread, and calls `protect`.
-        Files are also restored if the call is cancelled.
+        The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of
+        unrestored files that the user has accepted as they are. `prepare` is called in another thread, and calls
+        `protect`. Files are also restored if the call is cancelled.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -116,8 +116,8 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Register a command, so that the files that it may write to are not restored while it is running. Wait for
-        a restoration in progress.
+        """Register a command, so that files that it may write to are not restored while it is running. If such
+        files are being restored now, wait until that is done.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -137,8 +137,7 @@ class ProtectedFiles:
                 self._unrestored.pop(path, None)
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
-        """Take snapshots of these paths. Skip paths that already have a snapshot because of another running
-        command.
+        """Take snapshots of these paths, except of those that already have one because of another running command.
 
         Raises:
             SandboxUnavailable: a file cannot be read, or the files exceed the limits.
@@ -155,15 +154,15 @@ class ProtectedFiles:
                     self._snapshots[path] = taken
 
     def unregister(self, running: Running) -> list[str]:
-        """Remove a command that has ended. Return the paths of the snapshots whose files may have been changed."""
+        """Remove a command that has ended. Return the paths of the snapshots whose files it may have changed."""
         with self._mutex:
             if running in self._running:
                 self._running.remove(running)
             return [path for path in self._snapshots if is_below_any(path, running.roots)]
 
     def restore(self, paths: Iterable[str], results: list[Restored]) -> None:
-        """Restore the files of snapshots at these paths, unless a running command may write to them. Add the
-        results to `results`.
+        """Restore the files at these paths from their snapshots, unless a running command may write to them. Add
+        the results to `results`.
         """
         for path in paths:
             with self._lock(path):
@@ -183,7 +182,9 @@ class ProtectedFiles:
                         self._unrestored |= left
 
     async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
-        """Return the same paths as `unrestored`, without blocking the event loop."""
+        """Return the same paths as `unrestored`. The files are examined in a thread, so the event loop is not
+        blocked.
+        """
         return await in_thread(lambda: self.unrestored(roots)) if self._unrestored else ()
 
     def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:
@@ -215,7 +216,7 @@ def _state(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     identity = (found.st_dev, found.st_ino, found.st_mode)
-    # The times of a directory are left out, because programs that work in it change them.
+    # the times of a directory are left out, because programs that work in it change them
     return identity if os.path.isdir(path) else (*identity, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 

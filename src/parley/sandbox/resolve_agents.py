@@ -13,7 +13,7 @@ __all__ = ["AgentPaths", "find_agents"]
 
 
 class AgentPaths(NamedTuple):
-    """The existing settings of coding agents in the roots."""
+    """The settings of coding agents that exist in the roots."""
 
     paths: set[str]
     """The paths of the agents' settings in the roots, with links resolved."""

@@ -100,7 +100,8 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
 
 
 def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
-    """Return the path with links resolved; None if it does not exist and a command cannot create it.
+    """Return a path with links resolved; None if it does not exist and no command can create it. `git` is the
+    `.git` that names the path.
 
     Raises:
         SandboxUnavailable: a command could replace the path.
@@ -142,6 +143,6 @@ def _is_empty(folder: str) -> bool:
         with os.scandir(folder) as entries:
             return next(entries, None) is None
     except FileNotFoundError:
-        return True  # it was a placeholder that another command has removed
+        return True  # the directory was a placeholder, and another command has removed it
     except OSError:
         return False

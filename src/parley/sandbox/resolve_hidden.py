@@ -23,9 +23,10 @@ class Hidden(NamedTuple):
     """The configured hidden paths that contain links."""
 
     def outermost(self, roots: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the hidden directories and files that no other hidden directory covers.
+        """Return the hidden directories and the hidden files that must be covered, because no other hidden
+        directory covers them.
 
-        A root inside a hidden directory is visible, so a hidden path inside that root is not covered.
+        A root inside a hidden directory is visible, so a hidden path inside that root must be covered again.
         """
         marks = (*roots, *self.modes)
         paths = [path for path in self.modes if self._next_above(path, marks) not in self.modes]

@@ -29,8 +29,8 @@ _MAX_LINKS: Final = 40
 
 
 class ResolvedPolicy(Struct, frozen=True, kw_only=True):
-    """A sandbox policy as absolute paths without links. Each tuple is sorted by depth. The deepest entry that
-    contains a path applies to that path.
+    """A sandbox policy as absolute paths without links. Each tuple is sorted by depth. If several entries contain a
+    path, the deepest one applies.
     """
 
     roots: tuple[str, ...] = ()
@@ -44,7 +44,9 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     installed: tuple[str, ...] = ()
     """Files and directories in the roots where Parley itself is installed."""
     refused: tuple[str, ...] = ()
-    """Directories that are not writable because Parley is installed in them and cannot be protected there."""
+    """Directories that are not writable although they are roots, because Parley is installed in them and cannot be
+    protected there.
+    """
     links: tuple[str, ...] = ()
     """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change to a link
     is detected only after the command.
@@ -66,7 +68,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
         return innermost(path, self.roots + self.hidden) in self.hidden
 
     def conceals(self, path: str) -> bool:
-        """Return whether a path leads into a hidden directory, in which a command finds no file."""
+        """Return whether a path leads into a hidden directory, so that a command finds no file there."""
         return any(
             self.hides(os.path.dirname(place)) and not any(is_below(root, place) for root in self.roots)
             for place, _ in _steps(path)
@@ -105,7 +107,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
             if not resolved.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
                 yield path
 
-    # A target inside a Git directory is added as well, because only named files of a Git directory are restored.
+    # A target inside a Git directory is added as well, because only certain files of a Git directory are restored.
     targets = {path for path in git.targets if not resolved.hides(path)}
     resolved = replace(
         resolved,
@@ -135,7 +137,7 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
     try:
         real = os.path.realpath(cwd)
     except ValueError:
-        return  # no directory has such a name; starting the command reports the error
+        return  # no directory has such a name, and starting the command reports the error
     except OSError as error:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
@@ -150,8 +152,8 @@ def _links_in(path: str) -> Iterator[str]:
 
 
 def _steps(path: str) -> Iterator[tuple[str, bool]]:
-    """Yield the entries that the kernel looks up for a path, each as a path without other links, and whether the
-    entry is a link.
+    """Yield the entries that the kernel looks up for a path. Each is a path without other links, with a flag that
+    is True if the entry is a link.
     """
     here, waiting, followed = "/", path.split("/")[::-1], 0
     while waiting and followed < _MAX_LINKS:

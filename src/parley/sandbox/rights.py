@@ -51,13 +51,13 @@ class Network(IntFlag):
 
 
 class Scope(IntFlag):
-    """Kinds of communication that can be limited to processes with the same restriction."""
+    """Kinds of communication that can be restricted to processes with the same restriction."""
 
     ABSTRACT_UNIX_SOCKET = 1 << 0
     SIGNAL = 1 << 1
 
 
-# Plain integers, because they are combined for every rule of every command.
+# the rights are plain integers, because they are combined for every rule of every command
 
 READ: Final = int(Files.READ_FILE | Files.EXECUTE)
 """The rights to read and run a file. Listing a directory is a separate right."""

@@ -31,11 +31,11 @@ _WARNINGS: Final[Mapping[Name, str]] = {
     "landlock": "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they "
     "are undone when the commands have ended. bubblewrap prevents them"
 }
-"""Warnings for the operator of the server, keyed by mechanism."""
+"""The warnings that the operator of the server gets about mechanisms that protect less than others."""
 
 
 def _ignore(sentence: str) -> None:
-    """Ignore a warning. This is the default of `warn`."""
+    """Discard a warning. This is the default of `warn`."""
 
 
 def _load_nothing() -> None:
@@ -49,7 +49,7 @@ class MechanismStatus(Struct, frozen=True, kw_only=True):
     fault: str | None
     """The reason why the mechanism cannot be used; None if it works."""
     facts: tuple[tuple[str, str], ...]
-    """Names and values of facts about the mechanism."""
+    """Facts about the mechanism for display, each as a name and a value."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -160,9 +160,9 @@ class Sandboxed:
         return [name for name in known if policy.mechanism in ("auto", name)]
 
     async def _chosen(self, policy: SandboxPolicy) -> ConfinementMechanism | str:
-        """Return the first mechanism that works, or the reason why none works.
+        """Return the first mechanism that works; if none works, return the reason.
 
-        A mechanism is not used while it is unknown whether a better one works.
+        A mechanism is not used as long as it is unknown whether a better one works.
         """
         tried: list[ProbeResult] = []
         for name in self._choice(policy):
@@ -181,7 +181,9 @@ class Sandboxed:
             self._warn(_WARNINGS[name])
 
     async def _probe(self, name: Name) -> ProbeResult:
-        """Probe a mechanism once and return the result. An inconclusive probe is repeated on the next call."""
+        """Find out whether a mechanism works, and remember a final result. If the result is not final, the next
+        call tries again.
+        """
         async with self._probing:
             if name not in self._results:
                 from parley.sandbox import mechanisms

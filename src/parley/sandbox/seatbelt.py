@@ -1,7 +1,7 @@
 """Confines commands on macOS with a Seatbelt profile, which a launcher applies. A profile is a script that allows
 certain operations and denies all others. It contains no path, because paths are passed as named parameters. A
 protected path is an exception in the rule that allows writing to its root, so the order of rules does not matter.
-Only the rules that keep directories from being moved deny operations, and they come last.
+The only rules that deny operations keep directories from being moved, and they come last.
 
 The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every spelling.
 """
@@ -67,7 +67,7 @@ resolves user names. The readable system values do not include the arguments and
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
-"""A filter for the terminals of other processes. A command must not read the input of these terminals."""
+"""A filter that matches the terminals of other processes, whose input a command must not read."""
 
 _NETWORK: Final = """(allow system-socket)
 (allow network-outbound (remote ip "*:*"))
@@ -150,14 +150,14 @@ def profile(resolved: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> P
 
 
 class _Named:
-    """The parameters of a profile. A parameter gets its name when it is first used."""
+    """Collects the parameters of a profile. A value gets a parameter when it is first used."""
 
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}
         self._names: dict[tuple[str, str], str] = {}
 
     def name(self, kind: str, value: str) -> str:
-        """Return the expression that stands for a value in the text of the profile."""
+        """Return the expression that stands for `value` in the text of the profile."""
         known = (kind, value)
         if known not in self._names:
             count = sum(other == kind for other, _ in self._names)
@@ -231,8 +231,8 @@ _ANY_CHARACTER: Final = "[^/]"
 _ANY_CHARACTERS: Final = "[^/]+"
 
 _PIECES: Final = re.compile(r"[\x20-\x7E]|[^\x20-\x7E]+")
-"""The pattern that splits a path into single ASCII characters and runs of other characters. Only ASCII characters
-have a single encoding.
+"""The pattern that splits a path into single ASCII characters and runs of other characters, because only ASCII
+characters have a single encoding.
 """
 
 

@@ -8,8 +8,9 @@ The filter has one of four results:
 - The call is made.
 - The call fails with EPERM.
 - The call fails with ENOSYS, so that programs use an older call whose arguments the filter can see.
-- The process is ended, because the call uses the calling convention of another machine, in which the numbers have
-  other meanings.
+- The process is killed, because the call uses the calling convention of another machine, in which numbers have
+  other
+  meanings.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ thread and semaphores.
 
 _FILE_TYPE: Final = 0xF000
 _NO_DEVICES: Final = (0x0000, 0x8000, 0x1000, 0xC000)
-"""Types of files that are not devices: regular files (two values), pipes and sockets."""
+"""Types of files that are not devices: a regular file (two values), a pipe and a socket."""
 
 _SPECIAL_MODES: Final = 0o6000
 """The set-user-id and set-group-id bits of a mode."""
@@ -91,7 +92,7 @@ _IOPRIO_WHO_PROCESS: Final = 1
 _ITSELF: Final = 0
 
 
-# --- what a rule is ----------------------------------------------------------------------
+# --- the parts of a rule -----------------------------------------------------------------
 
 _EVERY_BIT: Final = 0xFFFFFFFF
 
@@ -106,15 +107,15 @@ class _Test(Struct, frozen=True, kw_only=True):
 
 
 _Rule = tuple[tuple[_Test, ...], ...]
-"""Alternatives, each of which consists of tests. A call is made if all tests of one alternative hold, and is
-refused otherwise.
+"""The condition of a call: alternatives, each of which consists of tests. If all tests of one alternative hold, the
+call is made; otherwise it fails.
 """
 
 _NEVER: Final[_Rule] = ()
 
 
 def _is(argument: int, *numbers: int, mask: int = _EVERY_BIT) -> _Test:
-    """Return a test that applies the mask to an argument, and checks that the result is one of the numbers. The
+    """Return a test that applies `mask` to an argument, and checks that the result is one of the numbers. The
     kernel reads the argument as an `int`, so the upper half of the argument is ignored.
     """
     return _Test(at=_ARGUMENTS_AT + 8 * argument, mask=mask, numbers=numbers)
@@ -146,8 +147,8 @@ def _is_null(argument: int) -> tuple[_Test, _Test]:
 # --- the rules ---------------------------------------------------------------------------
 
 _MISSING_CALLS: Final = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "openat2")
-"""Calls whose arguments a filter cannot see, because the arguments are in memory that a pointer refers to or in a
-ring buffer. They fail with ENOSYS.
+"""Calls that fail with ENOSYS, because a filter cannot see their arguments, which are in memory that a pointer
+refers to or in a ring buffer.
 """
 
 _REFUSED_CALLS: Final = (
@@ -183,7 +184,7 @@ _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),
     "unshare": ((_is(0, 0, mask=_EVERY_BIT & ~_UNSHARE_HARMLESS), _upper_is_zero(0)),),
-    # Other users of the computer could run a set-user-id file that a command created in a writable root.
+    # other users of the computer could run a set-user-id file that a command created in a writable root
     "chmod": ((_is_plain_mode(1),),),
     "fchmod": ((_is_plain_mode(1),),),
     "fchmodat": ((_is_plain_mode(2),),),
@@ -193,7 +194,7 @@ _ALWAYS: Final[Mapping[str, _Rule]] = {
     "openat": _creates_plain(2, 3),
     "mknod": ((_is(1, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(1)),),
     "mknodat": ((_is(2, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(2)),),
-    # Only 0, the current process, is allowed, because the filter does not know the number of the process.
+    # only 0, the current process, is allowed, because the filter does not know the id of the process
     "prlimit64": ((_is(0, _ITSELF),), _is_null(2)),
     "setpriority": ((_is(0, _PRIO_PROCESS), _is(1, _ITSELF)),),
     "ioprio_set": ((_is(0, _IOPRIO_WHO_PROCESS), _is(1, _ITSELF)),),
@@ -217,7 +218,7 @@ def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: boo
             yield name, _NEVER
         for name in _SCHEDULING:
             yield name, ((_is(0, _ITSELF),),)
-        yield "file_setattr", _NEVER  # has the same effect as requests that `_ioctl` refuses
+        yield "file_setattr", _NEVER  # it has the same effect as requests that `_ioctl` does not allow
     yield "ioctl", _ioctl(namespaces=namespaces)
     yield from _sockets(writable=writable, network=network, unix_sockets=unix_sockets)
 
@@ -225,7 +226,7 @@ def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: boo
 def _ioctl(*, namespaces: bool) -> _Rule:
     if namespaces:
         return ((_is_not(1, _TIOCSTI, _TIOCLINUX),),)
-    # Without read-only mounts, a command could change files that it has opened for reading only.
+    # without read-only mounts, a command could change files that it has opened for reading only
     plain = _is_not(1, _TIOCSTI, _TIOCLINUX, *_FILE_SYSTEM_ELSEWHERE)
     of_no_file_system = _is_not(1, *_FILE_SYSTEM, mask=_IOCTL_TYPE)
     return (plain, of_no_file_system), (_is(1, *_FILE_SYSTEM_HARMLESS),)
@@ -242,9 +243,9 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
     yield "socketpair", (stream,)
     if network:
         internet = _is(0, _AF_INET, _AF_INET6), _is(1, _STREAM, _DATAGRAM, mask=_SOCKET_TYPE)
-        # The C library uses this socket to list the addresses of this computer.
+        # the C library uses this socket to list the addresses of this computer
         routes = _is(0, _AF_NETLINK), _is(2, _NETLINK_ROUTE)
-        # `connect` is needed for the network, so a command must not create unix sockets that can connect.
+        # `connect` is needed for the network, so a command must not create Unix sockets that can connect
         yield "socket", (internet, routes, stream) if unix_sockets else (internet, routes)
         return
     yield "socket", (stream,)
@@ -252,7 +253,7 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
     if not unix_sockets:
         yield "connect", _NEVER
         if not writable:
-            # Without a writable directory, a socket could only be bound to an abstract name.
+            # without a writable directory, a socket could only be bound to an abstract name
             yield "bind", _NEVER
 
 
@@ -271,7 +272,7 @@ def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, 
     """
     if machine not in MACHINES:
         raise SandboxUnavailable(f"the system calls of this machine, {machine}, are not known")
-    # The filter is cached, because building one takes a tenth of the time that a command needs to start.
+    # the filter is cached, because building one takes a tenth of the time that a command needs to start
     return _build(machine, writable=writable, network=network, unix_sockets=unix_sockets, namespaces=namespaces)
 
 
@@ -289,7 +290,7 @@ def _build(machine: str, *, writable: bool, network: bool, unix_sockets: bool, n
     code.load(_ARCHITECTURE_AT)
     code.if_equal(known.architecture, otherwise="killed")
     code.load(_NUMBER_AT)
-    # This includes the calls of x32, which have a high bit set or, in old kernels, the numbers 512 to 547.
+    # these include the calls of x32, which have a high bit set or, in old kernels, the numbers 512 to 547
     code.if_above(LAST_KNOWN, then="missing")
     for name in _MISSING_CALLS:
         code.if_equal(known.numbers[name], then="missing")

@@ -21,7 +21,7 @@ __all__ = ["ConfinementMechanism", "run_self_test"]
 _TIMEOUT_SECONDS: Final = 20.0
 """The timeout, in seconds, for the test command. The command takes a tenth of a second on an idle computer."""
 _MAX_ERROR_BYTES: Final = 300
-"""The maximum number of bytes of an error message that are reported."""
+"""The maximum number of bytes of an error message that the reason for a failed test contains."""
 _TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),
@@ -29,7 +29,7 @@ _TRANSIENT: Final = (
     "it was replaced by another directory",
     "Can't find source",
 )
-"""Parts of error messages that are unrelated to the mechanism. They mean that the system lacks a resource, or that
+"""Parts of error messages that do not concern the mechanism. They mean that the system lacks a resource, or that
 another process has changed the directories of the test.
 """
 
@@ -39,7 +39,7 @@ _FALLBACK: Final = "/var/tmp"
 the test there.
 """
 _UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
-"""Error numbers which mean that the server can never create a directory at the given path."""
+"""Error numbers after which no other attempt to create a directory at the same path can succeed."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -123,10 +123,10 @@ async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidd
 
 
 def _permanent(fault: str) -> str:
-    """Return the fault of a mechanism if another attempt would find the same fault.
+    """Return the fault of a mechanism, if it is permanent.
 
     Raises:
-        CommandNotStarted: the fault is transient.
+        CommandNotStarted: the fault is transient, so another attempt may succeed.
     """
     if any(words in fault for words in _TRANSIENT):
         raise CommandNotStarted(fault)
@@ -135,7 +135,9 @@ def _permanent(fault: str) -> str:
 
 @contextmanager
 def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
-    """Create a writable directory, another directory and a hidden file, and remove them after the block."""
+    """Create a writable directory, another directory and a hidden file for the test, yield their paths, and remove
+    them after the block.
+    """
     place = os.path.realpath(_new_directory(home))
     try:
         inside, outside, hidden = (os.path.join(place, name) for name in ("inside", "outside", "hidden"))

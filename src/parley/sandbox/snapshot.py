@@ -52,9 +52,11 @@ _OBEYED: Final = (
     "commondir",
     "gitdir",
 )
-"""Files and directories in a Git directory that control Git. Everything else in a Git directory is data."""
+"""Files and directories in a Git directory that control Git, and are therefore protected. Everything else there is
+data.
+"""
 _DATA_IN_INFO: Final = frozenset({"refs"})
-"""Names in `info` that are data. `refs` is a list of branches, which `git gc` writes and Git does not read."""
+"""Names in `info` that are data. `refs` is a list of branches that `git gc` writes and Git does not read."""
 _GIT_MARKS: Final = ("HEAD", "config")
 """Names of files that mark a directory below `modules` as a Git directory."""
 
@@ -66,8 +68,8 @@ _MAX_ADDED: Final = 256
 
 
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
-"""The way in which a directory is read: as a Git directory, as a directory below `modules`, as `worktrees`, as
-`info`, or completely.
+"""How a directory is read: as a Git directory, as a directory below `modules`, as `worktrees`, as `info`, or
+completely.
 """
 
 
@@ -79,7 +81,7 @@ class Restored(Struct, kw_only=True):
     moved: dict[str, str] = field(default_factory=dict)
     """New paths of files that were moved aside, keyed by their old paths."""
     left: dict[str, str] = field(default_factory=dict)
-    """Reasons why files could not be restored, keyed by their paths."""
+    """For each file that could not be restored, the reason, by path."""
 
 
 # --- a path that must not exist ----------------------------------------------------------
@@ -123,7 +125,7 @@ class MissingGit:
                     return True
             except PermissionError:
                 return True
-        # Remove the empty directory, unless it is a placeholder that another server has locked.
+        # remove the empty directory, unless it is a placeholder that another server has locked
         try:
             if (placeholder := GitPlaceholder.acquire(self.path)) is not None:
                 placeholder.release()
@@ -151,7 +153,7 @@ class Snapshot:
         self._entries: dict[str, Entry] = {}
         """The entries of the snapshot, keyed by path. A directory comes before its entries."""
         self._moved_aside: set[str] = set()
-        """The new paths of the files that this snapshot has moved aside. These files may stay."""
+        """The new paths of the files that this snapshot has moved aside. They do not count as added files."""
         self._bytes = 0
         try:
             with DirFds() as folders:
@@ -215,7 +217,7 @@ class Snapshot:
     # --- comparing -----------------------------------------------------------------------
 
     def is_changed(self, path: str) -> bool:
-        """Return whether a path that could not be restored still differs from the snapshot."""
+        """Return whether a path still differs from the snapshot after it could not be restored."""
         return any(is_below(path, changed) or is_below(changed, path) for changed in self._changed())
 
     def _changed(self) -> Iterator[str]:
@@ -272,7 +274,9 @@ class Snapshot:
         return result
 
     def _make_room(self, path: str, result: Restored) -> None:
-        """Move aside a link or file with which a command has replaced a directory in the given path."""
+        """If a command has replaced a directory in the given path with a link or file, move the link or file
+        aside.
+        """
         try:
             with DirFds() as folders:
                 folders.open(os.path.dirname(path))
@@ -315,14 +319,14 @@ class Snapshot:
 
     def _move_aside(self, path: str, result: Restored) -> None:
         inside = self._is_git and path != self.path and is_below(path, self.path)
-        # The file is not moved beside a submodule, because it would then look like another submodule.
+        # the file is not moved to a place beside a submodule, because it would look like another submodule there
         new = move_aside(path, self.path if inside else os.path.dirname(path))
         result.moved[path] = new
         self._moved_aside.add(new)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that do not lie below another path of the list, sorted."""
+    """Return those paths that do not lie below another path of the list, sorted."""
     found: list[str] = []
     for path in sorted(set(paths), key=lambda path: path.split("/")):
         if not found or not is_below(path, found[-1]):
@@ -335,7 +339,7 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 def _first_link(folders: DirFds, git: str, name: str) -> str:
     """Return the path of a protected file in a Git directory. If a directory in that path is a link, return the
-    path of the link.
+    path of the first link.
     """
     path = git
     for part in name.split("/")[:-1]:

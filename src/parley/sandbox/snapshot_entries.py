@@ -65,8 +65,8 @@ class Link(Struct, frozen=True):
 class Directory(Struct, frozen=True, kw_only=True):
     mode: int
     identity: Identity | None
-    """The identity of the directory. It is None if the snapshot holds everything in the directory, so that the
-    directory can be created again.
+    """The identity of the directory; None if the snapshot holds everything in the directory, so that it can be
+    created again.
     """
     names: frozenset[str] | None = None
     """The names of the entries; None if commands may add entries."""
@@ -114,7 +114,7 @@ def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
     """Return the content of a regular file, and whether a process has the file open for writing. The content is
     None if it is longer than `at_most` bytes or cannot be read.
 
-    The content is read after the check for writers. It therefore includes the changes of a writer that closed the
+    The content is read after the check for writers, so that it includes the changes of a writer that closed the
     file before the check.
     """
     try:
@@ -140,14 +140,15 @@ def _has_writer(descriptor: int) -> bool:
     The kernel grants a read lease only on a file that no process has open for writing.
     """
     try:
-        # If a process opens the file at this moment, the kernel sends a signal. SIGIO would end the server.
+        # if a process opens the file at this moment, the kernel sends this signal; the default signal SIGIO would
+        # end the server
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
         return True
     except OSError:
-        pass  # there are no leases, or the file belongs to another user
+        pass  # the file system has no leases, or the file belongs to another user
     return False
 
 
@@ -168,7 +169,7 @@ def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | No
 
 def is_same(before: Entry, now: Entry) -> bool:
     if isinstance(before, File) and isinstance(now, File):
-        # The file could be changed later through a second name, or through a descriptor of another command.
+        # the file could be changed later through a second name, or through a descriptor of another command
         can_change = now.links > before.links or now.has_writer > before.has_writer
         return (before.mode, before.content) == (now.mode, now.content) and not can_change
     if isinstance(before, Directory) and isinstance(now, Directory):
@@ -181,7 +182,8 @@ def with_mode(entry: Entry, mode: int) -> Entry:
 
 
 def create(path: str, entry: Entry) -> bool:
-    """Create a file, link or directory again. Return False if the entry does not hold enough data for that.
+    """Create a file, link or directory again as `entry` describes it. Return False if the entry lacks the data for
+    that.
 
     An existing file or link is replaced atomically.
     """
@@ -218,7 +220,7 @@ def create(path: str, entry: Entry) -> bool:
 
 
 def set_mode(path: str, entry: Entry) -> None:
-    """Set the mode of a directory. Entries of other types get their mode when they are created."""
+    """Set the mode of a directory. Entries of other types have got their mode when they were created."""
     if not isinstance(entry, Directory):
         return
     folder, name = os.path.split(path)
@@ -242,7 +244,7 @@ def move_aside(path: str, target: str) -> str:
         source, destination = sources.open(folder), targets.open(target)
         try:
             os.rename(name, new, src_dir_fd=source, dst_dir_fd=destination)
-        except PermissionError:  # moving a directory needs the right to write to it
+        except PermissionError:  # moving a directory needs the right to write to the directory itself
             if not stat.S_ISDIR(os.lstat(name, dir_fd=source).st_mode):
                 raise
             _change_mode(name, source, stat.S_IRWXU)

@@ -10,13 +10,13 @@ from msgspec import Struct
 __all__ = ["LAST_KNOWN", "MACHINES", "Machine"]
 
 LAST_KNOWN: Final = 469
-"""The highest system call number in Linux 6.17, the same on all machines. The effects of calls with higher numbers
-are unknown.
+"""The highest system call number in Linux 6.17, which is the same on all machines. Calls with higher numbers may
+have any effect.
 """
 
 
 class Machine(Struct, frozen=True):
-    """A processor architecture, with the numbers that the kernel uses for it."""
+    """A processor architecture, with its numbers for system calls."""
 
     architecture: int
     """The `AUDIT_ARCH_` number by which the kernel marks calls in the machine's own calling convention."""

@@ -16,7 +16,7 @@ __all__ = ["in_thread"]
 T = TypeVar("T")
 
 _MAX_IDLE: Final = 4
-"""The maximum number of idle threads that are kept. They are kept because starting a thread can take as long as the
+"""The maximum number of idle threads that wait for more work, because starting a thread can take as long as the
 work itself.
 """
 
@@ -48,7 +48,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
 
 
 class _Worker:
-    """A thread that does pieces of work one after another."""
+    """A thread that executes pieces of work one after another."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -46,7 +46,7 @@ _RESULT_OF: Final = {
     "messages": GetPromptParams.METHOD,
     "completion": CompleteParams.METHOD,
 }
-"""The method of the request to which a result belongs, keyed by a member that only results of this method have."""
+"""The method of the request to which a result belongs, by a member that only results of this method have."""
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:
@@ -103,8 +103,8 @@ def _check(message: Any, frame: bytes, version: str) -> None:
 
 
 def _task_results() -> Mapping[str, type[BaseModel]]:
-    """Return the models for task results, keyed by their first member. The `mcp` package does not list these
-    models.
+    """Return the models that validate task results, by the member that identifies the result. The `mcp` package
+    does not list these models.
     """
     from mcp_types import CreateTaskResult, ListTasksResult, Task
 
@@ -168,7 +168,7 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """Check that encoding the decoded value again gives the same JSON, without unknown or missing members."""
+    """Check that encoding the decoded value again gives the same JSON, so that no member is unknown or missing."""
     sent, again = msgspec.json.decode(encoded), msgspec.json.decode(msgspec.json.encode(read))
     if sent != again:
         raise ValueError(f"read as {again}")

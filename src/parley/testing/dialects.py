@@ -1,4 +1,5 @@
-"""Differences between providers of Chat Completions: in their streams, and in the requests that they refuse.
+"""Imitates the differences between providers of Chat Completions: in their streams, and in the requests that they
+refuse.
 
 A dialect is an entry of `DIALECTS`. `ChatWriter` writes replies in a dialect. `refused` checks requests as the
 provider does: some providers refuse a history without the reasoning that they sent.
@@ -36,8 +37,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
     """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
-    """The rule for the index of a tool call. `counted` means the number of the call, `zero` means 0 for every call,
-    and `none` means that the index is missing.
+    """How tool calls are numbered: `counted` means the number of the call, `zero` means 0 for every call, and
+    `none` means that the index is missing.
     """
     in_pieces: bool = False
     """True if a tool call arrives in two pieces, of which the second has no id and no name."""
@@ -48,9 +49,11 @@ class Dialect(Struct, frozen=True, kw_only=True):
     usage_with_second_finish: bool = False
     """True if the finish reason is repeated with the token counts."""
     extra: dict[str, Any] = {}
-    """Additional members of the event that contains the finish reason."""
+    """Further members of the event that contains the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
-    """The field that the next request must repeat in a message with tool calls; None if no field is required."""
+    """The field of the model's messages that the next request must repeat in messages with tool calls; None if no
+    field is required.
+    """
     takes_empty_reasoning: bool = True
 
 

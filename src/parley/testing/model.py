@@ -33,7 +33,7 @@ _RAW: Final = {"content-type": "text/event-stream", "connection": "close"}
 
 
 class _Reader(asyncio.StreamReader):
-    """A stream reader that detects the end of a connection even while nothing is being read."""
+    """A stream reader that detects that the client has disconnected even while nothing is being read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,14 +97,14 @@ class ScriptedModel:
         self.queue(Failure(status=status, body=body, headers=headers or {}))
 
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
-        """Queue a reply that breaks off after its steps, or after `at` bytes of its body. `how` is the way in which
-        it breaks off.
+        """Queue a reply that breaks off after its steps, or after `at` bytes of its body. `how` determines how it
+        breaks off.
         """
         self.queue(Cut(steps=steps, at=at, how=how))
 
     def sends_raw(self, body: bytes, *, cut_every: int | None = None, how: Ending = "end") -> None:
         """Queue a raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by
-        default. `how` is the way in which it ends.
+        default. `how` determines how it ends.
         """
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
@@ -134,7 +134,7 @@ class ScriptedModel:
         await self._until(lambda: len(self._held) >= number, f"{number} replies are held at HOLD")
 
     async def wait_abandoned(self, number: int = 1) -> None:
-        """Wait until clients have abandoned `number` unfinished replies in total."""
+        """Wait until clients have disconnected during `number` replies in total."""
         await self._until(lambda: self._abandoned >= number, f"{number} replies were abandoned")
 
     def release(self) -> None:
@@ -276,7 +276,7 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
     out.write(head(200, _RAW))
     size = raw.cut_every or len(raw.body) or 1
     for at in range(0, len(raw.body), size):
-        await asyncio.sleep(0)  # sends each write separately
+        await asyncio.sleep(0)  # the event loop then sends each write separately
         out.write(raw.body[at : at + size])
         await out.drain()
     return await end_body(out, raw.how, chunked=False)

@@ -198,12 +198,13 @@ class RawParley(_Server):
         else:
             line = self._arrived.get_nowait()
         if line is None:
-            self._arrived.put_nowait(None)  # so that the next call ends, too
+            self._arrived.put_nowait(None)  # the next call must end as well
             raise EOFError("the server has ended")
         return msgspec.json.decode(line)
 
     async def expect(self, wanted: Callable[[Any], bool]) -> Any:
-        """Return the next message that `wanted` accepts. Skipped messages stay in `frames`.
+        """Return the next message from the server for which `wanted` returns True. The messages before it remain in
+        `frames`.
 
         Raises:
             EOFError, TimeoutError: as for `read_message`.

@@ -12,8 +12,8 @@ from parley.testing.steps import Step
 __all__ = ["Bulk", "Cut", "Ending", "Failure", "RawBody", "Reply", "Says"]
 
 Ending: TypeAlias = Literal["end", "close", "reset", "hang"]
-"""The way in which a broken reply stops: the body ends too early (`end`), the connection is closed or reset within
-the body (`close`, `reset`), or it stays open without further data (`hang`).
+"""How a broken reply stops: the body ends too early (`end`), the connection is closed or reset within the body
+(`close`, `reset`), or it stays open without further data (`hang`).
 """
 
 
@@ -32,7 +32,9 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """A reply that breaks off after its steps, or after `at` bytes of its body."""
+    """A reply that breaks off after its steps, or after `at` bytes of its body. `how` determines how it
+    breaks off.
+    """
 
     steps: tuple[Step, ...]
     at: int | None = None

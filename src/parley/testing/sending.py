@@ -34,7 +34,7 @@ def head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) -> bool:
-    """End a body in the given way, and return whether the connection can be used again. `chunked` is true for a
+    """End a body as `how` specifies, and return whether the connection can be used again. `chunked` is True for a
     chunked body.
     """
     match how:
@@ -46,14 +46,14 @@ async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) 
         case "close":
             return False
         case "reset":
-            # With a linger time of 0, a close sends a reset. The written data must be sent before the reset.
+            # With a linger time of 0, closing sends a reset. The written data must be sent before that.
             await _flush(writer)
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             writer.transport.abort()
             return False
         case "hang":
-            await asyncio.Event().wait()  # cancelled when the client disconnects
+            await asyncio.Event().wait()  # this is cancelled when the client disconnects
             return False
 
 
@@ -65,7 +65,7 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
     """Send `text` as a delta `deltas` times, followed by the end of the reply."""
     (delta,) = api.text(text)
-    tuple(api.text(text * (deltas - 1)))  # counts the text, because the end of the reply repeats it
+    tuple(api.text(text * (deltas - 1)))  # this counts the text, because the end of the reply repeats it
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)
     block = chunk(delta) * BULK_WRITE_DELTAS
     for _ in range(many):

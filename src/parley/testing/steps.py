@@ -39,7 +39,7 @@ class Reasoning(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A tool call by the model."""
+    """A call of a tool by the model."""
 
     name: str
     arguments: Mapping[str, Any] | str

@@ -1,4 +1,4 @@
-"""The static files of the web page, which are kept in memory.
+"""Serves the static files of the web page from memory.
 
 The files are read once. A request selects a file by its exact path from a table, so no request can reach another
 file on the disk. The addresses of most files contain a hash of all files, so browsers may cache these files
@@ -25,8 +25,8 @@ FOLDER: Final = Path(__file__).parent / "static"
 
 ENTRY: Final = "index.html"
 AT_ROOT: Final = frozenset({ENTRY, "sw.js", "manifest.webmanifest"})
-"""The files next to the address of the page. A service worker can control only addresses below its own folder, and
-the addresses of the other two files must not change with each version.
+"""The files that have the same folder as the page itself. A service worker can control only addresses below its own
+folder, and the addresses of the other two files must not change with each version.
 """
 WITH_ADDRESSES: Final = frozenset({ENTRY, "manifest.webmanifest"})
 """The files in which `"static/` is replaced with the folder that contains the hash."""
@@ -49,19 +49,19 @@ TYPES: Final = {
 }
 """The content types, by the suffix of the file. A file with another suffix is not served."""
 UNSERVED: Final = frozenset({"package.json", "package-lock.json", "tsconfig.json", "jsconfig.json"})
-"""The names of files that only the development of the page needs."""
+"""The names of files that are not served, because only the development of the page needs them."""
 COMPRESSED: Final = frozenset({".css", ".html", ".ico", ".js", ".json", ".mjs", ".svg", ".txt", ".webmanifest"})
 
 VENDORED: Final = "vendor/"
 COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTALL)
-"""A comment on lines of its own. The page's modules and style sheets contain this pattern only as comments."""
+"""The pattern of a comment on lines of its own. In the page's modules and style sheets, only comments match it."""
 
 FOREVER: Final = "public, max-age=31536000, immutable"
 ASK_FIRST: Final = "no-cache"
 
 
 class _Asset:
-    """One file."""
+    """One file with its headers."""
 
     def __init__(self, name: str, body: bytes) -> None:
         suffix = f".{name.rpartition('.')[2]}"
@@ -76,7 +76,7 @@ class _Asset:
 
     @cached_property
     def compressed(self) -> bytes | None:
-        """The body, compressed with gzip; None if that is not shorter."""
+        """The body, compressed with gzip; None if the compressed body would not be shorter."""
         compressed = gzip.compress(self.body, mtime=0) if self._is_compressible else self.body
         return compressed if len(compressed) < len(self.body) else None
 
@@ -112,7 +112,8 @@ class PageAssets:
         if asset is None and path.startswith(PREFIX) and self._assets:
             version, _, name = path.removeprefix(PREFIX).partition("/")
             asset = self._assets.get(PREFIX + name) if len(version) == HASH_LENGTH else None
-            caching = FOREVER if version == self.build else ASK_FIRST  # a page of an earlier version is still open
+            # a page of an earlier version may still be open
+            caching = FOREVER if version == self.build else ASK_FIRST
             if asset is None:
                 return HttpAnswer(status=HTTPStatus.NOT_FOUND)
         if asset is None:
@@ -146,12 +147,12 @@ def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
 
 
 def _without_comments(content: bytes) -> bytes:
-    """Remove the comments, which are a fifth of the bytes. The other lines keep their numbers."""
+    """Remove the comments, which are a fifth of the bytes. The lines of the code keep their numbers."""
     return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
 
 
 def _has_tag(request: HttpRequest, tag: str) -> bool:
-    """Return whether the browser has the current content of a file."""
+    """Return whether the browser already has the current content of a file, according to the request."""
     known = [one.strip() for value in request.header("If-None-Match") for one in value.split(",")]
     return "*" in known or any(one.removeprefix("W/") == tag.removeprefix("W/") for one in known)
 

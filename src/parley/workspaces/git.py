@@ -1,8 +1,8 @@
 """Runs Git in the sandbox, without hooks, helpers and settings of the user.
 
-The repository and the files of a worktree are hostile. Git gets its settings from variables only, which take
-precedence over every file, and it may use only the protocol of the configured address. Commands of the model get
-neither these variables nor network access through Git.
+The repository and the files of a worktree are hostile. Git gets its settings only from environment variables, which
+take precedence over every file, and may use only the protocol of the configured address. Commands of the model do
+not get these variables.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from parley.wire.events import OutputStream
 __all__ = ["LOCAL_SECONDS", "NETWORK_SECONDS", "Git", "GitFailed", "Remote", "expanded"]
 
 LOCAL_SECONDS: Final = 300.0
-"""The timeout for a Git command that uses only the disk."""
+"""The timeout for a Git command that uses only the disk, in seconds."""
 NETWORK_SECONDS: Final = 1800.0
-"""The timeout for a Git command that uses the network. The first fetch of a large repository takes long."""
+"""The timeout for a Git command that uses the network, in seconds. It is long because the first fetch of a large
+repository takes long.
+"""
 
 _MAX_OUTPUT_BYTES: Final = 1024 * 1024
 _MAX_ERROR_CHARACTERS: Final = 600
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _FROM_SERVER: Final = (*_PROXIES, "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""The variables of the server that Git gets for network access."""
+"""The environment variables of the server that a Git command with network access gets."""
 
 _VARIABLES: Final = {
     "GIT_ATTR_NOSYSTEM": "1",
@@ -88,7 +90,8 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, repository: Repository, environ: Mapping[str, str]) -> Remote:
-        """Return a repository from the settings. The variables of the server may contain its password.
+        """Return the repository with the name `name` in the settings. Its password may be in one of the variables
+        `environ` of the server.
 
         Raises:
             GitFailed: the variable with the password is not set.
@@ -109,7 +112,7 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of Git for this repository, which may contain a password."""
+        """The settings of Git for this repository, which may contain its password."""
         found = {
             "remote.origin.url": self.address.url,
             "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*",
@@ -173,7 +176,8 @@ class Git:
         """Run a Git command and return its stdout without surrounding space.
 
         `writable` are the directories that the command may write to. With `network`, the command can reach the
-        repository. `git_dir` and `work_tree` are the directories that the command uses.
+        repository. `git_dir` and `work_tree` are the Git directory and the worktree that the command uses.
+        `seconds` is its timeout.
 
         Raises:
             GitFailed: the command failed or could not be started.
@@ -235,7 +239,9 @@ class Git:
 
 
 def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return a path from the settings as an absolute path."""
+    """Return a path from the settings as an absolute path; None if `path` is None. `~` stands for the home
+    directory of the user.
+    """
     if path is None or not path.startswith("~/"):
         return path
     return os.path.join(environ.get("HOME") or os.path.expanduser("~"), path.removeprefix("~/"))

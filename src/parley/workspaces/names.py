@@ -1,4 +1,4 @@
-"""The names of branches, and the messages of commits."""
+"""The names of the branches, and the messages of the commits, that Parley creates."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def branch_of(conversation_id: ConversationId) -> str:
 
 
 def is_branch_of(branch: str, conversation_id: ConversationId) -> bool:
-    """Return whether a branch belongs to a conversation."""
+    """Return whether the name of a branch is one that `branch_of` and `next_branch` give to a conversation."""
     return re.fullmatch(re.escape(branch_of(conversation_id)) + r"(-[1-9][0-9]*)?", branch, re.ASCII) is not None
 
 
 def is_from_parley(branch: str, commit: str) -> bool:
-    """Return whether a branch and a commit in a log have the form that this package writes. The log of an imported
-    conversation may contain any text.
+    """Return whether the name of a branch and the id of a commit in a log have the form that this package writes.
+
+    The log of an imported conversation may contain any text.
     """
     is_branch = re.fullmatch(r"parley/[0-9a-f]{12}(-[1-9][0-9]{0,5})?", branch, re.ASCII) is not None
     return is_branch and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit, re.ASCII) is not None
 
 
 def next_branch(branch: str) -> str:
-    """Return the name of the branch on which a conversation continues if its branch has diverged."""
+    """Return the name of the branch on which a conversation continues after `branch` has diverged."""
     name, dash, number = branch.rpartition("-")
     return f"{name}-{int(number) + 1}" if dash and number.isdecimal() else f"{branch}-2"
 

@@ -15,12 +15,12 @@ __all__ = ["Start", "choose_start"]
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """The commit and the branch with which a turn begins."""
+    """The commit and the branch at which a turn begins."""
 
     commit: str
     branch: str
     code: str | None = None
-    """The error code; None if nothing is lost or contradictory."""
+    """The error code for a problem that clients must know; None if there is no problem."""
     message: str | None = None
 
 
@@ -40,7 +40,8 @@ async def choose_start(
     commits, and `base` is the commit of the base branch. `head` is the commit of the worktree on this disk; None if
     there is none. `has_last` is True if the commit of `last` is on this disk or in the repository.
 
-    The log decides, not the disk: the worktree of a node may be older than the work of another node.
+    The log takes precedence over the disk, because the worktree of this node may be older than the work of another
+    node.
     """
     is_own = last is not None and is_branch_of(last.branch, conversation_id)
     branch = last.branch if is_own and last is not None else branch_of(conversation_id)
@@ -60,7 +61,7 @@ async def choose_start(
         commit = last.commit
         code, message = BRANCH_DIVERGED, f"the branch {branch} in the repository has other commits"
     if head is not None and head != commit and await is_ancestor(commit, head):
-        commit = head  # a commit of this conversation that the log does not contain yet
+        commit = head  # this is a commit of the conversation that the log does not contain yet
     while (tip := tips.get(branch)) is not None and not await is_ancestor(tip, commit):
         branch = next_branch(branch)
     return Start(commit=commit, branch=branch, code=code, message=message)

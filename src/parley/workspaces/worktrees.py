@@ -1,6 +1,6 @@
-"""The clones of the repositories, and a worktree of its own for each conversation.
+"""Manages the clones of the repositories, and a separate worktree for each conversation.
 
-The directory of the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
+The directory in the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
 of the model can write to their own worktree only. All Git commands name the clone explicitly, so the `.git` in a
 worktree, which a command may have replaced, has no effect on them.
 """
@@ -46,25 +46,27 @@ __all__ = ["GitWorktrees"]
 log = logging.getLogger(__name__)
 
 URGENT_SECONDS: Final = 10.0
-"""The timeout for each Git command at the end of a turn that a shutdown has ended."""
+"""The timeout in seconds for each Git command at the end of a turn that a shutdown has ended."""
 PUSH_SECONDS: Final = 120.0
 """The timeout for a push, and for a fetch that is not the first one of its clone, in seconds. Other conversations
 wait for the fetch.
 """
 LOCK_POLL_SECONDS: Final = 0.05
 STALE_LOCK_SECONDS: Final = 600.0
-"""The age at which a lock file of Git in a clone is removed. Git holds such a lock for a moment only."""
+"""The age in seconds at which a lock file of Git in a clone is removed. Git holds such a lock only for a moment."""
 MAX_BRANCHES: Final = 5
-"""The maximum number of branches to which one push is attempted."""
+"""The maximum number of branches to which one push is attempted, because earlier ones have diverged."""
 COLLECT_SECONDS: Final = 3600.0
-"""The minimum time between two searches for worktrees to remove."""
+"""The minimum time in seconds between two searches for worktrees to remove."""
 
 _USED: Final = "parley-used"
-"""A file in the administrative directory of a worktree, whose time is that of the last use."""
+"""The name of a file in the administrative directory of a worktree. Its modification time is the time of the last
+use of the worktree.
+"""
 
 
 class GitWorktrees:
-    """The worktrees of the conversations of this process (`ports/workspaces.py`)."""
+    """An implementation of `Workspaces`: the worktrees of the conversations of this process."""
 
     def __init__(
         self,
@@ -74,8 +76,8 @@ class GitWorktrees:
         *,
         node: Callable[[], str | None],
     ) -> None:
-        """Create the object. `settings` reads the settings, and `node` returns the id of this node; None if the
-        process is not a node.
+        """Create the object. `settings` returns the current settings, and `node` returns the id of this node; None
+        if the process is not a node.
         """
         self._commands, self._settings, self._environ, self._node = commands, settings, environ, node
         self._locks: dict[str, asyncio.Lock] = {}
@@ -137,7 +139,7 @@ class GitWorktrees:
 
     @asynccontextmanager
     async def _locked(self, clone: str) -> AsyncIterator[None]:
-        """Hold the lock of a clone, which other processes with the same directory respect too."""
+        """Hold the lock of a clone during the block. Other processes with the same directory wait for it."""
         async with self._locks.setdefault(clone, asyncio.Lock()):
             descriptor = os.open(f"{clone}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
@@ -151,7 +153,9 @@ class GitWorktrees:
                 os.close(descriptor)
 
     async def _collect(self, tree: _Worktree, keep_days: int) -> None:
-        """Remove the unused worktrees of a repository whose commits are in the repository."""
+        """Remove the worktrees of a repository that have been unused for `keep_days` days, if the repository
+        contains their commits.
+        """
         if keep_days and await asyncio.to_thread(os.path.isdir, tree.clone):
             async with self._locked(tree.clone):
                 await tree.collect(time.time() - keep_days * 24 * 3600.0)
@@ -183,7 +187,7 @@ class _Worktree:
     # --- before a turn -----------------------------------------------------------------
 
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
-        """Bring the worktree to the newest commit of the conversation (`Workspaces.prepare`)."""
+        """Bring the worktree to the newest commit of the conversation, as `Workspaces.prepare` does."""
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
         await asyncio.to_thread(self._remove_locks)
@@ -214,7 +218,8 @@ class _Worktree:
     def _remove_locks(self) -> None:
         """Remove the lock files of Git commands that were killed.
 
-        No other command uses the files of this conversation. Other files are locked for a moment only.
+        No other command uses the files of this conversation. A lock of other files is removed if it is older than
+        `STALE_LOCK_SECONDS`.
         """
         branch = branch_of(self._id)
         own = (f"worktrees/{self._id}/*.lock", f"refs/*/{branch}*.lock", f"refs/*/*/{branch}*.lock")
@@ -232,8 +237,10 @@ class _Worktree:
         return os.path.isdir(self._path) and os.path.isfile(os.path.join(self._admin, "HEAD"))
 
     async def _fetch(self, last: WorkspaceUpdated | None, head: str | None) -> tuple[str, str] | None:
-        """Fetch the base branch and the branches of the conversation. If that fails and this disk has the newest
-        commit, return the error code and the message.
+        """Fetch the base branch and the branches of the conversation.
+
+        Return None on success. If the fetch fails and this disk has the newest commit, return the error code and
+        the message.
         """
         if not await asyncio.to_thread(os.path.isdir, self.clone):
             await self._initialize()
@@ -296,8 +303,10 @@ class _Worktree:
         )
 
     def _clear(self) -> None:
-        """Move a directory in the place of the worktree aside, and remove the administrative directory."""
-        if os.path.lexists(self._path):  # an unfinished or foreign worktree
+        """Move a directory that is in the place of the worktree aside, and remove the administrative directory of
+        the worktree.
+        """
+        if os.path.lexists(self._path):  # this is an unfinished or foreign worktree
             os.rename(self._path, f"{self._path}.kept-{int(time.time())}")
         shutil.rmtree(self._admin, ignore_errors=True)
 
@@ -319,7 +328,8 @@ class _Worktree:
             await self._tree_git("update-ref", kept, made or head)
         await self._tree_git("update-ref", branch, start.commit)
         await self._tree_git("symbolic-ref", "HEAD", branch)
-        # All files except ignored ones are in the index, so this removes those that the commit does not have.
+        # All files except ignored ones are in the index, so this command removes those that the commit does not
+        # contain.
         await self._tree_git("reset", "--quiet", "--hard", start.commit, changes_files=True)
         return kept
 
@@ -336,7 +346,7 @@ class _Worktree:
                 finally:
                     os.close(found)
             with suppress(FileNotFoundError):
-                os.unlink(".git", dir_fd=folder)  # a directory is refused
+                os.unlink(".git", dir_fd=folder)  # this fails for a directory
             made = os.open(".git", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
             try:
                 os.write(made, expected)
@@ -348,7 +358,7 @@ class _Worktree:
     # --- after a turn ------------------------------------------------------------------
 
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
-        """Commit the files and push the branch (`Workspaces.save`)."""
+        """Commit the files and push the branch, as `Workspaces.save` does."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
         head, _ = await self._head()
         code = message = None
@@ -372,10 +382,10 @@ class _Worktree:
     async def _commit(
         self, head: str, message: str, *, update: bool = True, seconds: float = LOCAL_SECONDS
     ) -> tuple[str | None, GitFailed | None]:
-        """Commit all files that Git does not ignore. Return the commit (None if nothing has changed) and the error
-        if files cannot be read. Such files are left out.
+        """Commit all files that Git does not ignore. Return the commit; None if nothing has changed.
 
-        Without `update`, the branch of the worktree stays where it is.
+        The second value is the error if files could not be read and were left out; otherwise None. Without
+        `update`, the branch of the worktree stays where it is.
 
         Raises:
             GitFailed: nothing was committed.
@@ -425,8 +435,8 @@ class _Worktree:
     # --- unused worktrees --------------------------------------------------------------
 
     async def collect(self, before: float) -> None:
-        """Remove the worktrees of the clone that were last used before a time. A worktree with work that is not in
-        the repository stays.
+        """Remove the worktrees of the clone that were last used before the time `before`, in seconds since the
+        epoch. A worktree with work that is not in the repository stays.
         """
         folder = os.path.join(self.clone, "worktrees")
         for name in await asyncio.to_thread(_names_in, folder):
@@ -452,7 +462,7 @@ class _Worktree:
         try:
             return os.stat(os.path.join(self._admin, _USED)).st_mtime
         except OSError:
-            return time.time()  # it is being created
+            return time.time()  # the worktree is being created
 
     async def is_pushed(self) -> bool:
         """Return whether the repository contains everything in the worktree that Git does not ignore."""
@@ -527,8 +537,8 @@ class _Worktree:
         return await self._git.run(*arguments, git_dir=self.clone)
 
     async def _tree_git(self, *arguments: str, changes_files: bool = False, seconds: float = LOCAL_SECONDS) -> str:
-        """Run a Git command in the worktree. The command may write to the clone only, unless `changes_files` is
-        True.
+        """Run a Git command in the worktree. The command may write only to the clone or, if `changes_files` is
+        True, also to the worktree.
         """
         writable = [self.clone, self._worktrees] if changes_files else [self.clone]
         return await self._git.run(
@@ -544,7 +554,7 @@ def _make_directories(directory: str, hidden: tuple[str, ...]) -> None:
     """Create the directories for clones and worktrees.
 
     Raises:
-        GitFailed: commands could not read the worktrees.
+        GitFailed: a hidden path contains the directory, so commands could not read the worktrees.
         OSError: a directory cannot be created.
     """
     real = os.path.realpath(directory)

@@ -1,6 +1,6 @@
 """Recognises safe commands. They only read and print, so they need no approval.
 
-An unknown command is not safe. Safe commands run in the sandbox too (docs/security.md). This module checks the
+An unknown command is not safe. Safe commands also run in the sandbox (docs/security.md). This module checks the
 structure of a command. `common/shell_lexer.py` reads scripts, `programs.py` lists the options of programs, and
 `resolving.py` finds the files of programs.
 
@@ -54,8 +54,8 @@ _LOGIN_PLACES: Final = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin"),
     *("~/.local/bin", "~/bin"),
 )
-"""Directories in which a login shell may find programs. The PATH that the shell inherits does not matter, because
-the start-up files of the shell set PATH.
+"""Directories in which a login shell may find programs. They do not depend on the inherited PATH, because the
+start-up files of the shell set PATH.
 """
 
 
@@ -75,7 +75,8 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
         case "bash" | "sh", ["-c", script]:
             return is_known(shell) and _is_safe_script(script, is_known)
         case "bash", ["-lc", script]:
-            home = os.path.expanduser("~") if action.home is None else action.home  # as the shell does it
+            # a shell expands `~` in the same way
+            home = os.path.expanduser("~") if action.home is None else action.home
             elsewhere = tuple(place.replace("~", home) for place in _LOGIN_PLACES)
             return (
                 is_known(shell)
@@ -87,11 +88,11 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
 
 
 def commands_in(script: str) -> list[tuple[str, ...]] | None:
-    """Return every command that a script may run, in order, each as a tuple of words; None if the script is not
-    understood.
+    """Return every command that a script may run, in order, each as a tuple of words; None if that cannot be
+    determined.
 
-    A script that exceeds the limits of this module is not understood. The same applies to a script with an
-    assignment, a reserved word, or a command that different shells read differently.
+    It cannot be determined for a script that exceeds the limits of this module, or that contains an assignment, a
+    reserved word, or a command that different shells interpret differently.
     """
     commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
     if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):

@@ -39,7 +39,7 @@ def find_only_reads(words: Sequence[str]) -> bool:
     while left:
         word = left.pop()
         if not word.startswith("-") or word in _ALONE:
-            continue  # a starting point, an operator such as `(`, or a test without a value
+            continue  # this word is a starting point, an operator such as `(`, or a test without a value
         if not left or not _is_value(left.pop(), of=word):
             return False
     return True

@@ -92,8 +92,8 @@ def _bundle_fits(letters: str, left: list[str], known: Options) -> bool:
 
 
 def _fits(name: str, value: str | None, left: list[str], known: Options) -> bool:
-    """Return whether an option is known and its value is valid. `left` holds the arguments after the option. If the
-    value is the next argument, it is removed from `left`.
+    """Return whether an option is known and its value is valid. `left` contains the arguments after the option. If
+    the first of them is the value, it is removed from `left`.
     """
     if name in known.plain:
         return value is None
