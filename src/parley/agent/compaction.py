@@ -138,7 +138,7 @@ async def compact_if_needed(
     except UnexpectedStatus as refused:
         if refused.status not in CONTENT_REFUSALS:
             raise
-        # the provider would refuse this request again, and a poor summary is better than a stuck conversation
+        # The provider would refuse this request again, and a poor summary is better than a stuck conversation.
         summary = ""
     await transcript.append(
         HistoryCompacted(

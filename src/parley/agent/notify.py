@@ -50,7 +50,7 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         with _file_with(payload) as stdin:
             process = subprocess.Popen(
                 argv,
-                # not the project, because programs may load modules from their directory, and commands write there
+                # Not the project, because programs may load modules from their directory, and commands write there.
                 cwd="/",
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,

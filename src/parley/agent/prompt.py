@@ -90,7 +90,7 @@ def _project_notes(settings: Settings) -> str | None:
     """
     limit = settings.project_doc_max_bytes
     try:
-        # most projects have no notes, and this check is much faster than `DirFds`
+        # Most projects have no notes, and this check is much faster than `DirFds`.
         if not any(
             os.path.lexists(os.path.join(folder, NOTES)) for folder in _folders(os.path.realpath(settings.cwd))
         ):
@@ -130,7 +130,7 @@ def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | 
     """
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))
-    # the file is missing, hidden, outside of the project, in a loop of links or a pipe, or its path contains a NUL
+    # The file is missing, hidden, outside of the project, in a loop of links or a pipe, or its path contains a NUL.
     except OSError:
         return None
 

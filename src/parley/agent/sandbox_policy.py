@@ -84,11 +84,11 @@ class Roots:
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
             if (chosen := self._chosen.get(name, path)) != path:
-                # this root matches no directory
+                # This root matches no directory.
                 self._found.setdefault(name, WritableRoot(path=chosen, device=0, inode=0))
             if name in self._found and self._found[name].path != path:
                 continue  # the directory was replaced, and the sandbox reports this
-            # a command may have put a link where nothing existed before
+            # A command may have put a link where nothing existed before.
             others = {"/"} if name in self._missed else self._granted | set(real.values())
             if (link := _link_in(others, name)) is not None:
                 log.warning("%s is not writable: a command may have created the link %s", name, link)

@@ -132,8 +132,8 @@ async def run_turn(
                 with suppress(ModelError):  # without a summary, report the first failure
                     if await compact_if_needed(transcript, model, tools.specs(), settings, clock, meter):
                         continue
-            # complete texts that clients have seen stay in the history; calls did not run and clients have not seen
-            # them
+            # Complete texts that clients have seen stay in the history; calls did not run and clients have not seen
+            # them.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = (
@@ -338,7 +338,7 @@ async def _listen(
     """Stream the model's response to the transcript, and collect its items in `response`."""
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
-    # these are looked up only once, because in Python 3.11 each access to an enum member runs code
+    # These are looked up only once, because in Python 3.11 each access to an enum member runs code.
     message = ItemKind.MESSAGE
     counted = counted_if_cut(request, lambda: _text_so_far(response, transcript), transcript, settings.limits)
     async with counted, aclosing(model.stream(request)) as batches:

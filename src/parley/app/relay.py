@@ -63,7 +63,7 @@ class Relay:
         """Copy bytes until either side ends, and return the exit code."""
         on_terminal = os.isatty(0)
         for number in SIGNALS:
-            # under `nohup`, SIGHUP stays ignored
+            # Under `nohup`, SIGHUP stays ignored.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._interrupt if number == signal.SIGINT and on_terminal else self._close)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -116,7 +116,7 @@ class WebhookSender:
             "webhook-timestamp": sent_at,
             "webhook-signature": signature(webhook.key, due.delivery_id, sent_at, body),
         }
-        # a request over http never leaves this computer, so it needs no proxy
+        # A request over http never leaves this computer, so it needs no proxy.
         proxies = self._environ if webhook.url.lower().startswith("https:") else {}
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
@@ -124,7 +124,7 @@ class WebhookSender:
                     webhook.url, headers=headers, body=body, idle_seconds=2 * ATTEMPT_SECONDS, environ=proxies
                 )
         except ModelError as error:
-            # the text must not contain the address, whose path may be a secret
+            # The text must not contain the address, whose path may be a secret.
             return str(getattr(error, "detail", "no answer"))
         except (OSError, TimeoutError) as error:
             return str(error) or "no answer in time"

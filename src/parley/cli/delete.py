@@ -56,7 +56,7 @@ async def _find(given: str, found: list[tuple[str, str]]) -> int:
 
 
 def _is_confirmed(conversation_id: str, title: str) -> bool:
-    # the title may come from a model, so it must not control the terminal
+    # The title may come from a model, so it must not control the terminal.
     shown = for_terminal(visible(title))
     print(f"Delete {conversation_id} ({shown}) permanently? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

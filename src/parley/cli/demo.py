@@ -159,7 +159,7 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
     started_at = time.perf_counter()
     server = await asyncio.create_subprocess_exec(
         *(*PARLEY, "serve", "--json", "--exit-when-idle", "--no-http"),
-        # hides the warning that is logged if the demo is interrupted during a turn
+        # Hides the warning that is logged if the demo is interrupted during a turn.
         env={**env, "PARLEY_LOG": "error"},
         cwd=cwd,
         stdout=asyncio.subprocess.PIPE,
@@ -263,7 +263,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
         sandbox="workspace-write",
         config={
             "model_providers.scripted": {"script": "work.json"},
-            # the project is in a temporary directory, whose parent must not be writable for commands
+            # The project is in a temporary directory, whose parent must not be writable for commands.
             "sandbox_workspace_write": {"exclude_slash_tmp": True, "exclude_tmpdir_env_var": True},
         },
     )

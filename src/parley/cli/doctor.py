@@ -315,7 +315,7 @@ def _look_at_programs(settings: Settings) -> None:
     if settings.notify:
         named.append(("notify", settings.notify[0]))
     for what, program in named:
-        # a relative path with a slash depends on the directory of a conversation
+        # A relative path with a slash depends on the directory of a conversation.
         is_relative = "/" in program and not program.startswith("/")
         if not is_relative and shutil.which(program, path=settings.environ.get("PATH")) is None:
             _line("program", f"{what}: {program} does not exist or is not executable")

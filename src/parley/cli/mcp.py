@@ -74,7 +74,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
     _fill_closed_descriptors()
     if os.isatty(STDIN):
         _print_line(WAITING)
-    # signals are blocked until the relay or the server has installed its handlers
+    # Signals are blocked until the relay or the server has installed its handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     if not (args.ephemeral or args.in_process):
         code = _relay(args)

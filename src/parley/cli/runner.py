@@ -138,13 +138,13 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
                 task.cancel()
 
         for number in SIGNALS:
-            # under `nohup`, SIGHUP stays ignored
+            # Under `nohup`, SIGHUP stays ignored.
             if number != signal.SIGHUP or before[number] is not signal.SIG_IGN:
                 loop.add_signal_handler(number, end, number)
         try:
             return await task
         finally:
-            # a signal that arrives while the loop is being closed would be reported as an error
+            # A signal that arrives while the loop is being closed would be reported as an error.
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)

@@ -102,14 +102,14 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
     loop = asyncio.get_running_loop()
     output = _Output(on_end=lambda: loop.call_soon_threadsafe(running.cancel))
     running = asyncio.ensure_future(run_confined(settings, command, output=output.pass_on))
-    # the socket pair wakes the loop if a signal arrives just before the loop starts to wait
+    # The socket pair wakes the loop if a signal arrives just before the loop starts to wait.
     woken, wake = socket.socketpair()
     for end in (woken, wake):
         end.setblocking(False)
     loop.add_reader(woken, woken.recv, WAKE_BYTES)
     signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
     for number in SIGNALS:
-        # under `nohup`, SIGHUP stays ignored
+        # Under `nohup`, SIGHUP stays ignored.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, output.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

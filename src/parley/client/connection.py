@@ -313,7 +313,7 @@ class Connection:
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
         # `on_result` is called even if the caller has stopped waiting, because the confirmed stream may have other
-        # readers
+        # readers.
         if pending.on_result is not None:
             pending.on_result(result)
         if not pending.result.done():
@@ -356,7 +356,7 @@ class Connection:
         try:
             async with asyncio.timeout(self._reconnect_seconds):
                 while not self._is_open:
-                    # the delay is random, because many clients may have lost the same server
+                    # The delay is random, because many clients may have lost the same server.
                     await asyncio.sleep(delay * random.uniform(0.5, 1))
                     delay = min(2 * delay, MAX_DELAY_SECONDS)
                     try:

@@ -100,7 +100,7 @@ class Conversation:
             is_repeatable=True,  # the id makes the call idempotent
         )
         confirmed = accepted.message_id
-        # a server that does not return the id sends no `user_message` events either
+        # A server that does not return the id sends no `user_message` events either.
         if isinstance(confirmed, UnsetType):
             return Turn(self._feed, MessageId(own_id), after=after, is_followable=False)
         return Turn(self._feed, confirmed, after=after, is_followable=True)

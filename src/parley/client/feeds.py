@@ -241,7 +241,7 @@ class Feed:
         arguments = {"exclusive": True} if reader.exclusive else {}
         if reader.last is not None:
             return {"last": reader.last, **arguments}
-        # other readers must also get everything after their positions
+        # Other readers must also get everything after their positions.
         after = min(reader.after, self.seq or START) if self._readers else reader.after
         return {"after": after, **arguments}
 

@@ -113,7 +113,7 @@ class _Protocol(asyncio.Protocol):
 
     def __init__(self, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
         self._on_message, self._on_end = on_message, on_end
-        # the size of a server's messages is not limited, because the snapshot of a long conversation is one line
+        # The size of a server's messages is not limited, because the snapshot of a long conversation is one line.
         self._framer = LineFramer(limit=sys.maxsize)
         self._answer: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
         self._greeted = self._is_closing = False

@@ -53,7 +53,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """
         self.command, self.env, self.cwd, self.stderr = command, env, cwd, stderr
         self.new_session = new_session
-        # the size of a server's messages is not limited, because the snapshot of a long conversation is one line
+        # The size of a server's messages is not limited, because the snapshot of a long conversation is one line.
         self._framer = LineFramer(limit=sys.maxsize)
         self._stdin_open = True
         self._exited = asyncio.Event()

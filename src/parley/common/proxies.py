@@ -20,7 +20,7 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
         return None
     from urllib.parse import urlsplit  # start-up does not need it
 
-    # the variable in lower case sorts last and takes precedence
+    # The variable in lower case sorts last and takes precedence.
     proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}
     if "REQUEST_METHOD" in environ and "http_proxy" not in environ:
         proxies.pop("http", None)  # in a CGI program, `HTTP_PROXY` comes from a request header

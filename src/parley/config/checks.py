@@ -348,7 +348,7 @@ def described(value: Any) -> str:
         case bool():
             return f"boolean `{str(value).lower()}`"
         case int():
-            # Python does not print integers of thousands of digits, which hexadecimal TOML can contain
+            # Python does not print integers of thousands of digits, which hexadecimal TOML can contain.
             return f"integer `{value}`" if value.bit_length() < 64 else "integer beyond 64 bits"
         case float():
             return f"floating point `{value}`"

@@ -365,7 +365,7 @@ class Loader:
             values["workspace"] = _without_repositories(values["workspace"])
             settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
-            # instructions from a file are not cached, because the file may change
+            # Instructions from a file are not cached, because the file may change.
             if settings.base_instructions is wanted.base_instructions:
                 if len(self._made) >= _REMEMBERED:
                     self._made.clear()

@@ -113,9 +113,8 @@ def lines_of_keys(text: str) -> dict[KeyPath, int]:
     table: KeyPath = ()
     key: list[str] = []
     value_of: KeyPath | None = None  # None while a key or a header is being read
-    open_brackets: list[
-        tuple[str, KeyPath, KeyPath]
-    ] = []  # brackets in values, each with the table and key to return to
+    # Brackets in values, each with the table and key to return to.
+    open_brackets: list[tuple[str, KeyPath, KeyPath]] = []
     line = 1
 
     def key_ended() -> KeyPath:

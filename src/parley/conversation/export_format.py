@@ -173,9 +173,8 @@ def _check(entry: Entry, projections: Projections) -> None:
         ValueError, LookupError: the entry contradicts earlier entries.
         msgspec.DecodeError: the entry cannot be decoded. The other errors in `_UNREADABLE` mean the same.
     """
-    if (
-        entry.is_event and entry.type not in EVENT_TYPES
-    ):  # an event type of a newer version, which no projection needs
+    # An event type of a newer version, which no projection needs.
+    if entry.is_event and entry.type not in EVENT_TYPES:
         _anything.decode(entry.encoded)  # the entry is sent to clients unchanged, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type
     elif entry.is_event:

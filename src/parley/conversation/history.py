@@ -343,7 +343,7 @@ class History:
             case TurnStarted():
                 self._turn = _Turn(self._turn)
             case UserMessage(message_id=message_id, content=content, parent_message_id=parent):
-                # a branch whose parent is the conversation's own id begins with an empty history
+                # A branch whose parent is the conversation's own id begins with an empty history.
                 if parent is not UNSET:
                     if not self.knows(parent):
                         raise EarlierEntriesNeeded(parent)

@@ -89,10 +89,8 @@ DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, Er
 a turn. Background events with other meanings, such as the progress of a call, occur only while no text is open.
 """
 
-_DELTA_PREFIX: Final = {
-    kind.value: b'{"type":"%b","delta":' % kind.value.encode()  # the encoding of every text delta begins like this
-    for kind in ItemKind
-}
+# The encoding of every text delta begins like this.
+_DELTA_PREFIX: Final = {kind.value: b'{"type":"%b","delta":' % kind.value.encode() for kind in ItemKind}
 
 
 _COMMAND_OUTPUT: Final = record_type(CommandOutput)

@@ -335,9 +335,8 @@ class AnthropicDecoder:
             is_cut = self._stop_reason == CUT and given in ("", "{}")  # truncated before the arguments began
             arguments = "" if is_cut else given or "{}"
         known, is_text = text_or_json(call.id)
-        call_id = CallId(
-            known if is_text and known else f"call_{uuid4()}"
-        )  # the output of the call must name an id
+        # The output of the call must name an id.
+        call_id = CallId(known if is_text and known else f"call_{uuid4()}")
         return CallDone(CallItem(call_id=call_id, name=call.name or "", arguments=arguments))
 
     # --- the end -------------------------------------------------------------------------

@@ -217,7 +217,7 @@ class _Calls:
             current.id = call_id
             self._named[index, call_id] = current
         elif current is None or (
-            # this piece has a name and no id, and the arguments of the current call look complete
+            # This piece has a name and no id, and the arguments of the current call look complete.
             name and current.last_piece.endswith("}") and (not arguments or arguments.startswith("{"))
         ):
             current = self._begin(index)
@@ -357,7 +357,7 @@ class ChatDecoder:
         chunks: list[Chunk] = []
         self.got_content = False
         self._last_read = data
-        # nearly all events are text, so names are looked up only once for each read, for speed
+        # Nearly all events are text, so names are looked up only once for each read, for speed.
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
         whole, halves, stream_usage = self.whole, self._has_halves, self._stream_usage
         payloads = self._framer.feed(data)

@@ -113,7 +113,7 @@ class Endpoint:
             attempt += 1
         with self._limits_named(), closing(sent) as reply:
             del body  # the body has been sent and may be large
-            # the deadline for token counts, from the time when the response is complete
+            # The deadline for token counts, from the time when the response is complete.
             counts_until: float | None = None
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
@@ -161,7 +161,7 @@ class Endpoint:
                 environ=self._settings.environ,
             )
         except CannotConnect as unreachable:
-            # this is not retried here, because the turn retries and tells clients about each retry
+            # This is not retried here, because the turn retries and tells clients about each retry.
             raise CannotConnect(
                 unreachable.url,
                 who.hide_in(unreachable.detail),
@@ -181,7 +181,7 @@ class Endpoint:
             try:
                 raise failure
             finally:
-                # otherwise the error and this frame would refer to each other, and keep the turn in memory
+                # Otherwise the error and this frame would refer to each other, and keep the turn in memory.
                 del failure
         return Retrying(
             attempt=attempt,
@@ -221,7 +221,7 @@ class Endpoint:
 
 def _hidden(broken: ModelStreamBroken, who: Credentials) -> ModelStreamBroken:
     """Return the error for clients, with its secrets redacted."""
-    # the text is redacted before it is shortened, so that no part of a secret remains
+    # The text is redacted before it is shortened, so that no part of a secret remains.
     if isinstance(broken, NoResponse):
         return NoResponse(who.hide_in(broken.body, is_cut=broken.is_cut))
     return ModelStreamBroken(who.hide_in(broken.detail))

@@ -104,7 +104,7 @@ def _values_outside_strings(data: bytes) -> int:
     """
     data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # after this, each quote begins or ends a string
     quotes = data.count(b'"')
-    # a comma separates at most two strings: a value and the name of the next member
+    # A comma separates at most two strings: a value and the name of the next member.
     if quotes > 4 * MAX_VALUES + 4:
         return quotes // 4
     return _values(b"".join(data.split(b'"')[::2]))

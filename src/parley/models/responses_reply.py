@@ -194,7 +194,7 @@ class ResponsesDecoder:
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
         self.got_content = False
-        # nearly all events are text, so names are looked up only once for each read, for speed
+        # Nearly all events are text, so names are looked up only once for each read, for speed.
         decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
         payloads = self._framer.feed(data)
         if self._needs_body:

@@ -276,9 +276,8 @@ class StreamableHttp:
                 if not isinstance(error, SessionLost) or failures > self._reopening.attempts:
                     log.debug("a message was not accepted: %s", error)
                     return None
-            await asyncio.sleep(
-                self._reopening.least_seconds
-            )  # a notification or an answer may safely be sent twice
+            # A notification or an answer may safely be sent twice.
+            await asyncio.sleep(self._reopening.least_seconds)
 
     async def _exchange(self, message: Outgoing, has_head: asyncio.Event | None) -> None:
         headers = {"Content-Type": JSON, "Accept": f"{JSON}, {EVENT_STREAM}", **message.headers}

@@ -244,9 +244,8 @@ class OpenApprovals:
         if written.done():
             settled(written)
         else:
-            written.add_done_callback(
-                settled
-            )  # this callback runs after the callback of the log, which sends the entry to readers
+            # This callback runs after the callback of the log, which sends the entry to readers.
+            written.add_done_callback(settled)
         return written
 
     def _settled(

@@ -40,9 +40,8 @@ async def last_turn_end(log: LogPages, *, after: Seq, up_to: Seq) -> EndedTurn |
     found: list[Entry] = []
     before = Seq(up_to + 1)
     end: EndedTurn | None = None
-    while before > after + 1 and (
-        end is None or end.text is None
-    ):  # the text of the turn may be in an earlier page
+    # The text of the turn may be in an earlier page.
+    while before > after + 1 and (end is None or end.text is None):
         page = [entry for entry in await log.read_before(before) if entry.seq > after]
         if not page:
             break

@@ -177,7 +177,7 @@ def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy
         writable = (os.path.realpath(settings.cwd),) if policy is None else _paths(policy)
     except OSError:
         return False
-    # a program in a directory that the agent can write to is not safe
+    # A program in a directory that the agent can write to is not safe.
     return is_safe(action, writable)
 
 

@@ -147,7 +147,7 @@ def _is_its_own(folder: str) -> bool:
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield all mounts that the command must have, in the order in which they are mounted."""
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
-    # no command can create a link in `/proc`, and the launcher itself covers parts of it
+    # No command can create a link in `/proc`, and the launcher itself covers parts of it.
     words = [each for each in words if not each[-1].startswith("/proc/")]
     yield Mount(place="/", source="/", writable="/" in resolved.roots)
     yield Mount(place="/dev", source=None, writable=False)
@@ -334,7 +334,7 @@ class Bubblewrap:
         denials.begin(resolved)
         _refuse_missing(command, resolved)
         resolved = add_placeholders(resolved, placeholders)
-        # no mount can cover a link, so links are restored after the command
+        # No mount can cover a link, so links are restored after the command.
         self._protected.protect(resolved, resolved.links)
         return self.start(command, policy, resolved)
 
@@ -363,7 +363,7 @@ class Bubblewrap:
         return LaunchSpec(
             argv=argv,
             cwd=command.cwd,
-            # the launcher is not confined, so it must not get the variables of the command, such as LD_PRELOAD
+            # The launcher is not confined, so it must not get the variables of the command, such as LD_PRELOAD.
             env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,

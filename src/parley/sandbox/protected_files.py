@@ -216,7 +216,7 @@ def _state(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     identity = (found.st_dev, found.st_ino, found.st_mode)
-    # the times of a directory are left out, because programs that work in it change them
+    # The times of a directory are left out, because programs that work in it change them.
     return identity if os.path.isdir(path) else (*identity, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 

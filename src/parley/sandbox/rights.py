@@ -57,7 +57,7 @@ class Scope(IntFlag):
     SIGNAL = 1 << 1
 
 
-# the rights are plain integers, because they are combined for every rule of every command
+# The rights are plain integers, because they are combined for every rule of every command.
 
 READ: Final = int(Files.READ_FILE | Files.EXECUTE)
 """The rights to read and run a file. Listing a directory is a separate right."""

@@ -184,7 +184,7 @@ _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),
     "unshare": ((_is(0, 0, mask=_EVERY_BIT & ~_UNSHARE_HARMLESS), _upper_is_zero(0)),),
-    # other users of the computer could run a set-user-id file that a command created in a writable root
+    # Other users of the computer could run a set-user-id file that a command created in a writable root.
     "chmod": ((_is_plain_mode(1),),),
     "fchmod": ((_is_plain_mode(1),),),
     "fchmodat": ((_is_plain_mode(2),),),
@@ -194,7 +194,7 @@ _ALWAYS: Final[Mapping[str, _Rule]] = {
     "openat": _creates_plain(2, 3),
     "mknod": ((_is(1, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(1)),),
     "mknodat": ((_is(2, *_NO_DEVICES, mask=_FILE_TYPE), _is_plain_mode(2)),),
-    # only 0, the current process, is allowed, because the filter does not know the id of the process
+    # Only 0, the current process, is allowed, because the filter does not know the id of the process.
     "prlimit64": ((_is(0, _ITSELF),), _is_null(2)),
     "setpriority": ((_is(0, _PRIO_PROCESS), _is(1, _ITSELF)),),
     "ioprio_set": ((_is(0, _IOPRIO_WHO_PROCESS), _is(1, _ITSELF)),),
@@ -226,7 +226,7 @@ def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: boo
 def _ioctl(*, namespaces: bool) -> _Rule:
     if namespaces:
         return ((_is_not(1, _TIOCSTI, _TIOCLINUX),),)
-    # without read-only mounts, a command could change files that it has opened for reading only
+    # Without read-only mounts, a command could change files that it has opened for reading only.
     plain = _is_not(1, _TIOCSTI, _TIOCLINUX, *_FILE_SYSTEM_ELSEWHERE)
     of_no_file_system = _is_not(1, *_FILE_SYSTEM, mask=_IOCTL_TYPE)
     return (plain, of_no_file_system), (_is(1, *_FILE_SYSTEM_HARMLESS),)
@@ -243,9 +243,9 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
     yield "socketpair", (stream,)
     if network:
         internet = _is(0, _AF_INET, _AF_INET6), _is(1, _STREAM, _DATAGRAM, mask=_SOCKET_TYPE)
-        # the C library uses this socket to list the addresses of this computer
+        # The C library uses this socket to list the addresses of this computer.
         routes = _is(0, _AF_NETLINK), _is(2, _NETLINK_ROUTE)
-        # `connect` is needed for the network, so a command must not create Unix sockets that can connect
+        # `connect` is needed for the network, so a command must not create Unix sockets that can connect.
         yield "socket", (internet, routes, stream) if unix_sockets else (internet, routes)
         return
     yield "socket", (stream,)
@@ -253,7 +253,7 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
     if not unix_sockets:
         yield "connect", _NEVER
         if not writable:
-            # without a writable directory, a socket could only be bound to an abstract name
+            # Without a writable directory, a socket could only be bound to an abstract name.
             yield "bind", _NEVER
 
 
@@ -272,7 +272,7 @@ def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, 
     """
     if machine not in MACHINES:
         raise SandboxUnavailable(f"the system calls of this machine, {machine}, are not known")
-    # the filter is cached, because building one takes a tenth of the time that a command needs to start
+    # The filter is cached, because building one takes a tenth of the time that a command needs to start.
     return _build(machine, writable=writable, network=network, unix_sockets=unix_sockets, namespaces=namespaces)
 
 

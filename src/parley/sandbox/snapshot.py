@@ -125,7 +125,7 @@ class MissingGit:
                     return True
             except PermissionError:
                 return True
-        # remove the empty directory, unless it is a placeholder that another server has locked
+        # Remove the empty directory, unless it is a placeholder that another server has locked.
         try:
             if (placeholder := GitPlaceholder.acquire(self.path)) is not None:
                 placeholder.release()
@@ -319,7 +319,7 @@ class Snapshot:
 
     def _move_aside(self, path: str, result: Restored) -> None:
         inside = self._is_git and path != self.path and is_below(path, self.path)
-        # the file is not moved to a place beside a submodule, because it would look like another submodule there
+        # The file is not moved to a place beside a submodule, because it would look like another submodule there.
         new = move_aside(path, self.path if inside else os.path.dirname(path))
         result.moved[path] = new
         self._moved_aside.add(new)

@@ -140,8 +140,8 @@ def _has_writer(descriptor: int) -> bool:
     The kernel grants a read lease only on a file that no process has open for writing.
     """
     try:
-        # if a process opens the file at this moment, the kernel sends this signal; the default signal SIGIO would
-        # end the server
+        # If a process opens the file at this moment, the kernel sends this signal; the default signal SIGIO would
+        # end the server.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -169,7 +169,7 @@ def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | No
 
 def is_same(before: Entry, now: Entry) -> bool:
     if isinstance(before, File) and isinstance(now, File):
-        # the file could be changed later through a second name, or through a descriptor of another command
+        # The file could be changed later through a second name, or through a descriptor of another command.
         can_change = now.links > before.links or now.has_writer > before.has_writer
         return (before.mode, before.content) == (now.mode, now.content) and not can_change
     if isinstance(before, Directory) and isinstance(now, Directory):

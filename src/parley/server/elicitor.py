@@ -146,9 +146,8 @@ class FormElicitor:
         """
         if not settled.cancelled() and (error := settled.exception()) is not None:
             known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)
-            level = (
-                logging.WARNING if is_open or not known else logging.DEBUG
-            )  # DEBUG, because the usual cause is that another client answered first
+            # DEBUG, because the usual cause is that another client answered first.
+            level = logging.WARNING if is_open or not known else logging.DEBUG
             log.log(level, "an answer was refused: %s", error, exc_info=None if known else error)
             self._open.pop(approval_id, None)
             conversation.approvals.withdrawn_from(self)

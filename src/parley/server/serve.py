@@ -309,9 +309,8 @@ class ServerCore:
                 "shutting down before the store is closed: slow disk, or another process holds the write lock"
             )
         with suppress(TimeoutError):
-            async with asyncio.timeout(
-                LAST_ANSWERS_SECONDS
-            ):  # commands that waited for the store have failed by now
+            # Commands that waited for the store have failed by now.
+            async with asyncio.timeout(LAST_ANSWERS_SECONDS):
                 await asyncio.gather(*(client.all_answered() for client in clients))
                 await asyncio.gather(*(client.out.flush() for client in clients))
         for client in clients:

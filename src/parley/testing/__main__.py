@@ -45,7 +45,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if arguments.until_stdin_closes:
-        # no input is expected, so a readable stdin has ended
+        # No input is expected, so a readable stdin has ended.
         loop.add_reader(sys.stdin.fileno(), stop.set)
     async with ScriptedModel(port=arguments.port, dialect=arguments.dialect) as model:
         if arguments.deltas is not None:

@@ -67,7 +67,7 @@ class Home:
     def open(self) -> None:
         path = self._options.get("home")
         if path is None:
-            # a killed process may still be writing while the directory is removed
+            # A killed process may still be writing while the directory is removed.
             created = tempfile.TemporaryDirectory(prefix="parley-", ignore_cleanup_errors=True)
             path = Path(self._owned.enter_context(created)) / "home"
         self.path, self.work = path, path.parent / "work"
@@ -89,7 +89,7 @@ class Home:
 
     @property
     def environ(self) -> dict[str, str]:
-        # requests to the model on the loopback interface must not go to a proxy
+        # Requests to the model on the loopback interface must not go to a proxy.
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -108,7 +108,7 @@ class Home:
         }
         top = [f"{key} = {json.dumps(value)}" for key, value in ours.items() if key not in given]
         providers = [self._provider(api) for api in _APIS if api not in given.get("model_providers", {})]
-        # top-level settings come first, because after a table heading they would belong to that table
+        # Top-level settings come first, because after a table heading they would belong to that table.
         (self.path / "config.toml").write_text("\n".join([*top, text, *providers]))
 
     def _provider(self, api: Api) -> str:
@@ -128,7 +128,7 @@ class Home:
         """Return the server's log so far."""
         if self.stderr.closed:
             return self._log
-        # `pread` does not move the file position, which the server shares
+        # `pread` does not move the file position, which the server shares.
         descriptor = self.stderr.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 

@@ -193,7 +193,7 @@ class Patches:
         """
         cancelled: asyncio.CancelledError | None = None
         try:
-            # the write is not a task, because the end of the event loop would cancel a task
+            # The write is not a task, because the end of the event loop would cancel a task.
             writing = written_in_thread(lambda: self._write(verified, verdict), name="write-patch")
             try:
                 await run_to_completion(writing)

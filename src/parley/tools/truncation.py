@@ -28,7 +28,7 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
     if output.size <= max_bytes and _line_count(output, tail) <= max_lines:
         return head.decode(errors="replace")
     beginning = _first_lines(head[: max_bytes // 2], max_lines // 2)
-    # with `final` False, an incomplete character at the end is not decoded and counts as removed
+    # With `final` False, an incomplete character at the end is not decoded and counts as removed.
     before, used = codecs.utf_8_decode(beginning, "replace", False)
     end = _last_lines(_from_a_character(tail[-(max_bytes // 2) :]), max_lines // 2)
     lines = output.lines - beginning.count(b"\n", 0, used) - end.count(b"\n")
@@ -45,7 +45,7 @@ def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted
     err_bytes = min(bytes_err, max(MAX_BYTES // 2, MAX_BYTES - bytes_out))
-    # at least two lines, because a single line that is too long is split in two by the line between them
+    # At least two lines, because a single line that is too long is split in two by the line between them.
     err_lines = min(max(lines_err, 2), max(MAX_LINES // 2, MAX_LINES - max(lines_out, 2)))
     return (
         for_model(stdout, max_bytes=MAX_BYTES - err_bytes, max_lines=MAX_LINES - err_lines),

@@ -160,7 +160,7 @@ class DescriptorOutbox:
 
     def _fill(self) -> None:
         if self.writable:
-            # a burst of frames in one loop iteration does not mean that the client is slow
+            # A burst of frames in one loop iteration does not mean that the client is slow.
             self._write_frames()
             self.writable = self.unread < HIGH_WATER_BYTES and self._open is None
         if self.unread > self._most_unread:
@@ -173,7 +173,7 @@ class DescriptorOutbox:
     def _write_frames(self) -> None:
         if self._frames and self._open is None:
             try:
-                # this is nearly always the case
+                # This is nearly always the case.
                 if self.unread < LARGE_BYTES or max(map(len, self._frames)) < LARGE_BYTES:
                     joined = [b"\n".join((*self._frames, b""))]
                 else:

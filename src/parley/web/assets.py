@@ -112,7 +112,7 @@ class PageAssets:
         if asset is None and path.startswith(PREFIX) and self._assets:
             version, _, name = path.removeprefix(PREFIX).partition("/")
             asset = self._assets.get(PREFIX + name) if len(version) == HASH_LENGTH else None
-            # a page of an earlier version may still be open
+            # A page of an earlier version may still be open.
             caching = FOREVER if version == self.build else ASK_FIRST
             if asset is None:
                 return HttpAnswer(status=HTTPStatus.NOT_FOUND)

@@ -64,7 +64,7 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
     def beginning(self) -> str:
         """The beginning of the text, about `BEGINNING_BYTES` long."""
         encoded = memoryview(self.encoded)
-        # the text may not end inside a character or an escape
+        # The text may not end inside a character or an escape.
         for end in range(BEGINNING_BYTES, BEGINNING_BYTES - 12, -1):
             try:
                 return msgspec.json.decode(b'%b"' % bytes(encoded[:end]), type=str)

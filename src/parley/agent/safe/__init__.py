@@ -75,7 +75,7 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
         case "bash" | "sh", ["-c", script]:
             return is_known(shell) and _is_safe_script(script, is_known)
         case "bash", ["-lc", script]:
-            # a shell expands `~` in the same way
+            # A shell expands `~` in the same way.
             home = os.path.expanduser("~") if action.home is None else action.home
             elsewhere = tuple(place.replace("~", home) for place in _LOGIN_PLACES)
             return (

@@ -206,9 +206,8 @@ class HttpEndpoint:
         if not accepts_json:
             raise NotAcceptable("application/json")
         messages, is_array = await self._messages(request)
-        if len(messages) > 1 and not self._rate.admits(
-            principal, len(messages) - 1
-        ):  # the first message was counted with the request
+        # The first message was counted with the request.
+        if len(messages) > 1 and not self._rate.admits(principal, len(messages) - 1):
             return TOO_MANY
         request_id = None if is_array else messages[0].id
         try:

@@ -117,9 +117,8 @@ class Guard:
             and not (is_page and _is_navigation(request))
         ):
             return HTTPStatus.FORBIDDEN
-        if (
-            request.method == "OPTIONS" and not is_accepted
-        ):  # only pages of accepted origins may send a preflight request
+        # Only pages of accepted origins may send a preflight request.
+        if request.method == "OPTIONS" and not is_accepted:
             return HTTPStatus.FORBIDDEN
         if not request.target.startswith("/"):  # a full URL may name another host than the header
             return HTTPStatus.BAD_REQUEST

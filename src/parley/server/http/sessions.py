@@ -245,7 +245,7 @@ class HttpSessions:
             raise
         session.is_restoring = False
         session.saved_state, session.stored_streams = state, {stream.conversation for stream in state.streams}
-        # the token of the session may have been revoked meanwhile
+        # The token of the session may have been revoked meanwhile.
         return session if session.id in self._sessions else None
 
     @asynccontextmanager
@@ -308,7 +308,7 @@ class HttpSessions:
                 return None
             data = encode_state(state)
             if data is None:
-                # otherwise the stored session contains no streams that have not been opened
+                # Otherwise the stored session contains no streams that have not been opened.
                 if not session.opening:
                     client.outlives_server = False
                 return SessionNotSaved(f"its state has more than {MAX_STATE_BYTES} bytes")

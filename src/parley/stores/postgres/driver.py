@@ -116,7 +116,7 @@ async def _connect_to(url: str, seconds: float) -> Connection:
     except ValueError as error:
         if isinstance(error, (OSError, asyncpg.InterfaceError)):  # these are errors of TLS, or of asyncpg itself
             raise
-        # the text of the error may contain a part of the URL
+        # The text of the error may contain a part of the URL.
         raise asyncpg.ClientConfigurationError("the URL or a variable such as PGPORT is invalid") from None
     connection.add_log_listener(_note_cancelled_wait)
     return connection

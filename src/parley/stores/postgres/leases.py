@@ -180,7 +180,7 @@ class LeaseKeeper:
             async with asyncio.timeout(self._seconds * GIVE_UP):
                 sent = loop.time()
                 number: int = await connection.fetchval("SELECT nextval('holder_numbers')::integer")
-                # the lock is acquired before the row is written, so that no process finds the row without the lock
+                # The lock is acquired before the row is written, so that no process finds the row without the lock.
                 await connection.execute("SELECT pg_advisory_lock($1, $2)", LOCKS, number)
                 await connection.execute(
                     f"INSERT INTO holders SELECT $1, $3, $4, pg_postmaster_start_time(), {_EXPIRY}",

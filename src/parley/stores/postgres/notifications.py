@@ -83,7 +83,7 @@ class Notifications:
         self._connection = await self._database.connect()
         await self._connection.execute("SET synchronous_commit = off")
         await self._connection.add_listener(CHANNEL, self._received)
-        # the event wakes the task, which opens a lost connection again even if there is nothing to send
+        # The event wakes the task, which opens a lost connection again even if there is nothing to send.
         self._connection.add_termination_listener(lambda _: self._more.set())
 
     async def _send(self) -> None:

@@ -300,7 +300,7 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
     if query.cwd is not None:
         where.append(f"c.directory = {values.add(digest_of_path(query.cwd), 'bytea')}")
     if query.state is not None:
-        # the state is a literal, as in the condition of the partial index
+        # The state is a literal, as in the condition of the partial index.
         where.append(f"c.state = '{query.state if query.state in STATES else ''}'")
     if query.unread is not None:
         outcome = "c.has_failed" if query.unread == "failed" else "NOT c.has_failed"

@@ -344,7 +344,7 @@ class PostgresStore:
         async def work(db: Connection, _: bool) -> None:
             await parts.keeper.join(node, load, db)
 
-        # an earlier process with this id may still hold its lease
+        # An earlier process with this id may still hold its lease.
         until = asyncio.get_running_loop().time() + self._lease_seconds + JOIN_SECONDS
         await parts.database.run(work, until=until)
 

@@ -107,7 +107,7 @@ def known_conversations(db: Connection) -> list[KnownConversation]:
                 if isinstance(name, str) and (before is None or type(updated_at) is float):
                     at = updated_at if type(updated_at) is float else 0.0
                     found[row] = KnownConversation(row, ConversationId(name), bool(archived), at)
-    # a row between two damaged pages of the table can be found only by its row number
+    # A row between two damaged pages of the table can be found only by its row number.
     last = max([*found, *(seq for (seq,) in fetch_readable(db, _LAST_ROW) if isinstance(seq, int))], default=0)
     for row in range(1, last + 1):
         if row not in found:

@@ -161,7 +161,7 @@ class DatabaseFiles:
         self._home = home
         paths = [(name, os.path.join(home, name)) for name in (DATABASE, LOG, SHARED_MEMORY)]
         self._files = [(name, path, identity_of(os.stat(path))) for name, path in paths]
-        # SQLite holds no locks on the log file itself, so closing this descriptor releases no locks
+        # SQLite holds no locks on the log file itself, so closing this descriptor releases no locks.
         self._log = os.open(os.path.join(home, LOG), os.O_RDONLY | os.O_CLOEXEC)
         self._unchanged: tuple[int, ...] | None = None
         """The state of the directory at the last check that found all files in place; None if the next check must

@@ -235,7 +235,7 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
     except Exception as error:
         if not is_damage(error):
             raise
-        # the index of the ids may be damaged while the row itself is intact
+        # The index of the ids may be damaged while the row itself is intact.
         row = next((one.row for one in known_conversations(db) if one.id == conversation_id), None)
         if row is None:
             raise

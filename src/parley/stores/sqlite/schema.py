@@ -46,7 +46,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
         """
     )
     db.execute("CREATE INDEX conversations_by_activity ON conversations (archived, updated_at, id)")
-    # one counter for all conversations: if an id is used again after a deletion, its epochs are higher than before
+    # One counter for all conversations: if an id is used again after a deletion, its epochs are higher than before.
     db.execute("CREATE TABLE epochs (last INTEGER NOT NULL)")
     db.execute("INSERT INTO epochs VALUES (0)")
     # Rows are stored in the order of arrival, with a separate index. If they were ordered by conversation and
@@ -77,7 +77,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
         """
     )
     db.execute("CREATE INDEX cuts_by_blob ON cuts (hash)")
-    # deleted conversations whose entries are still being removed, and drafts
+    # Deleted conversations whose entries are still being removed, and drafts.
     db.execute("CREATE TABLE removed (row INTEGER PRIMARY KEY, last INTEGER NOT NULL)")
 
 

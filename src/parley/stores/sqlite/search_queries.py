@@ -49,7 +49,7 @@ def _search_all(db: Connection, query: SearchQuery) -> SearchPage:
     except Exception as error:
         if not is_damage(error):
             raise
-    # entries that cannot be read are left out
+    # Entries that cannot be read are left out.
     readable = (
         one for number in range(last, first - 1, -1) for one in fetch_readable(db, _IN_ALL, (number, number))
     )

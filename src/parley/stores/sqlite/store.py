@@ -249,7 +249,7 @@ class SqliteStore:
         if not held.is_named:
             database.lease_locks.release(held.row)
             return
-        # a caller that has already waited for the write lock in another call does not wait again
+        # A caller that has already waited for the write lock in another call does not wait again.
         now = asyncio.get_running_loop().time()
         cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch), until=now)
         cleared.add_done_callback(lambda _: database.lease_locks.release(held.row))
@@ -548,7 +548,7 @@ class SqliteStore:
             self._closed = True
             for held in self._held.values():
                 cleared = self._writer.submit(partial(queries.clear_owner, row=held.row, epoch=held.epoch))
-                # the lock is released below in any case, so this error need not be reported
+                # The lock is released below in any case, so this error need not be reported.
                 cleared.add_done_callback(Future.exception)
             self._held.clear()
         await self._writer.close()

@@ -404,7 +404,7 @@ class Writer:
                     done = self._transaction(opened.writer, begun)
                     opened.refuse_when_lost(opened.writer, has_written=self._has_committed)
                     outcomes += done
-            # the write lock is released first, because waking the event loop may wait for the interpreter lock
+            # The write lock is released first, because waking the event loop may wait for the interpreter lock.
             self._schedule(self._settle, outcomes)
             outcomes = []
             if self._is_checkpoint_due(opened):

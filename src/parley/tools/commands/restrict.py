@@ -63,7 +63,7 @@ SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.
 rights, so skipping a rule is safe.
 """
 
-# there may be hundreds of rules, and declared argument types make the calls faster
+# There may be hundreds of rules, and declared argument types make the calls faster.
 _openat2: Final = landlock.libc["syscall"]
 _openat2.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long)
 
@@ -221,7 +221,7 @@ def _opened(path: bytes) -> int:
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return landlock.check(place)
-    # this process is confined by a filter that hides `openat2`, so each directory is opened in turn
+    # This process is confined by a filter that hides `openat2`, so each directory is opened in turn.
     place = os.open("/", os.O_PATH | os.O_CLOEXEC)
     for name in filter(None, path.split(b"/")):
         try:

@@ -75,8 +75,8 @@ class RunningCommand:
         with ExitStack() as passed:
             descriptors = self._open(passed)
             assert self._control is not None
-            # the request is sent before the supervisor reads, so that the supervisor does not wait for the first
-            # bytes
+            # The request is sent before the supervisor reads, so that the supervisor does not wait for the first
+            # bytes.
             sent = self._control.send(request)
             if not fork_server.start(descriptors):
                 self._end()

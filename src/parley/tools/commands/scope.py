@@ -53,7 +53,7 @@ def why_none(root: str) -> str | None:
 
     The system's files are read below `root`.
     """
-    # a systemd outside of this container would take our process id for that of another process
+    # A systemd outside of this container would take our process id for that of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
     if not os.access(os.path.join(root, BUSCTL), os.X_OK):
@@ -188,7 +188,7 @@ def _limit_of(root: str, group: str) -> str | None:
     for name in LIMITS:
         if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
             return name
-    # a `cpuset` that allows all processors is not a limit
+    # A `cpuset` that allows all processors is not a limit.
     used, there = (_read(root, f"sys/fs/cgroup{each}/cpuset.cpus.effective") for each in (group, ""))
     return "cpuset.cpus" if _read(root, f"sys/fs/cgroup{group}/cpuset.cpus") and used != there else None
 

@@ -156,7 +156,7 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
         os.set_blocking(reports, False)
         passed.append(theirs)
         if request.mounts:
-            # a datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed
+            # A datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed.
             ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
             held = HeldLauncher(reports, ours, request.mounts, max_processes=request.max_processes)
             passed.append(gate.detach())

@@ -222,7 +222,7 @@ class _Commit:
         for step in steps:
             with _reported_as(step.failure):
                 self._compare(step)
-        # writes come before removals, so a moved file exists twice for a moment and is never missing
+        # Writes come before removals, so a moved file exists twice for a moment and is never missing.
         for write, new in zip(writes, prepared, strict=True):
             with _reported_as(write.failure):
                 if write.before is None:

@@ -473,7 +473,7 @@ class _Front:
 
     def __init__(self, old: list[int], new: list[int], effort: Effort, *, from_end: bool) -> None:
         self._old, self._new, self._effort = old, new, effort
-        # the lines as numbers of fixed size, so that many lines are compared in one step
+        # The lines as numbers of fixed size, so that many lines are compared in one step.
         self._packed, self._new_packed = array("I", old).tobytes(), array("I", new).tobytes()
         self._width = array("I").itemsize
         self._zero = len(new) + 1

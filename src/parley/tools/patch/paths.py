@@ -108,7 +108,7 @@ class PathResolver:
         return path
 
     def _refuse_protected(self, path: str, written: str) -> None:
-        # the conversation's directory may lie below `~/.codex`, but not inside `.git`
+        # The conversation's directory may lie below `~/.codex`, but not inside `.git`.
         is_inside = is_below(path, self.cwd)
         inside = path[len(self.cwd) :] if is_inside else path
         for names, parts in (((GIT,), path), (AGENTS, inside)):

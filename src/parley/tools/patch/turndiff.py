@@ -86,7 +86,7 @@ class TouchedFiles:
         for change in sorted(self._changes(), key=lambda change: change.new_name):
             hunks = None if change.pair is None else self._hunks.get(change.pair)
             if hunks is None and change.least_bytes <= room:
-                # a file gets at most half of the remaining steps, so that some are left for the next file
+                # A file gets at most half of the remaining steps, so that some are left for the next file.
                 effort = Effort(steps // 2)
                 hunks = change.hunks(effort)
                 steps -= steps // 2 - effort.left

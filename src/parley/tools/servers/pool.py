@@ -210,7 +210,7 @@ class ServerPool:
 
     async def _wait_for(self, connections: Sequence[Connection]) -> None:
         clock = asyncio.get_running_loop().time
-        # the time is counted from the start of the server, so that a second wait for a slow server is not longer
+        # The time is counted from the start of the server, so that a second wait for a slow server is not longer.
         until = max(one.began_at for one in connections) + self._timing.answer_seconds + SLACK_SECONDS
         settled = asyncio.create_task(_all_settled(connections))
         try:
