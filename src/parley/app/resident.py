@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -29,7 +30,7 @@ from parley.app.serving import Server, prepare_process, report_unknown_keys
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import os_detail
-from parley.common.resident_socket import HELLO_VERSION, RELAY, SIGN_IN, NoResident, Refused, ask, connect
+from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refused, ask, connect
 from parley.config.checks import MAX_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
@@ -311,10 +312,11 @@ class Resident:
                 log.error("waiting for the running turns failed", exc_info=failure)
 
     def _seconds_to_idle_exit(self) -> float:
-        minutes = self._settings().idle_exit_minutes
-        if self.client_count or self._greeting or self._server.conversations.running or not minutes:
+        """Return the time until the server exits if it stays idle; infinity if the settings turn this off."""
+        if self.client_count or self._greeting or self._server.conversations.running:
             self._note_use()
-        return max(0.0, self._idle_since + (minutes or 1) * 60 - self._now())
+        minutes = self._settings().idle_exit_minutes
+        return max(0.0, self._idle_since + minutes * 60 - self._now()) if minutes else math.inf
 
     def _note_use(self) -> None:
         self._idle_since = self._now()
@@ -358,7 +360,11 @@ class Resident:
                 line, rest = await _first_line(channel)
             if (task := asyncio.current_task()) is not None:
                 self._greeting.pop(task, None)
-            hello = _hello(line)
+            try:
+                hello = _hello(line)
+            except ValidationError as error:
+                await _send(channel, {"ok": False, "reason": f"the first line has wrong members: {error}"})
+                return
             if hello is None and self._stopping.is_set():
                 log.info("refused a client: the server is stopping")
             elif hello is None:
@@ -369,10 +375,7 @@ class Resident:
             elif hello.parley == RELAY:
                 await self._serve_relay(channel, hello, rest)
             else:
-                if hello.parley == "reload":
-                    await self.reload()
-                page = await self.sign_in_url() if hello.parley == SIGN_IN else None
-                await _send(channel, self._answer(hello, page))
+                await _send(channel, await self._answer(hello))
         except OSError as error:
             log.debug("a connection ended: %s", error)
         except Exception:
@@ -432,12 +435,11 @@ class Resident:
         if not self._stopping.is_set() and _interrupts(session.loader):
             session.interrupt_turns()
 
-    def _answer(self, hello: Hello, page: str | None) -> dict[str, Any]:
-        """Answer a request about the server itself. `page` is the address of the page, if the request asks to sign
-        in; otherwise None.
-        """
+    async def _answer(self, hello: Hello) -> dict[str, Any]:
+        """Execute a request about the server itself, and return the answer."""
         match hello.parley:
             case "sign-in":
+                page = await self.sign_in_url()
                 return (
                     {"ok": False, "reason": "it serves no web page"} if page is None else {"ok": True, "page": page}
                 )
@@ -458,6 +460,7 @@ class Resident:
                 asyncio.get_running_loop().call_soon(self.drain)
                 return {"ok": True, **self.description}
             case "reload":
+                await self.reload()
                 return {"ok": True, **self.description}
             case "interrupt":
                 client = self._clients.get(hello.client or 0)
@@ -593,18 +596,17 @@ def _hello(line: bytes) -> Hello | None:
     """Decode a hello or a request about the server; return None for the first message of an ordinary MCP client.
 
     The standard library decodes the line, because environment variables may contain bytes that are not UTF-8.
+
+    Raises:
+        ValidationError: the line is a hello or a request with a missing member or a member of the wrong type.
     """
     if b'"parley"' not in line:
         return None
     try:
         found = json.loads(line)
-        if not isinstance(found, dict) or "parley" not in found:
-            return None
-        return convert(found, Hello)
-    except ValidationError as error:
-        return Hello(parley=f"a line with wrong members: {error}", v=HELLO_VERSION)
     except (ValueError, RecursionError):
         return None
+    return convert(found, Hello) if isinstance(found, dict) and "parley" in found else None
 
 
 def _is_path(path: str) -> bool:

@@ -27,6 +27,7 @@ from parley.stores.postgres.driver import (
     is_permanent,
     is_rolled_back,
     reason_of,
+    refusal_of,
 )
 from parley.stores.postgres.schema import Migration, NewerFormat, format_of, migrate
 
@@ -205,7 +206,7 @@ class Database:
                 if connection is not None:
                     self._return(connection, lost)
                 if not lost and not is_rolled_back(error):
-                    raise _refusal(error) from None
+                    raise refusal_of(error) from None
                 if lost and not isinstance(error, TimeoutError):
                     cause = error
                 may_be_done = may_be_done or (sent and lost)
@@ -291,10 +292,3 @@ async def close(connection: Connection) -> None:
     except Exception as error:
         log.debug("a connection was terminated: %s", reason_of(error))
         connection.terminate()
-
-
-def _refusal(error: Exception) -> Exception:
-    """Convert the error of a statement to the error for the caller."""
-    from asyncpg import PostgresError
-
-    return StoreFailed(reason_of(error)) if isinstance(error, PostgresError) else error

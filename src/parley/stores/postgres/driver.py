@@ -13,6 +13,9 @@ from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 from weakref import WeakSet
 
+from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
+from parley.errors import ParleyError, StoreFailed
+
 __all__ = [
     "Connection",
     "connect",
@@ -21,6 +24,7 @@ __all__ = [
     "is_permanent",
     "is_rolled_back",
     "reason_of",
+    "refusal_of",
     "replicated",
 ]
 
@@ -237,6 +241,20 @@ def is_rolled_back(error: BaseException) -> bool:
     from asyncpg import exceptions
 
     return isinstance(error, exceptions.TransactionRollbackError)
+
+
+def refusal_of(error: Exception) -> Exception:
+    """Convert the error of a statement that was not executed to the error for the caller."""
+    if isinstance(error, ParleyError):
+        return error
+    from asyncpg import PostgresError
+
+    if isinstance(error, MemoryError):
+        return StoreFailed(OUT_OF_MEMORY)
+    if isinstance(error, PostgresError):
+        return StoreFailed(reason_of(error))
+    why = limit_reached(error)
+    return error if why is None else StoreFailed(why)
 
 
 def reason_of(error: BaseException) -> str:

@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.errors import LeaseLost, ParleyError, StoreFailed
 from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
 from parley.stores.postgres.availability import NO_ANSWER_SECONDS
 from parley.stores.postgres.database import Backoff, Database, close
-from parley.stores.postgres.driver import Connection, execute_until, is_lost, is_rolled_back, reason_of
+from parley.stores.postgres.driver import Connection, execute_until, is_lost, is_rolled_back, reason_of, refusal_of
 from parley.stores.postgres.leases import LeaseKeeper
 from parley.stores.postgres.writes import Append, Group, Request
 
@@ -182,7 +181,7 @@ class Writer:
                 for job in jobs:
                     await self._execute(kind, (job,))
             else:
-                self._settle(None, jobs, [_refusal(error)] * len(jobs))
+                self._settle(None, jobs, [refusal_of(error)] * len(jobs))
 
     async def _until_known(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
         """Execute requests, and repeat them on new connections until their outcome is known.
@@ -298,17 +297,3 @@ def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
 
 def _in_order(stage: dict[type[Group], list[_Job]]) -> list[tuple[type[Group], list[_Job]]]:
     return sorted(stage.items(), key=lambda one: one[0].order)
-
-
-def _refusal(error: Exception) -> Exception:
-    """Convert the error of a request that was not executed to the error for its caller."""
-    if isinstance(error, ParleyError):
-        return error
-    from asyncpg import PostgresError
-
-    if isinstance(error, MemoryError):
-        return StoreFailed(OUT_OF_MEMORY)
-    if isinstance(error, PostgresError):
-        return StoreFailed(reason_of(error))
-    why = limit_reached(error)
-    return error if why is None else StoreFailed(why)
