@@ -199,8 +199,9 @@ class LeaseKeeper:
                     FORGET_SECONDS,
                 )
         except BaseException as error:
+            lost = isinstance(error, Exception) and is_lost(error, connection)
             connection.terminate()
-            if isinstance(error, Exception) and is_lost(error, connection):
+            if lost:
                 raise ConnectionError(reason_of(error)) from None
             raise
         if self._former is not None:  # the process has given up its leases, and is connected again
