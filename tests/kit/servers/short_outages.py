@@ -1,4 +1,4 @@
-"""Shorter times, so that a test of an outage of the database takes about two seconds."""
+"""Shorter times, so that a test of an outage of the database takes a few seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 __all__ = ["CALL_SECONDS", "LEASE_SECONDS", "shorten_outages"]
 
-LEASE_SECONDS: Final = 3.0
+LEASE_SECONDS: Final = 6.0
 """The time of a lease. A server gives its leases up after two thirds of this time."""
 CALL_SECONDS: Final = 1.0
 """The time after which a call fails."""
