@@ -1,4 +1,7 @@
-"""Runs the command `parley` as `python -m parley`. An old Python can parse this file and report its version."""
+"""Runs the command `parley` as `python -m parley`.
+
+The syntax of this file is also valid in old versions of Python, so that it can report that the version is too old.
+"""
 
 from __future__ import annotations
 

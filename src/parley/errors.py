@@ -217,7 +217,7 @@ class StoreError(VisibleError):
 
 
 class StoreFailed(StoreError):
-    """Raised when the operating system or the database refused to write. Nothing was changed."""
+    """Raised when the operating system or the database could not write. Nothing was changed."""
 
     code = "store_failed"
 
@@ -358,7 +358,8 @@ class OwnerNotLinked(OwnerUnresponsive):
 
 
 class LeaseLost(StoreError):
-    """Raised when another process has taken over the conversation, or this process has given it up.
+    """Raised when a process uses a lease that it no longer holds, because another process has taken over the
+    conversation or this process has given it up.
 
     This process can no longer write to the conversation.
     """
@@ -467,7 +468,7 @@ class ToolError(ParleyError):
 
 
 class CommandNotStarted(ToolError):
-    """Raised when the command is empty, or the operating system refused to start it."""
+    """Raised when the command is empty, or when the operating system could not start it."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)

@@ -19,12 +19,14 @@ class ReplyCutOff(ModelError):
 
 
 class ModelRefused(ModelError):
-    """Raised when the model refuses a request by the rules of its provider."""
+    """Raised when the model declines a request because of the rules of its provider."""
 
     code = "model_refused"
     worth_repeating = False
 
     def __init__(self, explanation: str) -> None:
-        """Create the error. `explanation` begins with the category in parentheses, with a colon, or is empty."""
+        """Create the error. `explanation` is the provider's explanation, which begins with the category in
+        parentheses and a colon. It may be empty.
+        """
         super().__init__(f"the model refused the request{explanation}")
         self.explanation = explanation

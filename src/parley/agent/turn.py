@@ -240,7 +240,7 @@ make smaller calls"
 CUT_OFFS: Final = 3
 """The number of consecutive responses, each truncated in the middle of a call, after which the turn fails."""
 MAX_PAUSES: Final = 20
-"""The maximum number of consecutive responses that the provider may pause. The turn ends after the next one."""
+"""The maximum number of responses in a row that the provider may pause. One more paused response ends the turn."""
 OVERFLOWS: Final = 3
 """The maximum number of times in one turn that the history is compacted because a request was too long."""
 
@@ -264,9 +264,9 @@ class _Response:
         self.cut_by: str | None = None
         """The reason why the provider truncated the response; None if the response is complete."""
         self.refused: str | None = None
-        """The explanation of a refusal; None if the model did not refuse."""
+        """The explanation of the model for declining the request; None if it did not decline."""
         self.is_paused = False
-        """True if the provider continues the response in the response to the next request."""
+        """True if the provider has paused the response, and continues it in answer to the next request."""
         self.cut_calls: list[CallItem] = []
         """Calls that were received only in part. They are not run."""
 

@@ -281,7 +281,7 @@ def _nearest(path: str) -> str:
 
 
 def _look_at_providers(loader: Loader) -> None:
-    """List the ready providers: those that can be used, and the variables that the others need."""
+    """Print the ready providers: which of them can be used, and which variables the others need."""
     missing = loader.ready_providers()
     _line("ready", ", ".join(name for name, variable in missing.items() if variable is None))
     if lacking := [f"{name} ({variable})" for name, variable in missing.items() if variable is not None]:

@@ -1,7 +1,7 @@
 """The server's log: one line for each message, on stderr.
 
-Some clients do not read the server's stderr, and a full pipe must not block the server. So a line that does not fit
-into the pipe is dropped, and the next line that fits reports how many lines were dropped.
+Some clients do not read the server's stderr, and a full pipe must not block the server. Therefore a line that does
+not fit into the pipe is discarded, and the next line that fits contains the number of discarded lines.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ __all__ = ["RESERVED", "Word", "Words", "commands_in", "words_of"]
 Words = tuple[str, ...]
 
 _NEVER: Final = frozenset(map(chr, {*range(0x20), 0x7F, *range(0xD800, 0xE000)} - {ord("\t"), ord("\n")}))
-"""Characters that a plain word cannot contain. Some shells treat these characters as blanks, and other shells drop
-them. NUL is included because no argument can contain NUL.
+"""Characters that a plain word cannot contain. Some shells treat these characters as blanks, and other shells
+ignore them. NUL is included because no argument can contain NUL.
 """
 
 _BLANKS: Final = (" ", "\t")

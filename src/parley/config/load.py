@@ -273,7 +273,9 @@ class Loader:
         return tuple(self._tables("model_providers"))
 
     def ready_providers(self) -> dict[str, str | None]:
-        """Return the names of the ready providers, each with the environment variable that it lacks, or None."""
+        """Return the names of the ready providers. Each has the name of the environment variable that it needs and
+        that is not set; None if it can be used.
+        """
         tables = self._tables("model_providers")
         missing: dict[str, str | None] = {}
         endpoint = self._environ.get(AZURE_ENDPOINT, "").strip()
@@ -491,7 +493,9 @@ class Loader:
         return frozenset(table["token_env"] for table in self._repository_tables().values() if "token_env" in table)
 
     def _clones(self) -> tuple[str, ...]:
-        """Return the path of the directory with the clones, as it was given and without symbolic links."""
+        """Return the path of the directory with the clones, as given in the settings and without symbolic links.
+        The result is empty if the settings contain no such directory.
+        """
         directory: str | None = (
             merge(self._overrides.values, into=merge(self._file.values, into={}))
             .get("workspace", {})

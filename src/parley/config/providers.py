@@ -1,4 +1,4 @@
-"""The ready providers: providers that need no settings except a key in the environment."""
+"""The ready providers: providers that can be used without settings. Most of them need a key in the environment."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ AZURE_ENDPOINT: Final = "AZURE_OPENAI_ENDPOINT"
 
 
 def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict[str, Any]:
-    """Return the table of a provider on the internet, which needs a key."""
+    """Return the settings table of a provider on the internet, which needs a key."""
     address = {} if base_url is None else {"base_url": base_url}
     instructions = f"Set it to your API key for {name}."
     return {"name": name, **address, "env_key": env_key, "env_key_instructions": instructions, **more}
 
 
 def _server(name: str, port: int) -> dict[str, Any]:
-    """Return the table of a server on this computer, which needs no key."""
+    """Return the settings table of a server on this computer, which needs no key."""
     return {"name": name, "base_url": f"http://localhost:{port}/v1", **_COUNTS}
 
 
@@ -47,11 +47,10 @@ READY_PROVIDERS: Final[Mapping[str, Mapping[str, Any]]] = {
 def provider_table(
     name: str, tables: Mapping[str, Mapping[str, Any]], *, azure_endpoint: str | None
 ) -> dict[str, Any] | None:
-    """Return the table of a provider: the settings in `tables`, which override those of the ready provider with
-    that name. None if there is no such provider.
+    """Return the settings table of a provider; None if there is no such provider.
 
-    A ready provider's key goes only to its own address. If the settings contain another address, they must name the
-    variable of the key.
+    The settings in `tables` override those of the ready provider with the same name. The key of a ready provider is
+    sent only to its own address: if `tables` contains another address, it must also name the variable with the key.
     """
     ready, own = READY_PROVIDERS.get(name), tables.get(name)
     if ready is None:
@@ -66,8 +65,8 @@ def provider_table(
 
 
 def split_model(model: str, tables: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the provider and the name of the model in a text such as `anthropic/claude-opus-4-5`; None if the text
-    does not begin with the name of a ready provider or of a provider in `tables`.
+    """Split a text such as `anthropic/claude-opus-4-5` into the name of the provider and the name of the model.
+    Return None if the text does not begin with the name of a ready provider or of a provider in `tables`.
     """
     provider, slash, name = model.partition("/")
     is_known = provider in READY_PROVIDERS or provider in tables or provider == "openai"

@@ -264,7 +264,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024
     """The maximum size of the body of a request with a valid token, in bytes."""
     max_unauthenticated_body_bytes: Annotated[int, integer(0, 2**30)] = 4 * 1024 * 1024
-    """The maximum number of bytes that are read and discarded from the body of a refused request."""
+    """The maximum number of bytes that are read and discarded from the body of a request that is answered with an
+    error.
+    """
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
     """The time for which a session without requests and streams is kept, in minutes."""
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
@@ -459,7 +461,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """
     model_reasoning_summary: Summary = "auto"
     model_thinking: Thinking | None = None
-    """The mode of reasoning in the Anthropic Messages API; None means the model's own default."""
+    """How the model reasons in the Anthropic Messages API; None means the model's own default."""
     model_thinking_budget: Annotated[int, integer(1024, 2**31 - 1)] | None = None
     """The maximum number of tokens for reasoning in the Anthropic Messages API, for models without adaptive
     reasoning.
@@ -558,7 +560,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """The name of the repository of which the working directory is a worktree; None if it is not a worktree."""
     provider: Provider
     model_name: str = ""
-    """The name of the model at its provider: `model` without the name of a provider and a slash."""
+    """The name of the model at its provider. It is `model` without a leading name of a provider and a slash."""
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     base_instructions: str | None

@@ -499,7 +499,8 @@ class Cursor:
         return cursor
 
     def appended(self, log: LogView, first: Seq) -> None:
-        """Note that entries were appended, beginning at the position `first`, and were not sent to the reader.
+        """Handle entries that were appended, beginning at the position `first`, and that were not sent to the
+        reader. `next` returns them later.
 
         If the cursor was live, the reader has everything before these entries.
         """
@@ -508,8 +509,9 @@ class Cursor:
             self._offsets = log.lengths()
 
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
-        """Note that `delta`, the newest delta of the log, was not sent to the reader. If the cursor was live, the
-        reader has everything before this delta.
+        """Handle `delta`, the newest delta of the log, which was not sent to the reader. `next` returns it later.
+
+        If the cursor was live, the reader has everything before this delta.
         """
         if self.live:
             self.seq, self.live = log.last, False

@@ -209,11 +209,7 @@ class Projections:
         return projections
 
     def supply(self, entry: Entry) -> None:
-        """Restore the text of a history entry that was dropped from memory.
-
-        Raises:
-            ValueError: the entry cannot be decoded.
-        """
+        """Restore the text of a history entry that was removed from memory."""
         events, records = _decoders()
         decoder = (events if entry.is_event else records).get(entry.type)
         if decoder is not None:

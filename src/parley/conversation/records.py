@@ -335,8 +335,7 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     read: tuple[InputItem, ...] | None = None
     """The new content, including the files that it names; None if it names no files."""
     principal: PrincipalRef | None = None
-    """The principal that edited the message. This principal counts as the one that begins the turn of the message.
-    """
+    """The principal that edited the message. It counts as the principal that begins the turn of the message."""
     is_limited: bool = False
     """True if the principal has a role below admin, as in `MessageQueued`."""
 

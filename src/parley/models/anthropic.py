@@ -28,13 +28,13 @@ __all__ = ["AnthropicModel", "encode_anthropic"]
 
 HOST: Final = "api.anthropic.com"
 NEWEST_VERSION: Final = "2026-10-21"
-"""The version of the API that Anthropic's own service speaks."""
+"""The version of the API that Anthropic's own service supports."""
 COMMON_VERSION: Final = "2023-06-01"
-"""The version that all other services speak."""
+"""The version of the API that all other services support."""
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 32_000
-"""The maximum size of a reply if the settings contain none. The API requires a number, and refuses a number that is
-larger than the model allows.
+"""The maximum number of tokens in a reply if the settings contain no limit. The API requires a limit, and does not
+accept one that is larger than the model allows.
 """
 
 EFFORTS: Final = {
@@ -45,7 +45,9 @@ EFFORTS: Final = {
     "xhigh": "xhigh",
     "max": "max",
 }
-"""The values of `effort`, keyed by `model_reasoning_effort`. `none` is missing, because it sends no effort."""
+"""The values of the API's parameter `effort`, by the setting `model_reasoning_effort`. For `none`, which is
+missing, the parameter is not sent.
+"""
 
 _IMAGE: Final = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,", re.IGNORECASE)
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -123,19 +125,23 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 class _Messages:
-    """The messages of a request: the roles alternate, and each response is one assistant message."""
+    """Builds the messages of a request. The roles of the messages alternate, and each response of the model is one
+    assistant message.
+    """
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
         self._spoken: list[Any] = []
-        """The blocks of the current response."""
+        """The content blocks of the current response of the model."""
         self._calls: set[str] = set()
         self._outputs: list[Any] = []
         self._result: dict[str, Any] | None = None
-        """The last block of the messages, if it is the output of the only call of a response."""
+        """The last block of the messages, if it is the output of the only call of a response; otherwise None."""
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Return whether an item begins the next response, in a history that does not record it."""
+        """Return whether an item begins the next response, in a history that does not record where responses
+        end.
+        """
         return isinstance(item, UserItem) or (isinstance(item, CallItem) and item.call_id in self._calls)
 
     def add(self, item: HistoryItem, *, to: str) -> None:
@@ -159,7 +165,9 @@ class _Messages:
                 assert_never(item)
 
     def end_response(self) -> None:
-        """Add the current response, and then the outputs of its calls, which begin the next user message."""
+        """Add the message of the current response. Then add the outputs of its calls, with which the next user
+        message begins.
+        """
         spoken, outputs = self._spoken, self._outputs
         self._spoken, self._outputs, self._calls = [], [], set()
         while spoken and isinstance(spoken[-1], Raw) and _is_thinking(spoken[-1]):
@@ -169,8 +177,9 @@ class _Messages:
         self._result = outputs[0] if len(outputs) == 1 else None
 
     def _add(self, role: str, content: list[Any], *, is_image: bool = False) -> None:
-        """Add blocks to the last message if it has the same role, else begin a message. Images that directly follow
-        the output of the only call of a response become a part of that output.
+        """Add blocks to the last message if it has the role `role`; otherwise begin a message with them.
+
+        Images that directly follow the output of the only call of a response become a part of that output.
         """
         if not content:
             return
@@ -211,7 +220,9 @@ def _is_thinking(block: Raw) -> bool:
 
 
 def _call(item: CallItem) -> dict[str, Any]:
-    """Return a call. Its input must be an object, so other arguments of a model are wrapped in one."""
+    """Return the block for a call. The API accepts only an object as the input, so arguments that are no object are
+    wrapped in one.
+    """
     encoded = item.arguments.encode("utf-8", "replace")
     is_object = read_payload(_OBJECT, encoded) is not None
     value: Any = Raw(encoded) if is_object else {"arguments": item.arguments}
@@ -219,14 +230,18 @@ def _call(item: CallItem) -> dict[str, Any]:
 
 
 def _call_id(call_id: str) -> str:
-    """Return the id of a call in the alphabet of the API. Ids of other APIs may contain other characters."""
+    """Return the id of a call with only those characters that the API accepts. Ids of other APIs may contain other
+    characters.
+    """
     if _ID.fullmatch(call_id):
         return call_id
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:_ID_DIGITS]}"
 
 
 def _content(content: tuple[InputItem, ...]) -> list[Any]:
-    """Return the blocks of a user message. Texts of white space are left out, because the API refuses them."""
+    """Return the blocks of a user message. Texts that consist of white space are left out, because the API does not
+    accept them.
+    """
     return parts_of(tuple(item for item in content if not _is_blank(item)), _part)
 
 

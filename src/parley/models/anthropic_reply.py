@@ -40,8 +40,8 @@ __all__ = ["AnthropicDecoder"]
 
 NOT_CLOSED: Final = "stream closed before message_stop"
 OVERFLOW: Final = "model_context_window_exceeded: the reply filled the context window of the model"
-"""The failure for a reply that the context window truncated. The turn then compacts the history, because the text
-contains one of the phrases that identify a request that is too long.
+"""The text of the error for a reply that was cut off because the context window was full. It contains a phrase that
+`agent/retry.py` recognises, so that the turn compacts the history.
 """
 
 CUT: Final = "max_tokens"
@@ -58,7 +58,7 @@ BLOCK_CHARACTERS: Final = 100
 
 
 class _Delta(Struct, frozen=True, gc=False):
-    """A piece of a block or, in a `message_delta`, the end of the message."""
+    """A piece of a content block or, in the event `message_delta`, the end of the message."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -125,14 +125,14 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 
 class _Block:
-    """A content block that is still arriving."""
+    """A content block whose pieces are still arriving."""
 
     def __init__(self, kind: str, start: Raw) -> None:
         self.kind = kind
         self.start = start
-        """The block as it was at its beginning."""
+        """The block as the event that began it contained it."""
         self.pieces = TextBuffer()
-        """The text, the reasoning or the arguments."""
+        """The text, the reasoning or the arguments, as far as they have arrived."""
         self.signature = TextBuffer()
         self.is_whole = False
 
@@ -154,10 +154,12 @@ class AnthropicDecoder:
         self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
         self._body = Body(limits.max_event_bytes)
         self._needs_body = True
-        """True if the next bytes must be added to `_body`."""
+        """True if the next bytes must be added to `_body`, which is the case until the body is known to consist of
+        events.
+        """
         self._size = ReplySize(limits)
         self._blocks: dict[int, _Block] = {}
-        """The blocks whose items were not returned yet, by index."""
+        """The blocks whose items have not been returned yet, by index."""
         self._text = TextBuffer()
         """The text of the complete text blocks since the last block of another kind. Consecutive text blocks are
         one message, because a provider begins a new block for each quotation of a source.
@@ -263,7 +265,7 @@ class AnthropicDecoder:
         return block
 
     def _extend(self, event: _Event, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> bool:
-        """Add a piece to its block; return whether the piece adds anything."""
+        """Add a piece to its block. Return whether the piece adds any content."""
         block = self._blocks.get(event.index)
         if block is None:
             if not delta.text:
@@ -307,7 +309,7 @@ class AnthropicDecoder:
                 chunks.append(self._item_of(block))
 
     def _end_text(self, chunks: list[Chunk]) -> None:
-        """Append the message whose text has arrived, if there is one."""
+        """Append the message that consists of the text so far to `chunks`, if there is any text."""
         if text := self._text.text():
             chunks.append(MessageDone(MessageItem(text=text)))
             self._text = TextBuffer()
@@ -342,7 +344,9 @@ class AnthropicDecoder:
     # --- the end -------------------------------------------------------------------------
 
     def _count(self, raw: Raw | UnsetType) -> None:
-        """Merge token counts. Later counts replace earlier ones, because they are cumulative."""
+        """Replace the stored token counts with those in an event that contains some, because the counts of an event
+        include those of earlier events.
+        """
         usage = read_payload(_USAGE, raw) if raw is not UNSET else None
         if usage is not None:
             known = {
@@ -351,7 +355,7 @@ class AnthropicDecoder:
             self._usage = msgspec.structs.replace(self._usage, **known)
 
     def _fails(self, payload: bytes) -> bool:
-        """Process an event of an unknown type or shape; return whether the response failed."""
+        """Handle an event of an unknown type or shape. Return whether the response failed."""
         if (error := error_in(payload)) is None:
             return False
         self._failure = message_of(error)
@@ -359,7 +363,9 @@ class AnthropicDecoder:
         return True
 
     def _read_body(self) -> list[Chunk]:
-        """Decode a body that is one JSON object, from a provider that does not stream; return its chunks."""
+        """Decode a body that is a single JSON object, from a provider that does not stream, and return its
+        chunks.
+        """
         body = None if self.done else self._body.take_json()
         if body is None:
             return []
@@ -384,15 +390,15 @@ def _object(raw: Raw) -> dict[str, Any]:
 
 
 def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
-    """Return a JSON value in the form that is stored and sent back: valid UTF-8 without stand-ins for surrogate
-    halves.
+    """Return a JSON value in the form in which it is stored and sent back: valid UTF-8, without stand-ins for
+    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins.
     """
     text = bytes(raw).decode(errors="replace")
     return (without_stand_ins(text) if has_halves else text).encode()
 
 
 def _refusal(raw: Raw | UnsetType) -> str:
-    """Return the category of a refusal and its explanation, as far as the provider states them."""
+    """Return the category and the explanation of a refusal by the model, as far as the provider states them."""
     details = read_payload(_STOP_DETAILS, raw) if raw is not UNSET else None
     if details is None:
         return ""

@@ -37,7 +37,7 @@ ANTHROPIC_TRANSIENT: Final = frozenset({408, 409})
 """Further statuses after which a request to the Anthropic Messages API is repeated: a timeout and a conflict."""
 
 OVERLOADED: Final = 529
-"""The status of a request that Anthropic's service cannot accept at present."""
+"""The status of an answer with which Anthropic's service reports that it is overloaded."""
 
 TOKEN_COUNT_SECONDS: Final = 3.0
 """The maximum time, in seconds, to wait for the token counts after a complete response. They usually follow
@@ -191,8 +191,8 @@ class Endpoint:
         )
 
     def _is_transient(self, reply: Reply) -> bool:
-        """Return whether the provider may accept a repeated request. In the Anthropic Messages API, the header
-        `x-should-retry` decides, as in Anthropic's own clients.
+        """Return whether the provider may accept the same request later. For the Anthropic Messages API, the header
+        `x-should-retry` takes precedence over the status.
         """
         is_transient = reply.status == 429 or 500 <= reply.status < 600
         if self._provider.wire_api != "anthropic":
@@ -274,7 +274,7 @@ def _phrase(reply: Reply) -> str:
 
 
 def _retry_delay(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Return the number of seconds that the headers `retry-after-ms` or `retry-after` request; None if neither is
+    """Return the delay in seconds that the header `retry-after-ms` or `retry-after` requests; None if neither is
     valid.
     """
     milliseconds = headers.get("retry-after-ms", "")

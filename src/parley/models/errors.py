@@ -42,7 +42,7 @@ class HighDemand(ModelError):
 
 
 class UsageLimitReached(ModelError):
-    """Raised when the provider refused a request because the account has used up its quota."""
+    """Raised when the provider did not accept a request because the account has used up its quota."""
 
     code = "usage_limit_reached"
     worth_repeating = False

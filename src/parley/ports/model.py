@@ -117,11 +117,11 @@ class ResponseDone(Struct, frozen=True):
     cut, the arguments of the last call may be incomplete.
     """
     refused: str | None = None
-    """The category and the explanation of a refusal, which may be empty; None if the model did not refuse. Calls in
-    a refusal must not run.
+    """The model's explanation for declining the request, with a category; it may be empty. None if the model did
+    not decline. If it did, the calls in the response must not run.
     """
     is_paused: bool = False
-    """True if the provider interrupted the response, and continues it in the response to the next request."""
+    """True if the provider has paused the response, and continues it in answer to the next request."""
 
 
 class Retrying(Struct, frozen=True, kw_only=True):

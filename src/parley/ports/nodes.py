@@ -69,7 +69,7 @@ class Placement(Protocol):
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
         """Return the node that runs a turn in a directory; None if it is this node.
 
-        `refused` are the ids of nodes that have refused the turn.
+        `refused` are the ids of nodes that do not accept the turn.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.

@@ -622,7 +622,7 @@ class Store(Protocol):
         ...
 
     async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
-        """Store the push subscription of a sign-in; None removes it. A removed sign-in is ignored."""
+        """Store the push subscription of a sign-in; None removes it. Do nothing if the sign-in no longer exists."""
         ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:

@@ -276,7 +276,7 @@ class OpenApprovals:
             self._settle(pending, record)
 
     def leave_open(self) -> None:
-        """Leave the open approval to another process. Cancelling the turn then does not drop the approval."""
+        """Leave the open approval to another process: cancelling the turn then does not settle the approval."""
         self._answer = None
         for waiting in (self._timeout, self._polled):
             if waiting is not None:

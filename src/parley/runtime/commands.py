@@ -118,8 +118,8 @@ class Command:
         self.was_refused = False
         """True if the last process that received the command answered that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error that names an owner that received the command and neither executed nor refused it; None if
-        there is no such owner.
+        """The error that names an owner which received the command, but has neither executed nor rejected it; None
+        if there is no such owner.
         """
         self.is_placed = is_from_peer
         """True if this process may execute the command although the command begins a turn, because this node was

@@ -352,7 +352,9 @@ class Conversation:
 
     @property
     def lease_ended(self) -> asyncio.Future[None] | None:
-        """A future that is done when this process no longer owns the conversation; None if it is not the owner."""
+        """A future that is done when this process no longer owns the conversation; None if this process is not the
+        owner.
+        """
         return self._log.lease_ended
 
     def attach(self, reader: Reader) -> None:

@@ -40,7 +40,7 @@ __all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
 log = logging.getLogger(__name__)
 
 BETWEEN_TRIES_SECONDS: Final = 1.0
-"""The delay in seconds before a write that the store refused is tried again."""
+"""The delay in seconds before a write that the store could not execute is tried again."""
 
 READ_BYTES: Final = 1024 * 1024
 """The default maximum size of a page of entries, in bytes. The limit is low because decoding and encoding a page

@@ -101,9 +101,9 @@ class UnknownApproval(InvalidRequest):
 
 
 class RemoteRefusal(InvalidRequest):
-    """Raised when the process that owns the conversation has refused a request.
+    """Raised when the process that owns the conversation has answered a request with an error.
 
-    The error has the text and the code of the owner's error.
+    This error has the text and the code of the owner's error.
     """
 
     code = "refused"

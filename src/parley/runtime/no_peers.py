@@ -10,7 +10,7 @@ __all__ = ["NoPeers"]
 
 
 class NoPeers:
-    """A `Peers` that knows no other process."""
+    """An implementation of `Peers` without any other process."""
 
     address = ""
 

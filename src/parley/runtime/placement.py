@@ -35,7 +35,7 @@ def choose_node(
     """Return the node that runs the next turn in a directory.
 
     `here` is the id of this node, and `mode` is its mode. `exists_here` is True if the directory exists on this
-    node. `refused` are the ids of nodes that have refused the turn or cannot be reached.
+    node. `refused` are the ids of nodes that do not accept the turn or cannot be reached.
 
     Raises:
         NoNodeForDirectory: no node can run the turn.

@@ -93,10 +93,10 @@ class Reader:
         self._closed = False
 
     def close(self) -> None:
-        """Stop sending, and drop the callbacks.
+        """Stop sending, and remove the references to the callbacks.
 
-        The callbacks refer to objects that refer to the reader. Without them, reference counting frees the reader
-        and its conversation.
+        The callbacks refer to objects that refer to the reader. Without these references, reference counting frees
+        the reader and its conversation.
         """
         self._closed = True
         if self._reading is not None:

@@ -168,8 +168,8 @@ class TurnRunner:
 
     @property
     def _is_storing_end(self) -> bool:
-        """True if there is a turn whose end has been appended and is not durable yet. The store may refuse the
-        end, and the turn is then unfinished again.
+        """True if there is a turn whose end has been appended and is not durable yet. If the store cannot write the
+        end, the turn is unfinished again.
         """
         turn = self.turn
         is_started = turn is not None and turn.task is not None
@@ -180,8 +180,8 @@ class TurnRunner:
     def prepare(self, event_id: EventId, settings: Settings) -> LocalTurn:
         """Return a turn whose start is about to be appended. The caller calls `start` when the start is durable.
 
-        The end of the previous turn must be durable. If this start were appended after an end that the store then
-        refuses, no turn of this process would store the end again.
+        The end of the previous turn must be durable. Otherwise, if the store could not write that end, no turn of
+        this process would try to store it again.
         """
         assert not self.is_ending
         self.turn = LocalTurn(event_id, settings)

@@ -281,7 +281,7 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Record that a request has been answered or dropped."""
+        """Record that a request has been answered, or cancelled without an answer."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:

@@ -211,7 +211,9 @@ class _Peer:
         )
 
     def _lease_ended(self, conversation: Conversation, reader: Reader) -> None:
-        """Tell the other process that it cannot follow the unfinished turn any further."""
+        """Notify the other process that this process no longer owns the conversation, so that it stops following
+        the unfinished turn.
+        """
         if self._followed.get(conversation.id) == (conversation, reader):
             self._stop(conversation.id)
             released = PeerReleased(conversation_id=conversation.id)
@@ -225,9 +227,8 @@ class _Peer:
     async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
         """Execute a request. If it fails, the other process gets the same error text as a client of this process.
 
-        If a request is refused because this process is not the owner, the other process must send `Follow` again.
-        Until then, this process also refuses later requests for the conversation, so that they are not executed
-        before the first refused request.
+        If a request fails because this process is not the owner, the other process must send `Follow` again. Until
+        then, later requests for the conversation fail as well, so that they are not executed before the first one.
         """
         request = _params(kind, call.params)
         conversation_id = request.conversation_id

@@ -1,10 +1,9 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
-Clients at version 2025-11-25 must not get progress with the result or after it. They forget the token when they
-read the result, and report an error for a later notification. The server therefore delays the notification of an
-event by one second, and drops the notification if the call ends in this second. Older clients get a notification
-immediately for
-each event.
+Clients at version 2025-11-25 must not get progress with the result or after it. They discard the progress token
+when they read the result, and report an error for a later notification. The server therefore delays the
+notification of an event by one second, and discards the notification if the call ends in this second. Older clients
+get a notification immediately for each event.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ class ClientConnection:
         self.session.reconnected()
 
     async def all_answered(self) -> None:
-        """Wait until every request has been answered or dropped."""
+        """Wait until every request has been answered, or cancelled without an answer."""
         await self._dispatch.all_answered()
 
     async def end_streams(self) -> None:

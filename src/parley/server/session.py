@@ -246,11 +246,11 @@ class Session:
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Remember the id of a request that creates, calls or streams a conversation, unless an earlier request of
-        the client has done so.
+        """Store the id of a request that creates, calls or streams a conversation, unless it is not the client's
+        first such request.
 
-        If more than `MAX_FIRST_REQUESTS` requests are remembered, forget the oldest one for a conversation that the
-        client is not receiving now.
+        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest one of a conversation that the client is
+        not receiving now.
         """
         self._first_requests.setdefault(conversation, str(request_id))
         if len(self._first_requests) > MAX_FIRST_REQUESTS:
@@ -259,7 +259,9 @@ class Session:
                 del self._first_requests[unused]
 
     def first_request(self, conversation: ConversationId) -> str:
-        """Return the id of the client's first request that concerned a conversation; empty if it was forgotten."""
+        """Return the id of the client's first request that concerned a conversation; empty if the id is no longer
+        stored.
+        """
         return self._first_requests.get(conversation, "")
 
     def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:

@@ -199,7 +199,7 @@ class _Stream:
         """Begin to send a long snapshot in pages, as the client reads it.
 
         The snapshot is one message, so other messages to the client wait for its end. The snapshot is sent
-        completely even if the stream is closed meanwhile.
+        completely even if the stream is closed in the meantime.
         """
         source = self.conversation.log
         frame = begin_frame_at(self.out, Position(source.durable))

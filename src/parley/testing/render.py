@@ -198,7 +198,7 @@ class AnthropicWriter:
     def __init__(self) -> None:
         self._blocks = 0
         self._has_text = False
-        """True while the current block is a text block."""
+        """True if the current content block is a text block."""
         self._has_calls = False
 
     def begin(self) -> Iterable[bytes]:

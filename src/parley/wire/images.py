@@ -1,8 +1,8 @@
 """Recognises images by their content, and encodes them as data URLs.
 
-File names and declared media types are ignored. A provider refuses every request that contains a broken image, so
-truncated data and data without dimensions are not accepted. Pixels are not decoded. Data after the end of an image
-is ignored, because cameras store videos there.
+File names and declared media types are ignored. Every request with a broken image fails at the provider, so
+truncated data and data without dimensions do not count as an image. Pixels are not decoded. Data after the end of
+an image is ignored, because cameras store videos there.
 """
 
 from __future__ import annotations

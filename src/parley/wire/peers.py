@@ -312,7 +312,9 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
 
 
 class PeerReleased(Struct, frozen=True, kw_only=True):
-    """Params of the notification that the process no longer owns a conversation whose turn is unfinished."""
+    """Params of the notification that the sending process no longer owns a conversation, although its turn is
+    unfinished.
+    """
 
     METHOD: ClassVar = "parley/released"
 

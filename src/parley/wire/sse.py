@@ -53,8 +53,8 @@ class ServerSentEvent(Struct, frozen=True):
 class EventFramer:
     r"""Splits a byte stream into events that carry messages, and tracks the id for resuming the stream.
 
-    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is dropped. `DataFramer`
-    is faster and ignores ids.
+    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is discarded.
+    `DataFramer` is faster and ignores ids.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -155,11 +155,11 @@ class ErrorData(bytes):
 
 
 class DataFramer:
-    r"""Splits the byte stream of a model's reply into the data of its events. Skips all other fields, except that
-    the data of an event named `error` is an `ErrorData`.
+    r"""Splits the byte stream of a model's reply into the data of its events. All other fields are ignored, except
+    that the data of an event with the name `error` is an `ErrorData`.
 
-    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is dropped. The run time
-    is linear in the number of bytes, for chunks of any size.
+    Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is discarded. The run
+    time is linear in the number of bytes, for chunks of any size.
     """
 
     def __init__(

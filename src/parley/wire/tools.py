@@ -474,7 +474,7 @@ class OpenText(Struct, frozen=True, kw_only=True):
     item: ItemId
     type: str
     text: str
-    """The text so far. If the middle of an output was dropped, the output has two `OpenText` values: one for its
+    """The text so far. If the middle of an output was not stored, the output has two `OpenText` values: one for its
     beginning and one for its end.
     """
     call_id: CallId | UnsetType = UNSET

@@ -504,7 +504,9 @@ class _Worktree:
         return not await self._clone_git("rev-list", "--max-count=1", one, "--not", other)
 
     async def _is_in_repository(self, commit: str) -> bool:
-        """Return whether a branch in the repository contains a commit, as far as this clone knows."""
+        """Return whether a branch in the repository contains a commit, according to the last fetch of this
+        clone.
+        """
         containing = ("for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes/origin/")
         return bool(await self._clone_git(*containing))
 

@@ -124,8 +124,8 @@ class HttpEndpoint:
         return self._refuses_new_clients
 
     def refuse_new_clients(self) -> None:
-        """From now on, refuse the requests that belong to no session of this process. Other nodes can still
-        connect.
+        """From now on, answer requests that belong to no session of this process with an error. Other nodes can
+        still connect.
         """
         self._refuses_new_clients = True
 

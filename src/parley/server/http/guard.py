@@ -97,7 +97,7 @@ class Guard:
         return request.method in ("GET", "HEAD") and request.header("Sec-Fetch-Site") == ["same-origin"]
 
     def refusal(self, request: HttpRequest, *, is_page: bool = False) -> HTTPStatus | None:
-        """Return the HTTP status with which a request is refused; None if it is accepted.
+        """Return the HTTP error status with which a request must be answered; None if the request is accepted.
 
         `is_page` is True for a file of the web page. A link on any other page may lead to such a file.
         """

@@ -29,8 +29,8 @@ __all__ = ["JSON", "TOO_MANY", "UNAVAILABLE", "PostedMessage", "read_messages", 
 
 JSON: Final = {"Content-Type": "application/json"}
 RETRY_SECONDS: Final = "30"
-"""The time in seconds after which a client may repeat a request that was refused because the server is overloaded,
-as the value of a header.
+"""The time in seconds after which a client may repeat a request that failed because the server is overloaded, as
+the value of a header.
 """
 TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
 """The answer to a request that exceeds the rate of its principal."""
@@ -146,7 +146,9 @@ def _name(message: Message) -> str:
 
 
 def refusal(error: RequestRefused, request_id: RequestId | None = None) -> HttpAnswer:
-    """Return the answer to a refused HTTP request: an error status, and a JSON-RPC error with a code."""
+    """Return the HTTP answer for an error: an error status, and a JSON-RPC error with a code. `request_id` is the
+    id of the request; None if it is unknown.
+    """
     data = {**(error.details or {}), "code": error.code}
     status = error.status if isinstance(error, HttpRefused) else HTTPStatus.BAD_REQUEST
     body = encode(ErrorObject(error.number, str(error), Raw(encode(data))))

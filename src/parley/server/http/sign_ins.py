@@ -96,7 +96,8 @@ class SignIns:
         before this time must not restore the sign-in.
         """
         self._reloading = asyncio.Lock()
-        """Held during a reload. Otherwise a reload that read the store earlier could undo a subscription in memory.
+        """Held during a reload. Otherwise a reload that has read the store earlier could undo a change to a push
+        subscription in memory.
         """
         self._rate = RateLimit(SIGN_INS_PER_SECOND, now=now)
         self._wake = asyncio.Event()

@@ -70,7 +70,9 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
 
 
 def _providers(default: Settings, loader: Loader) -> tuple[str, ...]:
-    """Return the default provider, the providers in the settings, and the ready providers that lack no key."""
+    """Return the names of the providers that a client can choose: the default one, those in the settings, and the
+    ready providers that need no further variable.
+    """
     usable = (name for name, missing in loader.ready_providers().items() if missing is None)
     return tuple(dict.fromkeys((default.provider.id, *loader.providers(), *usable)))
 

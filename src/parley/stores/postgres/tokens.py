@@ -143,7 +143,9 @@ _SIGN_IN_COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
 async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a new sign-in or a new code. The row may exist, because the call was repeated."""
+    """Store a new sign-in or a new code. The row may already exist, because the call may be repeated after a lost
+    connection.
+    """
     await db.execute(
         f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"
         " ON CONFLICT (digest) DO NOTHING",
@@ -157,7 +159,7 @@ async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
 
 
 async def subscribe_sign_in(db: Connection, digest: bytes, push: bytes | None) -> None:
-    """Store the push subscription of a sign-in; None removes it. A removed sign-in is ignored."""
+    """Store the push subscription of a sign-in; None removes it. Do nothing if the sign-in no longer exists."""
     await db.execute("UPDATE sign_ins SET push = $2 WHERE digest = $1", digest, push)
 
 

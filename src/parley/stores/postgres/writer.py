@@ -186,7 +186,7 @@ class Writer:
     async def _until_known(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
         """Execute requests, and repeat them on new connections until their outcome is known.
 
-        Requests that have failed meanwhile, because of their deadline or a lost lease, are not repeated.
+        Requests that have failed in the meantime, because of their deadline or a lost lease, are not repeated.
         """
         loop, token, backoff, may_be_done = asyncio.get_running_loop(), os.urandom(TOKEN_BYTES), Backoff(), False
         self._stalled_since = loop.time()

@@ -24,7 +24,7 @@ def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
 
 
 def subscribe(db: Connection, digest: bytes, push: bytes | None) -> None:
-    """Store the push subscription of a sign-in; None removes it. A removed sign-in is ignored."""
+    """Store the push subscription of a sign-in; None removes it. Do nothing if the sign-in no longer exists."""
     db.execute("UPDATE sign_ins SET push = ? WHERE digest = ?", (push, digest))
 
 

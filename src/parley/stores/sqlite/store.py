@@ -92,8 +92,8 @@ class _HeldLease:
         self.last_append: Future[None] | None = None
 
     def after_idle_append(self, done: Future[None]) -> None:
-        """Note that the database contains no owner for the conversation any more, if the append `done` succeeds. It
-        has ended the turn and removed the owner.
+        """If the append `done` succeeds, record that the database contains no owner for the conversation. The
+        append has ended the turn and removed the owner.
         """
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False

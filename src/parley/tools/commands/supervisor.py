@@ -95,7 +95,7 @@ def supervise(children: Children, control: int, stdout: int, stderr: int) -> Non
 
 
 def send(to: socket.socket, kind: bytes, number: int) -> None:
-    """Send a report, or drop it if the receiver has closed its socket."""
+    """Send a report. If the receiver has closed its socket, discard the report."""
     try:
         to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:
@@ -270,7 +270,7 @@ def _wait_for_all(
     ended by itself.
 
     The processes are killed when the command ends, when the executor closes the control socket, when the fork
-    server dies (SIGTERM), or when a held launcher is refused. When a process is killed, its children become
+    server dies (SIGTERM), or when the check of a held launcher fails. When a process is killed, its children become
     children of the supervisor before the kernel reports the death, so no wake-up is missed.
     """
     poller = select.poll()

@@ -5,7 +5,7 @@ more. Then the files are renamed one by one. If a rename fails, the earlier rena
 killed between two renames, every file is complete, with either its old or its new content.
 
 Directories are held open by descriptor, so that files are written to the verified directories. This module does not
-check permissions, because `plan` has already refused protected paths.
+check permissions, because `plan` has already checked that no path is protected.
 """
 
 from __future__ import annotations

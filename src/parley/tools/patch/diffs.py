@@ -110,7 +110,7 @@ def _differing(before: bytes, after: bytes, *, around: int) -> _Region:
 
 
 def _begins_line(text: bytes, at: int, start: int) -> bool:
-    """Return whether a line begins at the position `at`. A line is known to begin at `start`."""
+    """Return whether a line begins at the position `at`. `start` is an earlier position at which a line begins."""
     return at == start or text[at - 1 : at] == b"\n"
 
 
