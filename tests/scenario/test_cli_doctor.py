@@ -307,6 +307,15 @@ async def test_possible_secrets_of_a_provider_are_not_shown(tmp_path: Path) -> N
     assert "hush" not in f"{without}{with_key}"
 
 
+async def test_a_limit_on_the_cost_without_a_price_is_reported(tmp_path: Path) -> None:
+    limited = ("-c", "limits.turn_cost=1")
+    lacking = await doctor(tmp_path, *limited)
+    priced = await doctor(tmp_path, *limited, "-c", "prices.gpt-5.input=1", "-c", "prices.gpt-5.output=2")
+
+    assert lacking.text("price")[0].startswith("unknown for this model, so the limits on the cost have no effect")
+    assert priced.text("price") == []
+
+
 async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "-c", "model_provider=scripted")
 

@@ -9,7 +9,7 @@ import pytest
 
 from kit.clients.approving import approving_client, events_of, settlements, types_of
 from kit.clients.codex_calls import failed as call_failed
-from kit.clients.messages import error, task_complete
+from kit.clients.messages import TOKEN_COUNT, error, task_complete
 from kit.clients.shell_turns import sh
 from kit.system.frozen_time import frozen_time
 from parley.testing import HOLD, Call, ScriptedModel, Usage
@@ -24,7 +24,7 @@ def plan(call_id: str) -> Call:
     return Call("update_plan", PLAN, call_id)
 
 
-def limits(**sizes: int) -> str:
+def limits(**sizes: float) -> str:
     return "\n".join(["[limits]", *(f"{name} = {size}" for name, size in sizes.items())])
 
 
@@ -112,6 +112,49 @@ async def test_tokens_are_counted_by_the_provider_or_else_estimated(parley_model
         assert (limit["limit"], limit["allowed"]) == ("turn_tokens", 15)
         assert limit["used"] == 35 if api == "responses" else limit["used"] > 35
         assert answer["result"]["error"] == "Limit reached: turn_tokens"
+
+
+PRICES: Final = '[prices."scripted-model"]\ninput = 2\ncached_input = 0.5\noutput = 10\n'
+
+
+@pytest.mark.promises("limits.cost", "limits.asked", "limits.raised")
+async def test_the_cost_is_shown_and_limited(parley_model: ScriptedModel) -> None:
+    config = f"{PRICES}{limits(turn_cost=0.5)}"
+    async with approving_client(parley_model, version=FULL_VERSION, api="anthropic", config=config) as client:
+        usage = Usage(input_tokens=200_000, cached_input_tokens=100_000, output_tokens=30_000)
+        parley_model.says(plan("c1"), usage)
+        parley_model.says("Done", Usage(input_tokens=1, output_tokens=0))
+        call = client.codex()
+        messages = await client.until_asked()
+        (asked,) = (one["params"] for one in messages if one.get("method") == "elicitation/create")
+        assert asked["message"] == "turn_cost reached (0.55 of 0.50). Go on?"
+        client.answer(0, {"decision": "approved"})
+        messages += await client.until(has_answer(call))
+        conversation = events_of(messages)[0]["session_id"]
+        status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
+
+    assert of_limits(messages) == [reached("turn_cost", 550_000, 500_000)]
+    counts = [event for event in events_of(messages) if event["type"] == "token_count"]
+    assert [count["cost_micros"] for count in counts] == [550_000, 2]
+    assert status["tokens"]["cost_micros"] == 550_002
+
+
+@pytest.mark.promises("limits.cost")
+@pytest.mark.parametrize(("version", "config"), [(PLAIN_VERSION, PRICES), (FULL_VERSION, "")])
+async def test_no_cost_is_shown_to_older_clients_or_without_a_price(
+    parley_model: ScriptedModel, version: str, config: str
+) -> None:
+    async with approving_client(parley_model, version=version, api="anthropic", config=config) as client:
+        call = client.codex()
+        messages = await client.until(has_answer(call))
+        conversation = next(
+            event["session_id"] for event in events_of(messages) if event["type"] == "session_configured"
+        )
+        status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
+
+    (count,) = (event for event in events_of(messages) if event["type"] == "token_count")
+    assert count == TOKEN_COUNT
+    assert status["tokens"] == {name: value for name, value in TOKEN_COUNT.items() if name != "type"}
 
 
 @pytest.mark.promises("limits.counted")

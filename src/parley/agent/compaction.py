@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Final, assert_never
 
+from parley.agent.cost import priced
 from parley.agent.limits import counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
 from parley.agent.retry import CONTENT_REFUSALS, request_retry, with_retries
@@ -172,7 +173,6 @@ def _size(items: Sequence[HistoryItem], meter: TokenMeter) -> int:
 
 
 async def _summarise(record: str, transcript: Transcript, model: Model, clock: Clock, settings: Settings) -> str:
-    limits = settings.limits
     request = ModelRequest(
         instructions=settings.compact_prompt or INSTRUCTIONS,
         context=(),
@@ -183,7 +183,7 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
 
     async def listen() -> None:
         pieces.clear()
-        counted = counted_if_cut(request, lambda: [MessageItem(text="".join(pieces))], transcript, limits)
+        counted = counted_if_cut(request, lambda: [MessageItem(text="".join(pieces))], transcript, settings)
         async with counted, aclosing(model.stream(request)) as batches:
             async for batch in batches:
                 for chunk in batch:
@@ -192,13 +192,13 @@ async def _summarise(record: str, transcript: Transcript, model: Model, clock: C
                     elif isinstance(chunk, MessageDone) and chunk.item.text:
                         pieces[:] = [chunk.item.text]
                     elif isinstance(chunk, ResponseDone) and chunk.usage is not None:
-                        usage.append(chunk.usage)
+                        usage.append(priced(chunk.usage, settings))
                     elif isinstance(chunk, Retrying):
                         await transcript.append(request_retry(chunk))
 
     await with_retries(listen, model, transcript, clock)
     summary = "".join(pieces).strip()
-    await transcript.append(*(usage or estimated_cost(request, [MessageItem(text=summary)], limits)))
+    await transcript.append(*(usage or estimated_cost(request, [MessageItem(text=summary)], settings)))
     return summary
 
 

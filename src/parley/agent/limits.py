@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
+from parley.agent.cost import estimated_micros
 from parley.agent.tokens import estimate
-from parley.config.types import Limits
+from parley.config.types import Limits, Settings
 from parley.conversation.records import ModelItem, TokensEstimated
 from parley.conversation.usage import UsageTotals
 from parley.errors import ModelStreamBroken, ReplyTooLarge, StoreError
@@ -39,7 +40,7 @@ class LimitGate:
         self._limits, self._transcript, self._clock, self._ask = limits, transcript, clock, ask
 
     async def before_request(self) -> LimitReached | None:
-        """Check the limits on tokens and time before a request to the model.
+        """Check the limits on tokens, time and cost before a request to the model.
 
         Return the limit that is reached if the user does not allow the turn to exceed it; otherwise return None.
         """
@@ -48,6 +49,10 @@ class LimitGate:
             await self._pass("turn_tokens", self._spent.turn_tokens, most.turn_tokens)
             or await self._pass("turn_seconds", self._seconds, most.turn_seconds)
             or await self._pass("conversation_tokens", self._spent.conversation_tokens, most.conversation_tokens)
+            or await self._pass("turn_cost", self._spent.turn_micros, _micros(most.turn_cost))
+            or await self._pass(
+                "conversation_cost", self._spent.conversation_micros, _micros(most.conversation_cost)
+            )
         )
 
     async def before_call(self) -> LimitReached | None:
@@ -76,6 +81,11 @@ class LimitGate:
         return int(self._spent.turn_seconds(self._clock.now()))
 
 
+def _micros(amount: float) -> int:
+    """Return an amount of money in millionths. A positive amount is at least one millionth."""
+    return max(round(amount * 1_000_000), 1) if amount else 0
+
+
 def _allowed(size: int, agreed: int) -> int:
     """Return the usage at which to ask the user: the smallest multiple of the limit `size` above `agreed`. `agreed`
     is the usage at which the user last agreed to continue.
@@ -83,19 +93,22 @@ def _allowed(size: int, agreed: int) -> int:
     return (agreed // size + 1) * size
 
 
-def estimated_cost(request: ModelRequest, said: Sequence[ModelItem], limits: Limits) -> tuple[TokensEstimated, ...]:
+def estimated_cost(
+    request: ModelRequest, said: Sequence[ModelItem], settings: Settings
+) -> tuple[TokensEstimated, ...]:
     """Estimate the token usage of a response whose usage the provider did not report. Return a tuple with one
-    record, or an empty tuple if `limits` contains no limit on tokens.
+    record, or an empty tuple if the settings contain no limit on tokens or cost.
     """
-    if not (limits.turn_tokens or limits.conversation_tokens):
+    limits = settings.limits
+    if not (limits.turn_tokens or limits.conversation_tokens or limits.turn_cost or limits.conversation_cost):
         return ()
-    reply = ModelRequest(instructions="", context=(), history=said)
-    return (TokensEstimated(tokens=estimate(request) + estimate(reply)),)
+    given, made = estimate(request), estimate(ModelRequest(instructions="", context=(), history=said))
+    return (TokensEstimated(tokens=given + made, cost_micros=estimated_micros(settings, given, made)),)
 
 
 @asynccontextmanager
 async def counted_if_cut(
-    request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, limits: Limits
+    request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, settings: Settings
 ) -> AsyncIterator[None]:
     """Record the estimated usage of a response that is interrupted or fails in the `with` block, because the
     provider charges for the response.
@@ -104,5 +117,5 @@ async def counted_if_cut(
         yield
     except (ModelStreamBroken, ReplyTooLarge, asyncio.CancelledError):
         with suppress(StoreError):  # the reason why the turn ends is more important than this failure
-            await transcript.append(*estimated_cost(request, said(), limits))
+            await transcript.append(*estimated_cost(request, said(), settings))
         raise

@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from parley.agent.compaction import TokenMeter, compact_if_needed
+from parley.agent.cost import priced
 from parley.agent.errors import ModelRefused, ReplyCutOff
 from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
@@ -209,8 +210,9 @@ async def _end(
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:
     """Return the entries that record the token usage of a response: its count, or an estimate."""
     if response.usage is None:
-        return estimated_cost(request, response.items, settings.limits)
-    return (ResponseUsed(usage=response.usage) if response.calls else response.usage,)
+        return estimated_cost(request, response.items, settings)
+    usage = priced(response.usage, settings)
+    return (ResponseUsed(usage=usage) if response.calls else usage,)
 
 
 async def _run_calls(
@@ -340,7 +342,7 @@ async def _listen(
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     # These are looked up only once, because in Python 3.11 each access to an enum member runs code.
     message = ItemKind.MESSAGE
-    counted = counted_if_cut(request, lambda: _text_so_far(response, transcript), transcript, settings.limits)
+    counted = counted_if_cut(request, lambda: _text_so_far(response, transcript), transcript, settings)
     async with counted, aclosing(model.stream(request)) as batches:
         async for batch in batches:
             batch, last = _without_the_end(batch)

@@ -19,7 +19,7 @@ from parley.sandbox import Report, Sandboxed
 from parley.tools.commands import scope
 from parley.tools.commands.environment import command_environment
 
-__all__ = ["exposed_files", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
+__all__ = ["exposed_files", "has_price", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 """The timeout for a command that the user runs, in seconds. It is so long because the user can end the command at
@@ -133,6 +133,13 @@ def exposed_files(home: str) -> Iterator[str]:
 
 def _is_closed(directory: str) -> bool:
     return not os.stat(directory).st_mode & 0o011
+
+
+def has_price(settings: Settings) -> bool:
+    """Return whether the settings contain the price of the model."""
+    from parley.agent.cost import price_of
+
+    return price_of(settings) is not None
 
 
 def why_no_key(settings: Settings) -> str | None:

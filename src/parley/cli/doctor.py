@@ -290,10 +290,12 @@ def _look_at_providers(loader: Loader) -> None:
 
 def _look_at_model(settings: Settings) -> bool:
     """Describe the model. Return False if its script cannot be read."""
-    from parley.app.standalone import why_no_key
+    from parley.app.standalone import has_price, why_no_key
 
     provider = settings.provider
     _line("model", f"{settings.model}, by {provider.id} ({provider.wire_api}{_shown_address(provider.base_url)})")
+    if (settings.limits.turn_cost or settings.limits.conversation_cost) and not has_price(settings):
+        _line("price", "unknown for this model, so the limits on the cost have no effect; set it in [prices]")
     if provider.is_openai or provider.env_key:
         _line("key", why_no_key(settings) or "is set")
     else:

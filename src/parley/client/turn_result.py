@@ -16,7 +16,7 @@ from parley.wire.events import (
     TurnEndReason,
     UnknownEvent,
 )
-from parley.wire.tools import Tokens
+from parley.wire.tools import NO_TOKENS, Tokens
 
 __all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
 
@@ -57,7 +57,7 @@ class TurnSummary:
             case AgentMessage(message=message):
                 self._texts.append(message)
             case TokenCount():
-                self._usage = _sum(self._usage, event)
+                self._usage = (self._usage or NO_TOKENS).plus(event)
             case TurnDiff(unified_diff=diff):
                 self._diff = diff
             case ErrorEvent():
@@ -86,16 +86,3 @@ def _reason(error: ErrorEvent) -> TurnEndReason:
     if not isinstance(error.reason, UnsetType):
         return error.reason
     return "interrupted" if INTERRUPTED in error.message else "failed"
-
-
-def _sum(usage: Tokens | None, count: TokenCount) -> Tokens:
-    before = usage or Tokens(
-        input_tokens=0, cached_input_tokens=0, output_tokens=0, reasoning_output_tokens=0, total_tokens=0
-    )
-    return Tokens(
-        input_tokens=before.input_tokens + count.input_tokens,
-        cached_input_tokens=before.cached_input_tokens + (count.cached_input_tokens or 0),
-        output_tokens=before.output_tokens + count.output_tokens,
-        reasoning_output_tokens=before.reasoning_output_tokens + (count.reasoning_output_tokens or 0),
-        total_tokens=before.total_tokens + count.total_tokens,
-    )

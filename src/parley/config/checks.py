@@ -21,6 +21,7 @@ __all__ = [
     "Wrong",
     "absolute_path",
     "address",
+    "amount",
     "database_address",
     "described",
     "flag",
@@ -238,6 +239,18 @@ def integer(lowest: int, highest: int) -> Check:
         return value
 
     return check
+
+
+MAX_AMOUNT: Final = 1e9
+
+
+def amount(value: Any, at: KeyPath) -> float:
+    """Check an amount of money."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _invalid("type", value, at, "a number")
+    if not 0 <= value <= MAX_AMOUNT:  # false for NaN
+        raise _invalid("value", value, at, f"a number from 0 to {MAX_AMOUNT:.0f}")
+    return value
 
 
 def one_of(*words: str) -> Check:

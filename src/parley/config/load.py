@@ -48,6 +48,7 @@ from parley.config.types import (
     McpSettings,
     NodeSettings,
     NodeToken,
+    Price,
     Provider,
     Repository,
     ResolvedSettings,
@@ -97,7 +98,7 @@ _WEBHOOK_PREFIX: Final = "whsec_"
 """The prefix of a webhook secret that is encoded in base64."""
 _SHORTEST_WEBHOOK_KEY: Final = 24
 
-_UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits"}
+_UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits", "prices"}
 """The names of the settings that are copied to conversations unchanged."""
 
 
@@ -454,6 +455,7 @@ class Loader:
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=_approvals(values["approvals"]),
             limits=Limits(**values["limits"]),
+            prices={name: Price(**price) for name, price in values["prices"].items()},
             base_instructions=values.get("base_instructions"),
             mcp_servers=tuple(
                 replace(server, missing=_missing(name, table, values.get("not_stored", ())))

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from parley.config.checks import (
     absolute_path,
     address,
+    amount,
     database_address,
     integer,
     named_secrets,
@@ -43,6 +44,7 @@ __all__ = [
     "NodeSettings",
     "NodeToken",
     "OnTimeout",
+    "Price",
     "Profile",
     "Provider",
     "ReplyLimits",
@@ -97,6 +99,7 @@ Hours = Annotated[int, integer(0, 24 * 366)]
 Milliseconds = Annotated[int, integer(1, 2**31 - 1)]
 Count = Annotated[int, integer(1, 2**63 - 1)]
 Limit = Annotated[int, integer(0, 2**63 - 1)]
+Amount = Annotated[float, amount]
 NamedSecrets = Annotated[dict[str, str], named_secrets]
 Address = Annotated[str, address]
 PathOrHomePath = Annotated[str, path_or_home_path]
@@ -356,6 +359,15 @@ class Webhook(Struct, frozen=True, kw_only=True):
     events: tuple[WebhookState, ...]
 
 
+class Price(Struct, frozen=True, kw_only=True):
+    """The table `[prices.MODEL]`: the price of a million tokens of a model, in any currency."""
+
+    input: Amount | None = None
+    cached_input: Amount | None = None
+    """The price of input tokens that the provider read from its cache; None means the price of other input."""
+    output: Amount | None = None
+
+
 class Limits(Struct, frozen=True, kw_only=True):
     """The table `[limits]`: the amounts of usage at which a person is asked whether the agent may continue; 0 means
     no limit.
@@ -365,6 +377,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     turn_seconds: Limit = 0
     turn_calls: Limit = 0
     conversation_tokens: Limit = 0
+    turn_cost: Amount = 0.0
+    conversation_cost: Amount = 0.0
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
@@ -478,6 +492,8 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     sandbox_mode: SandboxMode = "read-only"
     approvals: Approvals = Approvals()
     limits: Limits = Limits()
+    prices: dict[str, Price] = {}
+    """The prices of models, by the name of the model, with or without the name of its provider."""
     developer_instructions: str = ""
     """Instructions that the model gets in addition to the base instructions; empty if there are none."""
     compact_prompt: str = ""

@@ -40,7 +40,7 @@ Decoders = dict[str, msgspec.json.Decoder[Any]]
 _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
-FORMAT: Final = 8
+FORMAT: Final = 9
 """The version of the checkpoint format. A checkpoint with another version is ignored, and the log is then applied
 from its first entry.
 """

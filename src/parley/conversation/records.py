@@ -182,13 +182,15 @@ class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
     usage: TokenCount
 
 
-class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated"):
+class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated", omit_defaults=True):
     """An estimate of the tokens that a response used.
 
     It is made if the provider does not report the tokens, but a limit depends on them.
     """
 
     tokens: int
+    cost_micros: int = 0
+    """The estimated cost in millionths; 0 if the price is unknown."""
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):

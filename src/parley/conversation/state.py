@@ -25,7 +25,7 @@ from parley.conversation.records import (
 from parley.wire.events import EventBase, TaskComplete, TokenCount, TurnEndReason, UserMessage
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import beginning_of
-from parley.wire.tools import Tokens
+from parley.wire.tools import NO_TOKENS, Tokens
 
 __all__ = ["FAILURES", "NEXT", "Phase", "SavedState", "State", "TurnOutcome"]
 
@@ -256,7 +256,7 @@ class State:
                 if not self.title:
                     self.title = _on_one_line(beginning_of(content).strip().partition("\n")[0])[:TITLE_LENGTH]
             case TokenCount():
-                self.tokens = _sum(self.tokens, event)
+                self.tokens = (self.tokens or NO_TOKENS).plus(event)
             case TaskComplete(last_agent_message=text):
                 self._last_message = (text or "")[:OUTCOME_LENGTH]
             case _:
@@ -282,16 +282,3 @@ def _is_number(event_id: EventId) -> bool:
 
 def _on_one_line(text: str) -> str:
     return text.translate(_CONTROLS).strip()
-
-
-def _sum(so_far: Tokens | None, more: TokenCount) -> Tokens:
-    before = so_far or Tokens(
-        input_tokens=0, cached_input_tokens=0, output_tokens=0, reasoning_output_tokens=0, total_tokens=0
-    )
-    return Tokens(
-        input_tokens=before.input_tokens + more.input_tokens,
-        cached_input_tokens=before.cached_input_tokens + (more.cached_input_tokens or 0),
-        output_tokens=before.output_tokens + more.output_tokens,
-        reasoning_output_tokens=before.reasoning_output_tokens + (more.reasoning_output_tokens or 0),
-        total_tokens=before.total_tokens + more.total_tokens,
-    )

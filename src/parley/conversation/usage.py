@@ -6,7 +6,9 @@ usage with the limits.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Final
+
+from msgspec import Struct, UnsetType
 
 from parley.conversation.log import LogPayload
 from parley.conversation.records import (
@@ -21,12 +23,17 @@ from parley.wire.events import LimitReached, TokenCount
 
 __all__ = ["SavedUsage", "UsageTotals"]
 
+CONVERSATION_LIMITS: Final = frozenset({"conversation_tokens", "conversation_cost"})
+"""The limits whose raised values stay in effect in later turns."""
+
 
 class SavedUsage(Struct, frozen=True, array_like=True):
     """The usage as stored in a checkpoint."""
 
     conversation_tokens: int
     turn_tokens: int
+    conversation_micros: int
+    turn_micros: int
     turn_calls: int
     agreed: dict[str, int]
     unreported: TokenCount | None
@@ -45,8 +52,10 @@ class UsageTotals:
         "_since",
         "_waited_seconds",
         "agreed",
+        "conversation_micros",
         "conversation_tokens",
         "turn_calls",
+        "turn_micros",
         "turn_tokens",
         "unreported",
     )
@@ -55,6 +64,10 @@ class UsageTotals:
         self.conversation_tokens = 0
         self.turn_tokens = 0
         """The number of tokens used by the running turn or, if none is running, by the last turn."""
+        self.conversation_micros = 0
+        """The cost of the conversation in millionths, as far as the prices are known."""
+        self.turn_micros = 0
+        """The cost of the running or last turn in millionths."""
         self.turn_calls = 0
         """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
@@ -73,6 +86,8 @@ class UsageTotals:
         return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,
+            self.conversation_micros,
+            self.turn_micros,
             self.turn_calls,
             dict(self.agreed),
             self.unreported,
@@ -87,6 +102,7 @@ class UsageTotals:
         """Return the usage from a checkpoint."""
         usage = cls()
         usage.conversation_tokens, usage.turn_tokens = saved.conversation_tokens, saved.turn_tokens
+        usage.conversation_micros, usage.turn_micros = saved.conversation_micros, saved.turn_micros
         usage.turn_calls, usage.agreed, usage.unreported = (
             saved.turn_calls,
             dict(saved.agreed),
@@ -108,15 +124,21 @@ class UsageTotals:
         """Update the projection with one entry."""
         match payload:
             case TurnStarted():
-                self.turn_tokens = self.turn_calls = 0
+                self.turn_tokens = self.turn_calls = self.turn_micros = 0
                 self._since, self._waited_seconds = at, 0.0
-                self.agreed = {limit: used for limit, used in self.agreed.items() if limit == "conversation_tokens"}
+                self.agreed = {limit: used for limit, used in self.agreed.items() if limit in CONVERSATION_LIMITS}
             case ResponseUsed(usage=usage):
                 self.unreported = usage
-            case TokenCount(total_tokens=tokens) | TokensEstimated(tokens=tokens):
+            case (
+                TokenCount(total_tokens=tokens, cost_micros=micros)
+                | TokensEstimated(tokens=tokens, cost_micros=micros)
+            ):
                 self.unreported = None
                 self.turn_tokens += max(0, tokens)
                 self.conversation_tokens += max(0, tokens)
+                if not isinstance(micros, UnsetType):
+                    self.turn_micros += max(0, micros)
+                    self.conversation_micros += max(0, micros)
             case CallOutput():
                 self.turn_calls += 1
             case LimitReached():
@@ -143,5 +165,7 @@ class UsageTotals:
             "turn_tokens": self.turn_tokens,
             "turn_calls": self.turn_calls,
             "conversation_tokens": self.conversation_tokens,
+            "turn_cost": self.turn_micros,
+            "conversation_cost": self.conversation_micros,
         }
         self.agreed[reached.limit] = min(reached.used, counted.get(reached.limit, reached.used))

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from parley.wire.ids import ApprovalId, CallId, ConversationId, MessageId
 from parley.wire.items import InputItem
@@ -163,6 +164,8 @@ class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
     output_tokens: int
     reasoning_output_tokens: int | None
     total_tokens: int
+    cost_micros: int | UnsetType = UNSET
+    """The cost of the response in millionths of the currency of the prices; missing if the price is unknown."""
 
 
 # --- texts and reasoning -------------------------------------------------------------
@@ -401,6 +404,7 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
     limit: str
     """The name of the limit in `[limits]`."""
     used: int
+    """The used amount. For `turn_cost` and `conversation_cost`, the unit is a millionth of the currency."""
     allowed: int
 
 
@@ -510,11 +514,18 @@ FOR_FULL_VERSION_ONLY: Final = frozenset(
 
 _ERROR: Final = event_type(ErrorEvent)
 _error_decoder: Final = msgspec.json.Decoder(ErrorEvent)
+_TOKEN_COUNT: Final = event_type(TokenCount)
+_token_decoder: Final = msgspec.json.Decoder(TokenCount)
+_COST: Final = b'"cost_micros"'
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
     """Return an encoded event without the fields that are unknown at protocol version 2025-06-18 and older."""
-    return encode(ErrorEvent(message=_error_decoder.decode(encoded).message)) if kind == _ERROR else encoded
+    if kind == _ERROR:
+        return encode(ErrorEvent(message=_error_decoder.decode(encoded).message))
+    if kind == _TOKEN_COUNT and _COST in encoded:
+        return encode(replace(_token_decoder.decode(encoded), cost_micros=UNSET))
+    return encoded
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):

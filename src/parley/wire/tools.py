@@ -5,12 +5,12 @@ An optional argument may be null, which means the same as a missing argument.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from parley.wire.events import Decision, OutputStream, TurnEndReason
+from parley.wire.events import Decision, OutputStream, TokenCount, TurnEndReason
 from parley.wire.ids import ApprovalId, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.items import InputItem
 
@@ -606,6 +606,27 @@ class Tokens(Struct, frozen=True, kw_only=True):
     output_tokens: int
     reasoning_output_tokens: int
     total_tokens: int
+    cost_micros: int | UnsetType = UNSET
+    """The cost in millionths of the currency of the prices, as far as the prices were known; missing if no price
+    was known.
+    """
+
+    def plus(self, count: TokenCount) -> Tokens:
+        """Return the sum of these numbers and those of one response."""
+        known = [micros for micros in (self.cost_micros, count.cost_micros) if not isinstance(micros, UnsetType)]
+        return Tokens(
+            input_tokens=self.input_tokens + count.input_tokens,
+            cached_input_tokens=self.cached_input_tokens + (count.cached_input_tokens or 0),
+            output_tokens=self.output_tokens + count.output_tokens,
+            reasoning_output_tokens=self.reasoning_output_tokens + (count.reasoning_output_tokens or 0),
+            total_tokens=self.total_tokens + count.total_tokens,
+            cost_micros=sum(known) if known else UNSET,
+        )
+
+
+NO_TOKENS: Final = Tokens(
+    input_tokens=0, cached_input_tokens=0, output_tokens=0, reasoning_output_tokens=0, total_tokens=0
+)
 
 
 class Owner(Struct, frozen=True, kw_only=True):

@@ -189,7 +189,7 @@ def settings(wire_api: WireApi = "chat", *, model: str = "mock-model", **changes
         home="/nonexistent",
         cwd="/nonexistent",
         model=model,
-        model_name=known.get("model", model),
+        model_name=model,
         provider=Provider(**{"id": "mock", "name": "Mock", "wire_api": wire_api, **changes}),
         approval_policy="never",
         sandbox_mode="read-only",

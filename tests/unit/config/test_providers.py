@@ -78,3 +78,17 @@ def test_ready_providers_and_the_variables_that_they_lack(home: Home) -> None:
 def test_other_names_are_names_of_models(model: str) -> None:
     assert split_model(model, {}) is None
     assert provider_table("unknown", {}, azure_endpoint=None) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("prices.m.input = -1", "invalid value: integer `-1`, expected a number from 0 to 1000000000"),
+        ('prices.m.input = "1"', 'invalid type: string "1", expected a number'),
+        ("prices.m.output = true", "invalid type: boolean `true`, expected a number"),
+        ("limits.turn_cost = nan", "invalid value: floating point `nan`, expected a number from 0 to 1000000000"),
+    ],
+)
+def test_an_amount_of_money_is_a_number_from_0(home: Home, line: str, why: str) -> None:
+    home.write(line)
+    assert home.refusal().endswith(why)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from parley.conversation.state import Phase
 from parley.server.approval_text import listed
+from parley.server.hosts import Features
 from parley.server.times import iso
 from parley.server.toolcall import ToolCall
 from parley.server.turn_results import workspace_state
 from parley.wire.mcp import CallToolResult, typed_result
-from parley.wire.tools import ConversationArguments, ConversationStatusResult, Owner
+from parley.wire.tools import ConversationArguments, ConversationStatusResult, Owner, Tokens
 
 __all__ = ["status"]
 
@@ -30,8 +32,13 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
         model=state.model,
         updated_at=iso(state.updated_at),
         approvals=() if approval is None else (listed(approval, conversation.id),),
-        tokens=state.tokens,
+        tokens=_shown_tokens(state.tokens, call.features),
         owner=None if owner is None else Owner(pid=owner.pid, since=iso(state.since)),
         workspace=workspace_state(conversation.workspace) if call.features.additions else UNSET,
     )
     return typed_result(result)
+
+
+def _shown_tokens(tokens: Tokens | None, features: Features) -> Tokens | None:
+    """Return the token counts for a client. Only clients that know Parley's additions get the cost."""
+    return tokens if tokens is None or features.additions else replace(tokens, cost_micros=UNSET)

@@ -238,7 +238,7 @@ export class Conversation {
         this.changed(msg.call_id, { state: "ended", success: msg.success, message: msg.success ? "" : msg.stderr || msg.stdout })
         break
       case "limit_reached":
-        this.call("", seq, { kind: "limit", limit: msg.limit, used: msg.used, allowed: msg.allowed, state: "asking" })
+        this.call("", seq, { kind: "limit", limit: msg.limit, used: amount(msg.limit, msg.used), allowed: amount(msg.limit, msg.allowed), state: "asking" })
         this.view.stateChanged()
         break
       case "approval_settled":
@@ -458,6 +458,15 @@ export class Conversation {
     known.item.output.add(msg.stream, msg.chunk, meta.offset)
     this.view.itemChanged(known.turn, known.item)
   }
+}
+
+/**
+ * Return the amount of a limit. Amounts of money arrive in millionths.
+ * @param {string} limit
+ * @param {number} used
+ */
+function amount(limit, used) {
+  return limit.endsWith("_cost") ? used / 1e6 : used
 }
 
 /** @param {string} text */
