@@ -106,8 +106,8 @@ class _ReplacedServer(ResidentSocket):
 
 @contextmanager
 def _without_tool_names() -> Iterator[None]:
-    """Turn the failure of a tool in this block into an error of the command, whose text does not name the tool,
-    because users do not know the tools.
+    """Convert the failure of a tool in this block to an error of the command. Its text does not name the tool,
+    because the tools are unknown to users.
     """
     try:
         yield

@@ -106,18 +106,18 @@ def asked(params: ElicitationParams, decide: Decide) -> Approval:
     )
 
 
-def listed(shown: tools.ListedApproval, decide: Decide) -> Approval:
+def listed(item: tools.ListedApproval, decide: Decide) -> Approval:
     """Return the approval that an item of an `approvalsList` result describes. `decide` sends the decision."""
     return Approval(
         decide,
-        kind=shown.kind,
-        message=shown.message,
-        approval_id=shown.approval_id,
-        conversation_id=shown.conversation_id,
-        call_id=shown.call_id,
-        command=_given(shown.command),
-        cwd=_given(shown.cwd),
-        changes=_given(shown.changes),
+        kind=item.kind,
+        message=item.message,
+        approval_id=item.approval_id,
+        conversation_id=item.conversation_id,
+        call_id=item.call_id,
+        command=_given(item.command),
+        cwd=_given(item.cwd),
+        changes=_given(item.changes),
     )
 
 

@@ -144,8 +144,8 @@ class Loader:
             _refuse_missing_directory(home, named_by=named.variable)
         return home
 
-    def choose(self, wanted: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
-        """Apply the overrides of a call, `wanted`, to the settings before the call, and return the result. If
+    def choose(self, overrides: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
+        """Apply the overrides of a call, `overrides`, to the settings before the call, and return the result. If
         `before` is None, the call begins a conversation.
 
         The result uses config.toml as it was when the conversation began.
@@ -156,12 +156,12 @@ class Loader:
             ProviderNotFound: the settings have no such provider.
         """
         argument = _without_private(
-            checked("config argument", refuse_misspelt(parse_argument(wanted.config or {})))
+            checked("config argument", refuse_misspelt(parse_argument(overrides.config or {})))
         )
         if before is None:
-            return self._begin(wanted, argument)
+            return self._begin(overrides, argument)
         values = merge(before.values, into={})
-        settings = self._apply_call(wanted, argument, values, (self._overrides, argument))
+        settings = self._apply_call(overrides, argument, values, (self._overrides, argument))
         if values == before.values:
             return before
         return ResolvedSettings(values, before.settings if settings == before.settings else settings)
@@ -352,12 +352,12 @@ class Loader:
             self._file = parse_config(path, text)
             self._made.clear()
 
-    def _begin(self, wanted: SettingsOverrides, argument: Source) -> ResolvedSettings:
+    def _begin(self, overrides: SettingsOverrides, argument: Source) -> ResolvedSettings:
         """Resolve the settings of a new conversation with the current config.toml. Equal calls get the
         same object.
         """
         self._load_if_changed()
-        key = (replace(wanted, config=None), msgspec.json.encode(argument.values))
+        key = (replace(overrides, config=None), msgspec.json.encode(argument.values))
         chosen = self._made.get(key)
         if chosen is None:
             sources = (self._file, self._overrides, argument)
@@ -366,10 +366,10 @@ class Loader:
                 merge(source.values, into=values)
             values["store"] = _without_url(values["store"])
             values["workspace"] = _without_repositories(values["workspace"])
-            settings = self._apply_call(wanted, argument, values, sources, profile=values.get("profile"))
+            settings = self._apply_call(overrides, argument, values, sources, profile=values.get("profile"))
             chosen = ResolvedSettings(values, settings)
             # Instructions from a file are not cached, because the file may change.
-            if settings.base_instructions is wanted.base_instructions:
+            if settings.base_instructions is overrides.base_instructions:
                 if len(self._made) >= _REMEMBERED:
                     self._made.clear()
                 self._made[key] = chosen
@@ -377,7 +377,7 @@ class Loader:
 
     def _apply_call(
         self,
-        wanted: SettingsOverrides,
+        overrides: SettingsOverrides,
         argument: Source,
         values: dict[str, Any],
         sources: Sequence[Source],
@@ -390,24 +390,24 @@ class Loader:
         """
         said = dict(argument.values)
         merge(said, into=values)
-        if wanted.profile is not None or "profile" in said:
-            profile = said.get("profile") if wanted.profile is None else wanted.profile
+        if overrides.profile is not None or "profile" in said:
+            profile = said.get("profile") if overrides.profile is None else overrides.profile
         if profile is not None:
             if profile not in values["profiles"]:
-                named_by = None if wanted.profile is not None else source_of(sources, ("profile",))
+                named_by = None if overrides.profile is not None else source_of(sources, ("profile",))
                 raise ProfileNotFound(profile, source=named_by)
             self._refuse_misspelt_in(profile)
             said |= values["profiles"][profile]
             values |= values["profiles"][profile]
-        values |= _check_named_arguments(wanted)
-        if wanted.cwd is not None and "repository" in values:
+        values |= _check_named_arguments(overrides)
+        if overrides.cwd is not None and "repository" in values:
             raise bad_setting("cannot be combined with `repository`", ("cwd",))
-        if wanted.not_stored:
-            values["not_stored"] = (*values.get("not_stored", ()), *wanted.not_stored)
+        if overrides.not_stored:
+            values["not_stored"] = (*values.get("not_stored", ()), *overrides.not_stored)
         if "experimental_instructions_file" in said:
             values["base_instructions"] = None
         for name in ("base_instructions", "include_plan_tool"):
-            if (given := getattr(wanted, name)) is not None:
+            if (given := getattr(overrides, name)) is not None:
                 values[name] = given
         return self._settings(values, sources, profile)
 
@@ -660,21 +660,21 @@ def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath
     return tuple(dict.fromkeys(map(written_key, lost)))
 
 
-def check_overrides(wanted: SettingsOverrides) -> None:
+def check_overrides(overrides: SettingsOverrides) -> None:
     """Check the overrides of a call without resolving them. The profile and the provider need not exist.
 
     Raises:
         BadSetting: a value is invalid.
     """
-    checked("config argument", refuse_misspelt(parse_argument(wanted.config or {})))
-    _check_named_arguments(wanted)
+    checked("config argument", refuse_misspelt(parse_argument(overrides.config or {})))
+    _check_named_arguments(overrides)
 
 
-def _check_named_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
+def _check_named_arguments(overrides: SettingsOverrides) -> dict[str, Any]:
     """Check the named arguments of a call. Return their values, keyed by the names of the settings that they
     override.
     """
-    given = {name: getattr(wanted, name) for name in NAMED_ARGUMENTS.fields}
+    given = {name: getattr(overrides, name) for name in NAMED_ARGUMENTS.fields}
     try:
         named = NAMED_ARGUMENTS(given, ())
     except Wrong as wrong:

@@ -21,9 +21,9 @@ __all__ = ["stored_arguments", "stored_overrides"]
 _OF_TOOL_SERVERS: Final = "mcp_servers"
 
 
-def stored_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
+def stored_arguments(overrides: SettingsOverrides) -> dict[str, Any]:
     """Return the overrides of a call in the form that is stored, without secrets."""
-    asked = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not None}
+    asked = {name: value for name in overrides.__struct_fields__ if (value := getattr(overrides, name)) is not None}
     if "config" in asked:
         left_out: list[KeyPath] = []
         given = ((key, read_key(key)[0], value) for key, value in asked["config"].items())
@@ -38,9 +38,9 @@ def stored_arguments(wanted: SettingsOverrides) -> dict[str, Any]:
     return asked
 
 
-def stored_overrides(asked: dict[str, Any]) -> SettingsOverrides:
-    """Decode stored overrides. `asked` is a mapping that `stored_arguments` returned."""
-    return msgspec.convert(asked, SettingsOverrides)
+def stored_overrides(stored: dict[str, Any]) -> SettingsOverrides:
+    """Decode stored overrides. `stored` is a mapping that `stored_arguments` returned."""
+    return msgspec.convert(stored, SettingsOverrides)
 
 
 def _check_at(path: KeyPath) -> Check | None:

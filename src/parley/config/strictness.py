@@ -32,14 +32,14 @@ def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
     return values[: values.index(value) + 1]
 
 
-def looser_setting(chosen: ResolvedSettings, limit: ResolvedSettings) -> str | None:
-    """Return the name of a setting of `chosen` that may allow more than `limit` allows; None if there is none.
+def looser_setting(proposed: ResolvedSettings, limit: ResolvedSettings) -> str | None:
+    """Return the name of a setting of `proposed` that may allow more than `limit` allows; None if there is none.
 
     `sandbox_mode` and `approval_policy` may be stricter than in `limit`, and the model may differ. All other
     settings must be equal. The working directory is not compared, because the caller checks it.
     """
     for name in STRICTEST_FIRST:
-        if getattr(chosen.settings, name) not in values_within(name, limit.settings):
+        if getattr(proposed.settings, name) not in values_within(name, limit.settings):
             return name
-    names = (chosen.values.keys() | limit.values.keys()) - _HARMLESS
-    return next((name for name in sorted(names) if chosen.values.get(name) != limit.values.get(name)), None)
+    names = (proposed.values.keys() | limit.values.keys()) - _HARMLESS
+    return next((name for name in sorted(names) if proposed.values.get(name) != limit.values.get(name)), None)

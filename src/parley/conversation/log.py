@@ -425,7 +425,9 @@ class Log:
         return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """Yield the durable entries after a position that clients see, in order (`visible`)."""
+        """Yield those durable entries after a position that clients see, in order. `visible` determines which ones
+        these are.
+        """
         whole = after == self.base and self.is_durable
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 

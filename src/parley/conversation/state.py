@@ -262,12 +262,12 @@ class State:
             case _:
                 pass
 
-    def next_event_id(self, wanted: EventId | None = None) -> EventId:
-        """Return an unused id for the next turn: `wanted` if it is given and unused, otherwise the next number."""
-        if wanted is not None:
-            is_used = int(wanted) in self._numbers if _is_number(wanted) else wanted in self._names
+    def next_event_id(self, preferred: EventId | None = None) -> EventId:
+        """Return an unused id for the next turn: `preferred` if it is unused, otherwise the next number."""
+        if preferred is not None:
+            is_used = int(preferred) in self._numbers if _is_number(preferred) else preferred in self._names
             if not is_used:
-                return wanted
+                return preferred
         counter = self._counter + 1
         while counter in self._numbers:
             counter += 1

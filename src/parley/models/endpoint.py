@@ -143,7 +143,7 @@ class Endpoint:
         except ReplyTooLarge as too_large:
             raise too_large.of_provider(self._provider.id) from None
 
-    async def _send(self, body: bytes, who: Credentials, attempt: int) -> Reply | Retrying:
+    async def _send(self, body: bytes, credentials: Credentials, attempt: int) -> Reply | Retrying:
         """Send the request. Return the reply if its status is 2xx. If it fails and the failure may be temporary,
         return a `Retrying` with the delay before the next attempt.
 
@@ -155,7 +155,7 @@ class Endpoint:
         try:
             reply = await self._http.post(
                 self._url,
-                headers={**self._headers, **who.headers},
+                headers={**self._headers, **credentials.headers},
                 body=body,
                 idle_seconds=self._provider.stream_idle_timeout_ms / 1000,
                 environ=self._settings.environ,
@@ -164,19 +164,19 @@ class Endpoint:
             # This is not retried here, because the turn retries and tells clients about each retry.
             raise CannotConnect(
                 unreachable.url,
-                who.hide_in(unreachable.detail),
+                credentials.hide_in(unreachable.detail),
                 max_retries=self._provider.request_max_retries,
             ) from None
         except ConnectionLost as lost:
-            failure = ConnectionLost(lost.url, who.hide_in(lost.detail))
+            failure = ConnectionLost(lost.url, credentials.hide_in(lost.detail))
             reason = f"the connection was lost: {failure.detail}"
         else:
             if 200 <= reply.status < 300:
                 return reply
             with closing(reply):
-                failure = await self._refusal(reply, who)
+                failure = await self._refusal(reply, credentials)
             wait = _retry_delay(reply.headers, now=self._clock.now())
-            reason = f"{reply.status} {who.hide_in(_phrase(reply))}"
+            reason = f"{reply.status} {credentials.hide_in(_phrase(reply))}"
         if attempt > self._provider.request_max_retries or not failure.worth_repeating:
             try:
                 raise failure
@@ -205,9 +205,9 @@ class Endpoint:
             case _:
                 return is_transient or reply.status in ANTHROPIC_TRANSIENT
 
-    async def _refusal(self, reply: Reply, who: Credentials) -> ModelError:
+    async def _refusal(self, reply: Reply, credentials: Credentials) -> ModelError:
         body = await reply.beginning()
-        status, reason = reply.status, who.hide_in(_phrase(reply))
+        status, reason = reply.status, credentials.hide_in(_phrase(reply))
         is_responses = self._provider.wire_api == "responses"
         if status == 429 and is_responses and (limit := _usage_limit(body)):
             return limit
@@ -216,15 +216,15 @@ class Endpoint:
         if self._is_transient(reply):
             return RetryLimitExceeded(status, reason)
         text = body.decode(errors="replace")
-        return UnexpectedStatus(status, reason, who.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
+        return UnexpectedStatus(status, reason, credentials.hide_in(text, is_cut=len(body) == REFUSAL_BYTES))
 
 
-def _hidden(broken: ModelStreamBroken, who: Credentials) -> ModelStreamBroken:
+def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamBroken:
     """Return the error for clients, with its secrets redacted."""
     # The text is redacted before it is shortened, so that no part of a secret remains.
     if isinstance(broken, NoResponse):
-        return NoResponse(who.hide_in(broken.body, is_cut=broken.is_cut))
-    return ModelStreamBroken(who.hide_in(broken.detail))
+        return NoResponse(credentials.hide_in(broken.body, is_cut=broken.is_cut))
+    return ModelStreamBroken(credentials.hide_in(broken.detail))
 
 
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:

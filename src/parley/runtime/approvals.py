@@ -147,17 +147,17 @@ class OpenApprovals:
         """Set the turn that requests approvals. The answer `abort` interrupts this turn."""
         self._turn = turn
 
-    async def ask(self, shown: ApprovalEvent, asked: ApprovalRequest, approvals: Approvals) -> Answered:
+    async def ask(self, event: ApprovalEvent, request: ApprovalRequest, approvals: Approvals) -> Answered:
         """Request an approval, wait for the answer, and return it. At most one approval is open at a time.
 
-        `shown` is the event that clients see, `asked` is the record of the request, and `approvals` are the
+        `event` is the event that clients see, `request` is the record of the request, and `approvals` are the
         approval settings of the turn. If the answer is `abort`, the turn is cancelled and the call does not return.
         Cancelling the call settles the approval as dropped, unless `leave_open` was called.
         """
         if self._log.projections.approvals.open is not None:
             raise RuntimeError("an approval is open already")
-        self._approvals, self._not_durable = approvals, asked.approval_id
-        written = self._log.write(shown, asked, on_durable=self._asked)
+        self._approvals, self._not_durable = approvals, request.approval_id
+        written = self._log.write(event, request, on_durable=self._asked)
         return await self.wait_for(self.expect(approvals), written)
 
     def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:

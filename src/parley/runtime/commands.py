@@ -424,26 +424,27 @@ class Interrupt(Command):
 
     needs_turn = applies_while_closing = True
 
-    def __init__(self, wanted: InterruptTurn, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+    def __init__(self, request: InterruptTurn, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
-        self._wanted = wanted
+        self._request = request
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
-        state, wanted = local.log.projections.state, self._wanted
-        is_any = wanted.event_id is None and not wanted.messages
+        state, request = local.log.projections.state, self._request
+        is_any = request.event_id is None and not request.messages
         if is_any and local.log.is_owner and local.queue.is_pending:
-            return local.queue.pause(principal=wanted.principal, until=self.deadline.at)  # a turn is about to begin
-        if is_any or wanted.event_id == state.event_id or any(one in state.inputs for one in wanted.messages):
-            local.runner.interrupt(principal=wanted.principal)
+            # A turn is about to begin.
+            return local.queue.pause(principal=request.principal, until=self.deadline.at)
+        if is_any or request.event_id == state.event_id or any(one in state.inputs for one in request.messages):
+            local.runner.interrupt(principal=request.principal)
         return None
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> InterruptTurn | None:
         state = local.log.projections.state
-        if self._wanted.event_id is None and not self._wanted.messages:
+        if self._request.event_id is None and not self._request.messages:
             event_id = None if state.phase is Phase.IDLE else state.event_id
-            self._wanted = replace(self._wanted, event_id=event_id, messages=tuple(unanswered))
-        is_named = self._wanted.event_id is not None or self._wanted.messages
-        return self._wanted if is_named else None
+            self._request = replace(self._request, event_id=event_id, messages=tuple(unanswered))
+        is_named = self._request.event_id is not None or self._request.messages
+        return self._request if is_named else None
 
 
 class Rename(Command):
@@ -451,18 +452,18 @@ class Rename(Command):
 
     waits_for_write_lock = True
 
-    def __init__(self, wanted: RenameConversation, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+    def __init__(self, request: RenameConversation, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
-        self._wanted = wanted
+        self._request = request
 
     def apply(self, local: Local) -> asyncio.Future[None]:
         def announce() -> None:
             local.peers.announce(local.log.id)
 
-        return local.log.write(Renamed(title=self._wanted.title), on_durable=announce, until=self.deadline.at)
+        return local.log.write(Renamed(title=self._request.title), on_durable=announce, until=self.deadline.at)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> RenameConversation:
-        return self._wanted
+        return self._request
 
 
 class AppendOutsideTurn(Command):

@@ -211,16 +211,16 @@ class Conversation:
             or self._log.projections.state.phase is Phase.RUNNING
         )
 
-    async def create(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> None:
+    async def create(self, overrides: SettingsOverrides, resolved: ResolvedSettings) -> None:
         """Store this object as a new conversation.
 
-        `wanted` are the overrides of the call, and `chosen` are the settings that were resolved with them.
+        `overrides` are the overrides of the call, and `resolved` are the settings that were resolved with them.
 
         Raises:
             StoreFailed: the conversation cannot be stored.
         """
-        await self._log.create(self.grants.resolver.record(wanted, chosen))
-        self.grants.resolver.remember(self._log.projections.settings_history.now, wanted, chosen)
+        await self._log.create(self.grants.resolver.record(overrides, resolved))
+        self.grants.resolver.remember(self._log.projections.settings_history.now, overrides, resolved)
 
     # --- reading -----------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The log of one conversation in this process: entries, projections, readers, and the lease.
 
-The server bases its decisions on an appended entry at once, but readers see the entry only when it is durable. If
-the store refuses an entry, the log and its projections roll back to the last durable entry. The newest entries are
-in memory; earlier entries are read from the store.
+The server uses an appended entry for its decisions at once, but readers see the entry only when it is durable. If
+the store cannot write an entry, the log and its projections roll back to the last durable entry. The newest entries
+are in memory; earlier entries are read from the store.
 
 Approvals, turns and connections to other processes are in other modules.
 """

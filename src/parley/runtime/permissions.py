@@ -145,19 +145,19 @@ class PermissionGate:
         return RejectedByUser(reason=answered.reason)
 
 
-def _is_about(asked: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
+def _is_about(request: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
     """Return whether an earlier approval request is exactly the request that the action needs under the current
     settings.
 
     The check is necessary because the log may have been imported, or the settings may have changed.
     """
-    if asked.has_failed and isinstance(decision, Granted) and decision.ask_again:
+    if request.has_failed and isinstance(decision, Granted) and decision.ask_again:
         action = replace(action, has_failed=True)
         decision = AFTER_FAILURE
     if not isinstance(decision, Ask):
         return False
     _, anew = _approval_request(action, decision, answers_from)
-    return replace(anew, approval_id=asked.approval_id, changed=asked.changed) == asked
+    return replace(anew, approval_id=request.approval_id, changed=request.changed) == request
 
 
 def _paths(policy: SandboxPolicy) -> tuple[str, ...]:

@@ -42,19 +42,19 @@ class EditMessage(Command):
 
     waits_for_write_lock = True
 
-    def __init__(self, wanted: EditQueued, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+    def __init__(self, request: EditQueued, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
-        self._wanted = wanted
+        self._request = request
         self._files: tuple[InputItem, ...] | None = None
 
     def _message(self) -> Submit:
-        wanted = self._wanted
+        request = self._request
         return Submit(
-            conversation_id=wanted.conversation_id,
-            content=wanted.content,
-            message_id=wanted.message_id,
-            principal=wanted.principal,
-            is_limited=wanted.is_limited,
+            conversation_id=request.conversation_id,
+            content=request.content,
+            message_id=request.message_id,
+            principal=request.principal,
+            is_limited=request.is_limited,
         )
 
     def needs_files(self, local: Local) -> bool:
@@ -67,7 +67,7 @@ class EditMessage(Command):
         return local.queue.edit(self._message(), read=self._files, until=self.deadline.at)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> EditQueued:
-        return self._wanted
+        return self._request
 
 
 class RemoveMessage(Command):
@@ -75,16 +75,16 @@ class RemoveMessage(Command):
 
     waits_for_write_lock = True
 
-    def __init__(self, wanted: RemoveQueued, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+    def __init__(self, request: RemoveQueued, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
-        self._wanted = wanted
+        self._request = request
 
     def apply(self, local: Local) -> asyncio.Future[None]:
-        wanted = self._wanted
-        return local.queue.remove(wanted.message_id, principal=wanted.principal, until=self.deadline.at)
+        request = self._request
+        return local.queue.remove(request.message_id, principal=request.principal, until=self.deadline.at)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> RemoveQueued:
-        return self._wanted
+        return self._request
 
 
 class Resume(Command):
@@ -92,18 +92,18 @@ class Resume(Command):
 
     starts_turn = waits_for_write_lock = True
 
-    def __init__(self, wanted: ResumeQueue, deadline: Deadline, *, is_from_peer: bool = False) -> None:
+    def __init__(self, request: ResumeQueue, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         super().__init__(deadline, is_from_peer=is_from_peer)
-        self._wanted = wanted
+        self._request = request
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
-        return local.queue.resume(principal=self._wanted.principal, until=self.deadline.at)
+        return local.queue.resume(principal=self._request.principal, until=self.deadline.at)
 
     def request(self, local: Local, unanswered: Collection[MessageId]) -> ResumeQueue:
-        return self._wanted
+        return self._request
 
     def placed_request(self, local: Local) -> ResumeQueue:
-        return self._wanted
+        return self._request
 
 
 class BeginQueued(Command):

@@ -129,7 +129,7 @@ class ConversationRegistry:
         if isinstance(store, ReportsAvailability):
             store.on_availability(self._on_availability)
 
-    async def create(self, wanted: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
+    async def create(self, overrides: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
         """Create a conversation. `resolve` resolves its settings; the default is the resolver of this process.
 
         Raises:
@@ -137,12 +137,12 @@ class ConversationRegistry:
             ShuttingDown: the server is shutting down.
             StoreError: the conversation cannot be stored.
         """
-        chosen = (resolve or self._choose)(wanted, None)
+        chosen = (resolve or self._choose)(overrides, None)
         if self._closing.is_set():
             raise ShuttingDown
         conversation = self._open(ConversationId(str(uuid4())))
         conversation.grants.resolver.resolve_for(resolve)
-        await conversation.create(wanted, conversation.grants.resolver.placed(chosen))
+        await conversation.create(overrides, conversation.grants.resolver.placed(chosen))
         self._keep(conversation)
         self._deps.activity.notify(conversation.id, True)
         return conversation

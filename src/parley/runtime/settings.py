@@ -69,40 +69,42 @@ class SettingsResolver:
             self._resolve = resolve
             self._known.clear()
 
-    def resolve(self, wanted: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
-        """Return the settings that result from the overrides `wanted` on top of the settings `before`.
+    def resolve(self, overrides: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
+        """Return the settings that result from the overrides `overrides` on top of the settings `before`.
 
         Raises:
             ConfigError: the settings cannot be used.
         """
-        return self.placed(self._resolve(wanted, before))
+        return self.placed(self._resolve(overrides, before))
 
-    def placed(self, chosen: ResolvedSettings) -> ResolvedSettings:
+    def placed(self, resolved: ResolvedSettings) -> ResolvedSettings:
         """Return settings whose working directory is the worktree of the conversation, if the conversation works in
         a repository. The path of the worktree depends on the node.
 
         Raises:
             ConfigError: this process has no worktrees.
         """
-        if chosen.settings.repository is None:
-            return chosen
+        if resolved.settings.repository is None:
+            return resolved
         if self._worktree is None:
             raise BadSetting("this process has no worktrees", key="repository")
-        if chosen.settings.cwd == (path := self._worktree()):
-            return chosen
-        return ResolvedSettings(chosen.values, replace(chosen.settings, cwd=path))
+        if resolved.settings.cwd == (path := self._worktree()):
+            return resolved
+        return ResolvedSettings(resolved.values, replace(resolved.settings, cwd=path))
 
-    def remember(self, change: SettingsChange, wanted: SettingsOverrides | None, chosen: ResolvedSettings) -> None:
+    def remember(
+        self, change: SettingsChange, overrides: SettingsOverrides | None, resolved: ResolvedSettings
+    ) -> None:
         """Cache the resolved settings of a change, and the overrides of the client including secrets."""
-        self._known[change.by] = chosen
-        if wanted is not None:
-            cwd = chosen.settings.cwd if chosen.settings.repository is None else None
-            self._wanted[change.by] = replace(wanted, cwd=cwd)
+        self._known[change.by] = resolved
+        if overrides is not None:
+            cwd = resolved.settings.cwd if resolved.settings.repository is None else None
+            self._wanted[change.by] = replace(overrides, cwd=cwd)
 
-    def record(self, wanted: SettingsOverrides, chosen: ResolvedSettings) -> SettingsChosen:
+    def record(self, overrides: SettingsOverrides, resolved: ResolvedSettings) -> SettingsChosen:
         """Return the record of a change, without its secrets."""
-        settings, asked = chosen.settings, stored_arguments(wanted)
-        self.has_secrets |= stored_overrides(asked) != wanted
+        settings, asked = resolved.settings, stored_arguments(overrides)
+        self.has_secrets |= stored_overrides(asked) != overrides
         if settings.repository is not None:
             return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
         asked["cwd"] = settings.cwd
@@ -133,7 +135,7 @@ class SettingsResolver:
         return chosen
 
 
-def refuse_looser(chosen: ResolvedSettings, now: ResolvedSettings, *, names_directory: bool = False) -> None:
+def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, names_directory: bool = False) -> None:
     """Check that the settings of a limited principal are not looser than the current settings of the conversation.
 
     `names_directory` is True if the principal has named the working directory. In this case, `server/access.py` has
@@ -142,8 +144,8 @@ def refuse_looser(chosen: ResolvedSettings, now: ResolvedSettings, *, names_dire
     Raises:
         SettingNotAllowed: the settings are looser.
     """
-    name = looser_setting(chosen, now)
-    if name is None and not names_directory and chosen.settings.cwd != now.settings.cwd:
+    name = looser_setting(proposed, current)
+    if name is None and not names_directory and proposed.settings.cwd != current.settings.cwd:
         name = "cwd"
     if name is not None:
         raise SettingNotAllowed(name, "would be looser than the conversation has it now; this needs the role admin")

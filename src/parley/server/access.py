@@ -108,12 +108,12 @@ def may_call_approval_answer(
 
 
 def allowed_overrides(
-    principal: Principal, wanted: SettingsOverrides, loader: Loader, *, current: Settings | None = None
+    principal: Principal, overrides: SettingsOverrides, loader: Loader, *, current: Settings | None = None
 ) -> SettingsOverrides:
-    """Check that the principal may choose the overrides `wanted` of a call, and return the overrides to apply.
+    """Check that the principal may choose the overrides of a call, and return the overrides to apply.
 
-    The result is equal to `wanted`, except that symbolic links in `cwd` are resolved if `serve.roots` restricts the
-    principal.
+    The result is equal to `overrides`, except that symbolic links in `cwd` are resolved if `serve.roots` restricts
+    the principal.
 
     `current` are the settings of the conversation that the call changes; None if the call creates a conversation.
 
@@ -122,19 +122,19 @@ def allowed_overrides(
         ConfigError: the settings of the server cannot be used.
     """
     if principal.role >= Role.ADMIN:
-        return wanted
+        return overrides
     for name in ADMIN_SETTINGS:
-        if getattr(wanted, name) not in (None, {}):
+        if getattr(overrides, name) not in (None, {}):
             raise SettingNotAllowed(name, f"needs the role {Role.ADMIN.label}; {_role_of(principal)}")
     for name, setting in RESTRICTED.items():
-        given, allowed = getattr(wanted, name), allowed_values(principal, name, loader, current=current)
+        given, allowed = getattr(overrides, name), allowed_values(principal, name, loader, current=current)
         if given in STRICTEST_FIRST[setting] and given not in allowed:
             raise SettingNotAllowed(
                 name,
                 f"must be {' or '.join(map(repr, allowed))}: it may not be looser than the value of the server and "
                 f"of the conversation; {_role_of(principal)}",
             )
-    return _with_allowed_directory(principal, wanted, loader, current)
+    return _with_allowed_directory(principal, overrides, loader, current)
 
 
 def allowed_values(
@@ -160,25 +160,25 @@ def allowed_values(
 
 
 def _with_allowed_directory(
-    principal: Principal, wanted: SettingsOverrides, loader: Loader, current: Settings | None
+    principal: Principal, overrides: SettingsOverrides, loader: Loader, current: Settings | None
 ) -> SettingsOverrides:
-    if wanted.repository is not None or (current is not None and current.repository is not None):
-        return wanted  # the server chooses the directory
+    if overrides.repository is not None or (current is not None and current.repository is not None):
+        return overrides  # the server chooses the directory
     roots = loader.serve_settings().roots
-    if wanted.cwd is None and not (current is None and roots):
-        return wanted
-    cwd = os.path.realpath(loader.choose(SettingsOverrides(cwd=wanted.cwd)).settings.cwd)
+    if overrides.cwd is None and not (current is None and roots):
+        return overrides
+    cwd = os.path.realpath(loader.choose(SettingsOverrides(cwd=overrides.cwd)).settings.cwd)
     if current is not None and principal.conversation is not None:
         if cwd == os.path.realpath(current.cwd):
-            return replace(wanted, cwd=None)
+            return replace(overrides, cwd=None)
         raise SettingNotAllowed("cwd", f"must stay {current.cwd}: {principal.name} is bound to the conversation")
     if not roots:
         own = loader.choose(SettingsOverrides()).settings.cwd
         if cwd == os.path.realpath(own):
-            return wanted
+            return overrides
         raise SettingNotAllowed("cwd", f"must be {own} while serve.roots is not set; {_role_of(principal)}")
     if is_below_any(cwd, allowed_roots(loader)):
-        return replace(wanted, cwd=cwd)
+        return replace(overrides, cwd=cwd)
     raise SettingNotAllowed("cwd", f"must lie below {' or '.join(roots)} (serve.roots); {_role_of(principal)}")
 
 

@@ -154,12 +154,12 @@ def _why(reason: str, request: ApprovalRequest) -> str:
     return (f"{own}\n" if own else "") + (f"The model says: {quoted_words(words)}\n" if words else "")
 
 
-def _files(shown: _Action) -> str:
+def _files(action: _Action) -> str:
     """Return the lines that list the files of a patch by their resolved paths."""
-    if not isinstance(shown, ApplyPatchApprovalRequest):
+    if not isinstance(action, ApplyPatchApprovalRequest):
         return ""
-    lines = [_change(path, change) for path, change in list(shown.changes.items())[:LISTED_FILES]]
-    if (more := len(shown.changes) - len(lines)) > 0:
+    lines = [_change(path, change) for path, change in list(action.changes.items())[:LISTED_FILES]]
+    if (more := len(action.changes) - len(lines)) > 0:
         lines.append(f"and {more} more")
     return "".join(f"\n- {line}" for line in lines)
 
@@ -174,13 +174,13 @@ def _change(path: str, change: FileChange) -> str:
     return f"update {quoted(path)}" if target is None else f"move {quoted(path)} to {quoted(target)}"
 
 
-def what_is_asked(asked: ApprovalRequest) -> str:
+def what_is_asked(request: ApprovalRequest) -> str:
     """Return a description of the action that an approval allows, as a clause without a subject."""
-    match asked.kind:
+    match request.kind:
         case "exec":
-            return f"run `{quoted_command(asked.command)}` in `{quoted(asked.cwd)}`"
+            return f"run `{quoted_command(request.command)}` in `{quoted(request.cwd)}`"
         case "patch":
-            paths = [f"`{quoted(path)}`" for path in sorted(asked.changes)]
+            paths = [f"`{quoted(path)}`" for path in sorted(request.changes)]
             more = f" and {len(paths) - LISTED_FILES} more" if len(paths) > LISTED_FILES else ""
             return f"change {', '.join(paths[:LISTED_FILES])}{more}"
         case "limit":
@@ -198,20 +198,20 @@ def settled_text(error: ApprovalIsSettled, features: Features) -> str:
     return f"{error}{who} ({error.by})"
 
 
-def _what(shown: _Action) -> str:
-    match shown:
+def _what(action: _Action) -> str:
+    match action:
         case ExecApprovalRequest(command=command, cwd=cwd):
             return f"run `{quoted_command(command)}` in `{quoted(cwd)}`"
         case ApplyPatchApprovalRequest():
             return "apply proposed code changes"
 
 
-def _is_given_reasons(shown: _Action, features: Features) -> bool:
+def _is_given_reasons(action: _Action, features: Features) -> bool:
     """Return whether the text of an approval request contains its reason for a client.
 
     Clients at older versions get the reason only for patches.
     """
-    return features.describes_approvals or isinstance(shown, ApplyPatchApprovalRequest)
+    return features.describes_approvals or isinstance(action, ApplyPatchApprovalRequest)
 
 
 def _fields(

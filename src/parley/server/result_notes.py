@@ -80,18 +80,18 @@ class ResultNotes:
         return "\n".join(filter(None, (self.work_notes, how)))
 
 
-def returned_approval(asked: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
+def returned_approval(request: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
     """Return the text of the result of a call that ends with an open approval, because no client can be asked for
     it.
 
     `may_answer` is True if the client may answer the approval with `approvalAnswer`.
     """
     if may_answer:
-        answer = f'call `approvalAnswer` with `approval_id` "{asked.approval_id}" and a `decision`'
+        answer = f'call `approvalAnswer` with `approval_id` "{request.approval_id}" and a `decision`'
     else:
-        answer = f"a person has to answer it from another client of Parley (approval {asked.approval_id})"
+        answer = f"a person has to answer it from another client of Parley (approval {request.approval_id})"
     return (
-        f"The agent waits for an approval: {what_is_asked(asked)}?\n"
+        f"The agent waits for an approval: {what_is_asked(request)}?\n"
         f"To go on, {answer}. Then call `conversationRead` with `conversation_id` "
         f'"{conversation_id}" to see what the agent does.'
     )

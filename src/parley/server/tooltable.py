@@ -1,4 +1,4 @@
-"""The table of tools, from which `tools/list` and the documentation are generated and calls are dispatched."""
+"""The table of tools. It is used to answer `tools/list`, to dispatch calls, and to generate the documentation."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ DOCUMENT_BYTES: Final = 1024 * 1024
 characters.
 """
 LISTED: Final = 100
-"""The maximum number of conversations in a list."""
+"""The maximum number of conversations in a resource that lists conversations."""
 PAGE_ENTRIES: Final = 200
 PAGE_BYTES: Final = 256 * 1024
 """The maximum size of a page of entries, in bytes. The limit is low because rendering a page must not block the

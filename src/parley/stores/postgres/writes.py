@@ -329,17 +329,17 @@ class AcquireGroup(Group):
             for request in self._requests
         ]
 
-    async def _try(self, db: Connection, wanted: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
+    async def _try(self, db: Connection, requests: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
         """Acquire leases, and return a lease or an error for each conversation.
 
         The result lacks the conversations whose lease another process has taken in the meantime.
         """
-        ids = [request.id.encode() for request in wanted]
+        ids = [request.id.encode() for request in requests]
         rows = await db.fetch(_STATE, ids, not self._keeper.may_steal, self._keeper.refused())
         state = {row[0]: row[1:] for row in rows}
         outcomes: dict[ConversationId, Lease | ParleyError] = {}
         free: dict[int, tuple[Acquire, int]] = {}
-        for request in wanted:
+        for request in requests:
             if (row := state.get(request.id.encode())) is None:
                 outcomes[request.id] = UnknownConversation(request.id)
                 continue

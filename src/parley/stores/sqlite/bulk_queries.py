@@ -46,15 +46,15 @@ class Append(NamedTuple):
     owner: Owner
 
 
-def grant_leases(db: Connection, wanted: Sequence[LeaseRequest]) -> list[Lease | ParleyError]:
+def grant_leases(db: Connection, requests: Sequence[LeaseRequest]) -> list[Lease | ParleyError]:
     """Grant leases with new epochs, so that writes by earlier holders fail. Return a lease or an error for each
     request.
     """
-    heads = _heads(db, [one.row for one in wanted])
+    heads = _heads(db, [one.row for one in requests])
     taken: list[Lease | ParleyError] = []
     changes: list[tuple[Any, ...]] = []
     (epoch,) = db.execute("SELECT last FROM epochs").fetchone()
-    for row, conversation_id, owner in wanted:
+    for row, conversation_id, owner in requests:
         if row not in heads:
             taken.append(UnknownConversation(conversation_id))
         else:

@@ -156,14 +156,13 @@ class Writer:
     def submit_one(
         self,
         work: WriteMany[A, T],
-        one: A,
+        request: A,
         batch: Batch | None = None,
         *,
         until: float | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit the request `one` as `submit` does, to be executed by `work` together with other requests for the
-        same `work`.
+        """Submit a request, as `submit` does. `work` executes it together with other requests for `work`.
 
         Without `until`, the request waits at most `seconds` seconds for the write lock.
         """
@@ -181,7 +180,7 @@ class Writer:
                 future.set_exception(_not_done(error))
                 return future
         now = loop.time()
-        self._jobs.append(_Job(future, work, one, batch, now + seconds if until is None else until))
+        self._jobs.append(_Job(future, work, request, batch, now + seconds if until is None else until))
         if until is not None and until <= now and self._is_held:
             self._check_soon(at_once=True)
         elif self._checking is None:

@@ -162,7 +162,7 @@ def _in_thread(run: Callable[[], int]) -> int:
 
 
 def _apply(ruleset: int, instructions: bytes) -> None:
-    """Restrict the current thread permanently."""
+    """Apply a Landlock ruleset and a seccomp program permanently to the current thread."""
     step = CLOSE_STEP
     try:
         landlock.syscall(CLOSE_RANGE, FIRST_FILE, LAST_DESCRIPTOR, CLOSE_RANGE_CLOEXEC)

@@ -141,7 +141,7 @@ class _Version(NamedTuple):
     """The Git object id of the content; None if the content was not read."""
     mode: str
     content: bytes | None
-    """The content; None if it was not read or not kept."""
+    """The content; None if it was not read, or if the limit on stored contents was reached."""
 
     @property
     def text(self) -> bytes | None:
