@@ -31,12 +31,23 @@ async def test_sign_ins_and_codes_are_read_as_they_were_stored(store: Store) -> 
     assert (CODE.is_code, ONE.is_code) == (True, False)
 
 
-async def test_a_subscription_restores_no_removed_sign_in(store: Store) -> None:
+async def test_a_subscription_or_a_use_restores_no_removed_sign_in(store: Store) -> None:
+    await store.add_sign_in(ONE)
     await store.add_sign_in(OTHER)
-    await store.subscribe_sign_in(OTHER.digest, None)
-    await store.subscribe_sign_in(ONE.digest, b"subscription")
+    await store.remove_sign_ins([ONE.digest])
 
+    assert await store.subscribe_sign_in(OTHER.digest, None)
+    assert not await store.subscribe_sign_in(ONE.digest, b"subscription")
+    assert not await store.subscribe_sign_in(ONE.digest, None)
+    await store.note_sign_ins_used({ONE.digest: 9.0})
     assert await store.sign_ins() == [replace(OTHER, push=None)]
+
+
+async def test_a_new_sign_in_replaces_no_other(store: Store) -> None:
+    await store.add_sign_in(ONE)
+    await store.add_sign_in(replace(OTHER, digest=ONE.digest))
+
+    assert await store.sign_ins() == [ONE]
 
 
 async def test_only_one_of_several_callers_removes_a_code(store: Store) -> None:

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from kit.clients.http_client import HttpReply, raw_exchange
+from kit.clients.page_client import PageClient
 from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong, tool
 from kit.clients.shell_turns import sh
@@ -575,6 +576,41 @@ async def test_servers_that_share_a_store_share_codes_and_sign_ins(
         after = await there.post(ping(2))
 
     assert (answered.json, after.status) == (pong(1), 401)
+
+
+@pytest.mark.promises("page.sign-out")
+@pytest.mark.parametrize("ending", ["sign out", "revoke page"])
+async def test_a_copy_of_the_secrets_cannot_undo_the_end_of_a_sign_in(
+    parley_model: ScriptedModel, tmp_path: Path, ending: str
+) -> None:
+    home, config = tmp_path / "home", "[serve]\nrequests_per_second = 0\n"
+    async with (
+        HttpServer(parley_model, home, page_files=FILES, config=config) as one,
+        HttpServer(parley_model, home, page_files=FILES, config=config) as other,
+    ):
+        user, store = await one.browser(), one.server.store
+        thieves = [await server.browser(signs_in=False) for server in (one, one, other, other)]
+        loops = []
+        for thief in thieves:
+            thief.cookie, thief.secret = user.cookie, user.secret
+            assert (await thief.fetch("/push", method="DELETE")).status == 204
+            loops.append(asyncio.create_task(until_unauthorized(thief)))
+        if ending == "sign out":
+            assert (await user.fetch("/sign-in", method="DELETE")).status == 204
+        else:
+            await store.remove_sign_ins([row.digest for row in await store.sign_ins()])
+        await asyncio.gather(*loops)  # no server needs a reload to notice the end
+        stored = await store.sign_ins()
+        after = [(await thief.fetch("/sign-in")).status for thief in thieves]
+
+    assert (stored, after) == ([], [401] * 4)
+
+
+async def until_unauthorized(browser: PageClient) -> None:
+    """Remove the push subscription of a browser until the server refuses it."""
+    while (reply := await browser.fetch("/push", method="DELETE")).status == 204:
+        pass
+    assert code_of(reply) == (401, "unauthorized")
 
 
 # --- a proxy -------------------------------------------------------------------------------

@@ -618,11 +618,13 @@ class Store(Protocol):
         ...
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None:
-        """Store a new sign-in or a new code."""
+        """Store a new sign-in or a new code. A sign-in or a code that has this digest is not changed."""
         ...
 
-    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
-        """Store the push subscription of a sign-in; None removes it. Do nothing if the sign-in no longer exists."""
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
+        """Store the push subscription of a sign-in; None removes it. Return False, and store nothing, if the
+        sign-in was removed.
+        """
         ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:

@@ -408,12 +408,14 @@ class MemoryStore:
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None:
         self._refuse_when_closed()
-        self._sign_ins[sign_in.digest] = sign_in
+        self._sign_ins.setdefault(sign_in.digest, sign_in)
 
-    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
         self._refuse_when_closed()
-        if (found := self._sign_ins.get(digest)) is not None:
-            self._sign_ins[digest] = replace(found, push=push)
+        if (found := self._sign_ins.get(digest)) is None:
+            return False
+        self._sign_ins[digest] = replace(found, push=push)
+        return True
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         self._refuse_when_closed()

@@ -145,13 +145,13 @@ class PageEndpoint:
                     headers = {"Set-Cookie": _cookie(f"{SignIns.cookie_name(request)}=", request, guard, seconds=0)}
                     return HttpAnswer(status=HTTPStatus.NO_CONTENT, headers=headers)
                 case "/push", "PUT":
-                    await self.sign_ins.subscribe(principal, await self._subscription(request))
+                    is_current = await self.sign_ins.subscribe(principal, await self._subscription(request))
                 case "/push", "DELETE":
-                    await self.sign_ins.subscribe(principal, None)
+                    is_current = await self.sign_ins.subscribe(principal, None)
                 case _:
                     allowed = "GET, POST, DELETE" if path == SIGN_IN_PATH else "PUT, DELETE"
                     return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": allowed})
-            return HttpAnswer(status=HTTPStatus.NO_CONTENT)
+            return HttpAnswer(status=HTTPStatus.NO_CONTENT) if is_current else UNAUTHORIZED
         except RequestRefused as refused:
             return refusal(refused)
 

@@ -59,7 +59,7 @@ class SignInStore(Protocol):
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None: ...
 
-    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None: ...
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool: ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None: ...
 
@@ -222,8 +222,9 @@ class SignIns:
         found = ((self._principal_of(one), one.push) for one in self._sign_ins.values() if one.push is not None)
         return [(principal, push) for principal, push in found if principal is not None]
 
-    async def subscribe(self, principal: Principal, push: bytes | None) -> None:
-        """Store the push subscription of a sign-in; None removes it.
+    async def subscribe(self, principal: Principal, push: bytes | None) -> bool:
+        """Store the push subscription of a sign-in; None removes it. Return False if the sign-in has ended, also if
+        another server has ended it.
 
         Raises:
             SignInNotStored: the store failed.
@@ -231,11 +232,14 @@ class SignIns:
         digest = bytes.fromhex(principal.sign_in)
         async with self._reloading:
             try:
-                await self._store.subscribe_sign_in(digest, push)
+                is_current = await self._store.subscribe_sign_in(digest, push)
             except StoreError as error:
                 raise SignInNotStored(error) from error
-            if (stored := self._sign_ins.get(digest)) is not None:
+            if not is_current:
+                self._forget(digest)
+            elif (stored := self._sign_ins.get(digest)) is not None:
                 self._sign_ins[digest] = replace(stored, push=push)
+        return is_current
 
     @staticmethod
     def cookie_name(request: HttpRequest) -> str | None:

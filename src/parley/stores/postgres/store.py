@@ -474,8 +474,8 @@ class PostgresStore:
     async def add_sign_in(self, sign_in: StoredSignIn) -> None:
         await self._read(lambda db: tokens.add_sign_in(db, sign_in))
 
-    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
-        await self._read(lambda db: tokens.subscribe_sign_in(db, digest, push))
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
+        return await self._read(lambda db: tokens.subscribe_sign_in(db, digest, push))
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         return await self._read(lambda db: tokens.sign_in_of(db, digest))

@@ -143,9 +143,7 @@ _SIGN_IN_COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
 async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a new sign-in or a new code. The row may already exist, because the call may be repeated after a lost
-    connection.
-    """
+    """Store a new sign-in or a new code. An existing row is not changed; it can exist if the call was repeated."""
     await db.execute(
         f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"
         " ON CONFLICT (digest) DO NOTHING",
@@ -158,9 +156,9 @@ async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
     )
 
 
-async def subscribe_sign_in(db: Connection, digest: bytes, push: bytes | None) -> None:
-    """Store the push subscription of a sign-in; None removes it. Do nothing if the sign-in no longer exists."""
-    await db.execute("UPDATE sign_ins SET push = $2 WHERE digest = $1", digest, push)
+async def subscribe_sign_in(db: Connection, digest: bytes, push: bytes | None) -> bool:
+    """Store the push subscription of a sign-in; None removes it. Return False if the sign-in was removed."""
+    return bool(await db.fetchval("UPDATE sign_ins SET push = $2 WHERE digest = $1 RETURNING true", digest, push))
 
 
 async def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:

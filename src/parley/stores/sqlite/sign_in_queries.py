@@ -16,16 +16,16 @@ _COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
 def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a new sign-in or a new code."""
+    """Store a new sign-in or a new code. An existing row is not changed."""
     db.execute(
-        f"INSERT INTO sign_ins ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO sign_ins ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
         (sign_in.digest, sign_in.secret, sign_in.token, sign_in.created_at, sign_in.used_at, sign_in.push),
     )
 
 
-def subscribe(db: Connection, digest: bytes, push: bytes | None) -> None:
-    """Store the push subscription of a sign-in; None removes it. Do nothing if the sign-in no longer exists."""
-    db.execute("UPDATE sign_ins SET push = ? WHERE digest = ?", (push, digest))
+def subscribe(db: Connection, digest: bytes, push: bytes | None) -> bool:
+    """Store the push subscription of a sign-in; None removes it. Return False if the sign-in was removed."""
+    return db.execute("UPDATE sign_ins SET push = ? WHERE digest = ?", (push, digest)).rowcount == 1
 
 
 def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:

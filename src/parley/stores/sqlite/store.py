@@ -454,8 +454,8 @@ class SqliteStore:
     async def add_sign_in(self, sign_in: StoredSignIn) -> None:
         await self._write(partial(sign_in_queries.add_sign_in, sign_in=sign_in))
 
-    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
-        await self._write(partial(sign_in_queries.subscribe, digest=digest, push=push))
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
+        return await self._write(partial(sign_in_queries.subscribe, digest=digest, push=push))
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         return await self._read(partial(sign_in_queries.sign_in_of, digest=digest))

@@ -52,9 +52,9 @@ class Unavailable(MemoryStore):
         self._refuse_if_broken()
         await super().add_sign_in(sign_in)
 
-    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> None:
+    async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
         self._refuse_if_broken()
-        await super().subscribe_sign_in(digest, push)
+        return await super().subscribe_sign_in(digest, push)
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
         self._refuse_if_broken()
