@@ -31,7 +31,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     """The decision that an action needs a person's approval."""
 
     reason: str | None = None
-    """The model's justification, or `RETRY`."""
+    """The model's justification, or `RETRY`; None if the model gave none."""
     unrestored: tuple[str, ...] = ()
     """The protected files because of which the approval is needed: an earlier command changed them and they could
     not be restored. Empty for other reasons.

@@ -421,7 +421,9 @@ def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> 
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return events that complete the texts that clients have seen and that no event has completed yet."""
+    """Return events that complete the unfinished texts. These are texts that clients have seen, but that no event
+    has completed.
+    """
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
         seen.append(AgentReasoning(text=text))

@@ -69,7 +69,9 @@ def _limits() -> Iterator[Available]:
 
 
 def _sizes() -> tuple[int, int] | None:
-    """Return the sizes in bytes of the address space and of the data segment of this process."""
+    """Return the sizes in bytes of the address space and of the data segment of this process; None if the system
+    does not report them.
+    """
     try:
         with open("/proc/self/statm", "rb") as file:
             pages = file.read().split()

@@ -33,7 +33,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
     """Run one command as the agent would under these settings, but with the timeout `BY_HAND_SECONDS`.
 
     Raises:
-        CommandNotStarted: the program does not exist, or the operating system refused to start the program.
+        CommandNotStarted: the program does not exist, or the operating system could not start it.
         SandboxUnavailable: the command cannot be confined. The command was not run.
     """
     policy = policy_for(settings, Roots())

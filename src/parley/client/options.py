@@ -34,7 +34,9 @@ class ListOptions(TypedDict, total=False):
     cursor: str | None
     cwd: str | None
     text: str | None
-    """A string to search for in the title and in the messages of the user and the agent."""
+    """A string to search for in the title and in the messages of the user and the agent; None means any
+    conversation.
+    """
     state: PhaseName | None
     archived: bool | None
 

@@ -177,7 +177,7 @@ class _Receiver:
     def __init__(self, server: RemoteServer) -> None:
         self._server: RemoteServer | None = server
         self.greeting: RequestId | None = None
-        """The id of the `initialize` request."""
+        """The id of the `initialize` request; None until it is sent."""
         self.version = ""
         self.first: set[RequestId] = set()
         """The ids of requests whose results are delivered before messages that belong to no request."""

@@ -350,8 +350,8 @@ class _Hidden:
         self.visible = None if status is None else identity_of(status)
         self._too_many = False
         self._files: frozenset[Identity] | None = None
-        """The identities of all entries of hidden directories, collected on first use; empty if there are too many
-        entries.
+        """The identities of all entries of hidden directories; empty if there are too many entries, and None until
+        they are first needed.
         """
 
     def has(self, found: os.stat_result) -> bool:

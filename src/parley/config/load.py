@@ -510,7 +510,7 @@ class Loader:
         return tuple(dict.fromkeys((path, *_targets_of_links((path,)))))
 
     def _repository(self, name: str | None) -> str | None:
-        """Check the name of the repository of a conversation, and return the name.
+        """Check the name of the repository of a conversation, and return it. Return None if `name` is None.
 
         Raises:
             BadSetting: config.toml does not define the repository, or the server has no worktrees.

@@ -126,8 +126,8 @@ class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
     wire_api: WireApi = "chat"
     base_url: Address | None = None
     env_key: str | None = None
-    """The name of the environment variable that contains the API key. The server reads the key for each request and
-    never stores it.
+    """The name of the environment variable that contains the API key; None if the provider needs no key. The server
+    reads the key for each request and never stores it.
     """
     env_key_instructions: str | None = None
     query_params: NamedSecrets = {}
@@ -255,7 +255,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     port: Annotated[int, integer(0, 65_535)] = 0
     """The TCP port; 0 means any free port."""
     public_url: Address | None = None
-    """The URL of a proxy that is in front of the server and adds TLS."""
+    """The URL of a proxy that is in front of the server and adds TLS; None if there is no proxy."""
     tls_cert: PathOrHomePath | None = None
     tls_key: PathOrHomePath | None = None
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
@@ -293,15 +293,19 @@ class Repository(Struct, frozen=True, kw_only=True):
     """The table `[workspace.repositories.NAME]`: a Git repository in which conversations can work."""
 
     url: Annotated[str, repository_address] | None = None
-    """The path or the URL of the repository. It may contain a password."""
+    """The path or the URL of the repository, which may contain a password. It must be given; None means that it is
+    missing.
+    """
     branch: str | None = None
     """The branch from which the branches of conversations begin; None means the repository's default branch."""
     token_env: str | None = None
-    """The environment variable that contains the password for an https URL."""
+    """The name of the environment variable that contains the password for an https URL; None if the password is in
+    the URL, or if none is needed.
+    """
     ssh_key: PathOrHomePath | None = None
-    """The file with the private key for an ssh URL."""
+    """The file with the private key for an ssh URL; None means the default of ssh."""
     ssh_known_hosts: PathOrHomePath | None = None
-    """The file with the public keys of the hosts that an ssh URL may name."""
+    """The file with the public keys of the hosts that an ssh URL may name; None means the default file of ssh."""
 
     def __repr__(self) -> str:
         return "<a repository>"
@@ -319,7 +323,9 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     exists.
     """
     directory: PathOrHomePath | None = None
-    """The directory with the clones and the worktrees of the repositories. The mode `git` needs it."""
+    """The directory with the clones and the worktrees of the repositories, which the mode `git` needs; None for the
+    other modes.
+    """
     repositories: dict[str, Repository] = {}
     author: str = "Parley <parley@localhost>"
     """The author of the commits, in the form `NAME <ADDRESS>`."""
@@ -334,7 +340,9 @@ class WebhookTable(Struct, frozen=True, kw_only=True):
 
     url: Annotated[str, webhook_address] | None = None
     secret_env: str | None = None
-    """The environment variable that contains the secret with which notifications are signed."""
+    """The name of the environment variable that contains the secret with which notifications are signed. A webhook
+    must have one; None means that it is missing.
+    """
     events: Annotated[tuple[WebhookState, ...], sequence_of(one_of("waiting", "failed", "finished"))] = (
         "waiting",
         "failed",
@@ -478,10 +486,12 @@ class Profile(Struct, frozen=True, kw_only=True):
     """How the model reasons in the Anthropic Messages API; None means the model's own default."""
     model_thinking_budget: Annotated[int, integer(1024, 2**31 - 1)] | None = None
     """The maximum number of tokens for reasoning in the Anthropic Messages API, for models without adaptive
-    reasoning.
+    reasoning; None means no such limit.
     """
     model_max_output_tokens: Count | None = None
-    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning."""
+    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning; None means a
+    default.
+    """
     disable_response_storage: bool = False
     experimental_instructions_file: str | None = None
 
@@ -539,8 +549,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     profile: str | None = None
     cwd: str | None = None
     repository: str | None = None
-    """The name of the repository in which the conversation works. Only the call that creates the conversation can
-    give it.
+    """The name of the repository in which the conversation works; None for a directory. Only the call that creates
+    the conversation can give it.
     """
     approval_policy: str | None = None
     sandbox: str | None = None

@@ -263,7 +263,7 @@ class Log:
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """The items that an entry has closed which is not durable yet, each with the position of that entry. If
+        """The items that were closed by an entry which is not durable yet, each with the position of this entry. If
         `truncate` removes the entry, it opens the items again.
         """
         self._items_opened = 0

@@ -62,7 +62,9 @@ class EndedTurn(NamedTuple):
 
     ended: TurnEnded
     text: str | None
-    """The last text of a completed turn, or the reason why the turn was not completed."""
+    """The last text of a completed turn, or the reason why the turn was not completed; None if there is no such
+    text.
+    """
 
 
 def turn_end_in(entries: Sequence[Entry]) -> EndedTurn | None:

@@ -235,7 +235,7 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     """The id of the tool call that needs the approval; empty if the approval is about a limit."""
     reason: str | None = None
     """The reason that clients get with the request. If `has_failed` or `unrestored` is set, the reason begins with
-    a sentence of the server. The rest is the model's justification.
+    a sentence of the server. The rest is the model's justification. None if there is no reason.
     """
     command: tuple[str, ...] = ()
     cwd: str = ""
@@ -337,7 +337,9 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     read: tuple[InputItem, ...] | None = None
     """The new content, including the files that it names; None if it names no files."""
     principal: PrincipalRef | None = None
-    """The principal that edited the message. It counts as the principal that begins the turn of the message."""
+    """The principal that edited the message, which counts as the principal that begins its turn; None in logs of
+    older versions.
+    """
     is_limited: bool = False
     """True if the principal has a role below admin, as in `MessageQueued`."""
 
@@ -372,8 +374,8 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
 
     why: TurnEndReason
     message: str | None = None
-    """The message that explains why the turn failed or was interrupted. For a completed turn, the last text is in
-    the event `task_complete` directly before this record.
+    """The message that explains why the turn failed or was interrupted. None for a completed turn, whose last text
+    is in the event `task_complete` directly before this record.
     """
     code: str | UnsetType = UNSET
     """The error code; set only if the turn failed."""

@@ -34,7 +34,7 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """The changes. Each consists of the index of the previous change in `chain` (-1 if there is none), the
-    settings, and the id of the message.
+    settings, and the id of the message (None for the call that created the conversation).
     """
     first: int
     """The index in `chain` of the settings before the first message."""
@@ -44,7 +44,7 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The index in `chain` of the settings at the beginning of the last turn."""
     turn_message: MessageId | None
     message: MessageId | None
-    """The id of the message to which the next record of settings belongs."""
+    """The id of the message to which the next record of settings belongs; None if it belongs to no message."""
 
 
 class SettingsHistory:
@@ -61,7 +61,7 @@ class SettingsHistory:
         self._message: MessageId | None = None
         """The id of the last message if a record with its settings may follow; otherwise None."""
         self._turn_message: MessageId | None = None
-        """The message that began the last turn."""
+        """The id of the message that began the last turn; None if no message did."""
         self._is_partial = False
         """True if the projection was restored from a checkpoint, or if `forget` has removed messages. The settings
         after a message before the checkpoint, or after a removed message, are unknown.

@@ -128,7 +128,7 @@ class State:
         self.updated_at = 0.0
         self.tokens: Tokens | None = None
         self.event_id: EventId | None = None
-        """The id of the running turn or, if none is running, of the last turn."""
+        """The id of the running turn or, if none is running, of the last turn; None before the first turn."""
         self.since = 0.0
         """The start time of the turn `event_id`, in seconds since the epoch."""
         self.ended: TurnEndReason | None = None

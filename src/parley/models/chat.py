@@ -75,7 +75,7 @@ class ChatModel:
 
 EMPTY_REASONING: Final = " "
 """The string that is sent in place of missing reasoning if the provider requires reasoning. It is not empty,
-because Kimi refuses an empty string.
+because Kimi does not accept an empty string.
 """
 
 UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}

@@ -126,7 +126,7 @@ class CommandRunner(Protocol):
         cancellation, usually within half a second.
 
         Raises:
-            CommandNotStarted: the program does not exist, or the operating system refused to start it.
+            CommandNotStarted: the program does not exist, or the operating system could not start it.
             CommandReplaced: the directory or the program is not the approved one; the command has not run.
             SandboxUnavailable: the policy cannot be enforced; the command has not run.
         """
@@ -237,7 +237,7 @@ class Starter(Protocol):
         """Run a process as `CommandRunner.run` does, without a policy.
 
         Raises:
-            CommandNotStarted: the program does not exist, or the operating system refused to start it.
+            CommandNotStarted: the program does not exist, or the operating system could not start it.
             CommandReplaced: the directory or the program is not the approved one; the command has not run.
             SandboxUnavailable: the restriction failed, a mount of the launcher is wrong, or the launcher ended
                 without starting the command; the command has not run.

@@ -54,7 +54,7 @@ class Peers(Protocol):
         """Begin to listen for connections, unless this process is already listening.
 
         Raises:
-            StoreFailed: the operating system refused to listen.
+            StoreFailed: the process cannot listen.
         """
         ...
 

@@ -188,9 +188,13 @@ class Query(Struct, frozen=True, kw_only=True):
     """The conditions that a listed conversation must meet."""
 
     cwd: str | None = None
-    """The working directory. Redundant slashes and `.` are ignored."""
+    """The working directory of the conversations; None means any directory. Redundant slashes and `.` are
+    ignored.
+    """
     text: str | None = None
-    """A text that occurs in the title, or in a message from the user or the agent. Case is ignored."""
+    """A text that occurs in the title, or in a message from the user or the agent; None means any conversation.
+    Case is ignored.
+    """
     state: StateName | None = None
     archived: bool | None = False
     """True for archived conversations only, False for other conversations only, None for both."""
@@ -439,7 +443,7 @@ class Store(Protocol):
 
         Fails with:
             LeaseLost: the lease is no longer held, or the log already has entries at these positions.
-            StoreFailed: the operating system or the database refuses the write, or refused an earlier append.
+            StoreFailed: the operating system or the database could not execute the write or an earlier append.
         """
         ...
 
@@ -452,7 +456,7 @@ class Store(Protocol):
         Fails with:
             ValueError: the data is larger than `CHECKPOINT_BYTES`.
             LeaseLost: the lease is no longer held, or the log ends before the checkpoint.
-            StoreFailed: the operating system or the database refuses the write.
+            StoreFailed: the operating system or the database could not execute the write.
         """
         ...
 

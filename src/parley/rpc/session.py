@@ -1,9 +1,9 @@
 """A session with an untrusted MCP server: requests and their results, and the protocol version of the server.
 
-The session first sends `initialize`, which servers of the 2025 versions accept. If a server refuses `initialize`,
-the session sends `server/discover` to find out whether the server supports version 2026-07-28. In that version,
-each request contains the data about the client that `initialize` contains in earlier versions. A carrier transports
-the messages.
+The session first sends `initialize`, which servers of the 2025 versions accept. If a server answers it with an
+error, the session sends `server/discover` to find out whether the server supports version 2026-07-28. In that
+version, each request contains the data about the client that `initialize` contains in earlier versions. A carrier
+transports the messages.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ answer.
 """
 
 KEEP_SECONDS: Final = 2.0
-"""The time in seconds for which an idle connection is kept. It is shorter than the five seconds after which most
-servers close idle connections, so that no message is sent on a connection that the server is closing.
+"""The time in seconds for which an idle connection is kept. Most servers close idle connections after five seconds.
+The time is shorter, so that no message is sent on a connection that the server is closing.
 """
 
 REOPEN_SECONDS: Final = 0.5

@@ -455,7 +455,7 @@ class Conversation:
             UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
             ShuttingDown: the server is shutting down.
-            RemoteRefusal: the process that is running the turn refuses the message.
+            RemoteRefusal: the process that is running the turn has answered with an error.
             StoreError: the message cannot be stored.
         """
         message = Submit(

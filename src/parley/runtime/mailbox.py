@@ -451,7 +451,7 @@ class Mailbox:
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
-            ParleyError: the node has refused the command, or the nodes cannot be listed.
+            ParleyError: the command has failed on the node, or the nodes cannot be listed.
         """
         assert self._placer is not None
         node = await self._placer.node_for(command)

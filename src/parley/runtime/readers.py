@@ -133,9 +133,8 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """Record that entries were appended, beginning at the position `first`.
-
-        The next `pump` sends them if they are durable.
+        """Handle entries that were appended, beginning at the position `first`. The next `pump` sends those that
+        are durable.
         """
         self._cursor.appended(self._log, first)
 

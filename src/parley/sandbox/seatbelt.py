@@ -190,8 +190,8 @@ def _reading(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
 
 
 def _writing(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules that allow writing to the roots except to protected paths, and that deny moving directories that
-    contain protected paths.
+    """Yield rules that allow writing to the roots, except to protected paths. The last rules keep directories with
+    protected paths from being moved.
     """
     by_name = {f"{root.rstrip('/')}/{name}" for root in resolved.roots for name in (GIT, *AGENTS)}
     protected = {*resolved.read_only, *resolved.hidden, *by_name} - {*resolved.roots}

@@ -71,7 +71,7 @@ class Directory(Struct, frozen=True, kw_only=True):
     names: frozenset[str] | None = None
     """The names of the entries; None if commands may add entries."""
     data: frozenset[str] = frozenset()
-    """Names of entries that are not protected."""
+    """The names of those entries in the directory that are not protected."""
 
 
 class Special(Struct, frozen=True):

@@ -215,7 +215,7 @@ class RequestRefused(VisibleError):
     modern_number: int | None = None
     """The numeric code at version 2026-07-28; None if it is the same as `number`."""
     details: Mapping[str, object] | None = None
-    """Further members of the error's `data`."""
+    """Further members of the error's `data`; None if there are none."""
 
 
 class RequestIdInUse(RequestRefused):

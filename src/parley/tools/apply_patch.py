@@ -346,7 +346,7 @@ def _truncated(text: str) -> str:
 class _Arguments(Struct, frozen=True, kw_only=True):
     input: str | None = None
     patch: str | None = None
-    """The patch. Some models use this name instead of `input`."""
+    """The patch, under a name that some models use instead of `input`; None if it is missing."""
 
 
 def _patch(arguments: bytes) -> str:

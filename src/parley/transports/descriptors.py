@@ -1,8 +1,8 @@
 """The transport over a pair of descriptors, such as stdin and stdout.
 
 Both may be pipes, sockets, terminals or files. Sending never waits: the frames of one iteration of the event loop
-are written together, and bytes that the client has not read yet are buffered. If a client leaves 16 MB unread, the
-server does not read its messages until it has read.
+are written together, and bytes that the client has not read yet are buffered. While a client leaves 16 MB unread,
+the server reads no messages from it.
 """
 
 from __future__ import annotations

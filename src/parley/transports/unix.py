@@ -262,7 +262,7 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 
 def _is_dead(name: str) -> bool:
-    """Return whether the process that owned a socket file has exited. The file must have refused a connection,
+    """Return whether the process that owned a socket file has exited. A connection to the file must have failed,
     which proves this on Linux.
     """
     if sys.platform == "linux":

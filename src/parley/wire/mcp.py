@@ -277,7 +277,7 @@ def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
 
 
 def _as_json_string(encoded: bytes) -> bytes:
-    """Encode JSON as a JSON string.
+    """Return a JSON string whose content is the given JSON text.
 
     This does not create a Python string, which could take four bytes for each character.
     """

@@ -187,7 +187,9 @@ class _Worktree:
     # --- before a turn -----------------------------------------------------------------
 
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
-        """Bring the worktree to the newest commit of the conversation, as `Workspaces.prepare` does."""
+        """Bring the worktree to the newest commit of the conversation. The result and the errors are those of
+        `Workspaces.prepare`.
+        """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
         await asyncio.to_thread(self._remove_locks)
@@ -358,7 +360,7 @@ class _Worktree:
     # --- after a turn ------------------------------------------------------------------
 
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
-        """Commit the files and push the branch, as `Workspaces.save` does."""
+        """Commit the files and push the branch. The result is that of `Workspaces.save`."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
         head, _ = await self._head()
         code = message = None

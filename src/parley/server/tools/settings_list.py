@@ -40,8 +40,7 @@ async def list_settings(call: ToolCall, args: SettingsListArguments) -> CallTool
 def _listed(principal: Principal, loader: Loader, current: Settings | None) -> SettingsListResult:
     """Return the settings that a principal may choose.
 
-    `current` are the settings of the conversation whose next message the settings are for; None for a new
-    conversation.
+    `current` are the current settings of the conversation; None if the settings are for a new conversation.
 
     Raises:
         ConfigError: the settings cannot be used.

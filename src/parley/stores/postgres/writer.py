@@ -78,8 +78,8 @@ class Writer:
         self._cause: BaseException = TimeoutError()
         """The last error of a connection, which explains why requests fail."""
         self._stalled_since: float | None = None
-        """The time since which the current statement has been waiting for the database; None if no statement is
-        being executed.
+        """The time since which the current statement has been waiting for the database, on the event loop's clock
+        in seconds; None if no statement is being executed.
         """
         self._closing = False
 

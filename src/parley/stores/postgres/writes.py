@@ -202,7 +202,7 @@ class _Change:
         self.summary = summary
 
     def head(self) -> tuple[Any, ...]:
-        """Return the values of `_HEAD_COLUMNS`."""
+        """Return the values that the statement writes to the columns `_HEAD_COLUMNS`."""
         held, summary = self.held, self.summary
         assert summary is not None
         numbers = (held.number, held.epoch, held.last, held.batch, self.last)

@@ -37,8 +37,8 @@ def holder_of(*paths: str) -> str | None:
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
-    """Describe the holder as `holder_of` does. `locks` is the text of /proc/locks, and `inodes` are the inode
-    numbers of the files.
+    """Describe the holder of a lock as `holder_of` does; None if no lock is found. `locks` is the text of
+    /proc/locks, and `inodes` are the inode numbers of the files.
     """
     holders = (_holder(line, inodes) for line in locks.splitlines())
     pids = [pid for pid in holders if pid is not None and pid != os.getpid()]

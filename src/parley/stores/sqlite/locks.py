@@ -54,7 +54,9 @@ class WriteLock:
             raise
         self._pid = b"%-10d\n" % os.getpid()
         self.waiting_since: float | None = None
-        """The monotonic time at which the current wait for the lock began; None if this object is not waiting."""
+        """The time at which the current wait for the lock began, on the monotonic clock in seconds; None if this
+        object is not waiting.
+        """
 
     def __enter__(self) -> None:
         self._wait_for(self._gate)

@@ -219,10 +219,9 @@ class SqliteStore:
         raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(database))
 
     async def _lock_holder(self, database: Database) -> str | None:
-        """Describe the process that holds the write lock.
+        """Describe the process that holds the write lock; None if no such process is found.
 
-        It describes the owner of a lease that is not in the database yet, because the owner is waiting for the
-        write lock.
+        The owner of a lease that is not in the database yet is waiting for this process.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK

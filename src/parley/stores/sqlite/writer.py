@@ -149,7 +149,7 @@ class Writer:
 
         `work` must make all its checks before it changes anything. `work` may run again if the transaction was
         rolled back. The future fails with `WriteLockHeld`, and `work` is not run, if another process still holds
-        the write lock at the loop time `until`. The default of `until` is `CALL_SECONDS` from now.
+        the write lock at the time `until` on the event loop's clock. By default, this is `CALL_SECONDS` from now.
         """
         return self.submit_one(_alone, work, batch, until=until)
 

@@ -24,8 +24,8 @@ from parley.tools.servers.server import Key, Server, Timing, key_of
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""The time in seconds that a caller waits beyond the time limit for a server's first answer, so that it gets the
-failure of a server that never answers.
+"""The time in seconds that a caller waits beyond the time limit for a server's first answer. A server that never
+answers is then reported as failed.
 """
 
 

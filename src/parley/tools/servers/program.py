@@ -96,7 +96,7 @@ class Program:
         log. `pidfd_open` is None if the system has no such function.
 
         Raises:
-            NotStarted: the program was not found, or the operating system refused to start it. Nothing is left
+            NotStarted: the program was not found, or the operating system could not start it. Nothing is left
                 running.
         """
         try:
