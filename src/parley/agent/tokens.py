@@ -48,7 +48,7 @@ contain fonts, pictures and layout.
 """
 
 _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
-"""Base64 prefixes of PDF, zip and older office files."""
+"""The prefixes, in base64, of files in compressed formats: PDF, zip and older office files."""
 
 
 def estimate(request: ModelRequest) -> int:

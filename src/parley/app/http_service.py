@@ -223,7 +223,7 @@ class HttpService:
         self._endpoint.refuse_new_clients()
 
     def stop_accepting(self) -> None:
-        """Stop accepting connections."""
+        """Accept no more connections. Open connections continue."""
         self._listener.stop_accepting()
         for task in self._keeping:
             task.cancel()  # the task must end before the store is closed

@@ -47,11 +47,7 @@ class SenderKey:
     """
 
     def __init__(self, key: bytes) -> None:
-        """Derive the key.
-
-        Raises:
-            ImportError: the package `cryptography` is not installed.
-        """
+        """Derive the key from `key`, the key of the home."""
         from cryptography.hazmat.primitives.asymmetric import ec
 
         digest = hmac.new(key, _KEY_LABEL, hashlib.sha512).digest()

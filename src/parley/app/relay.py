@@ -29,7 +29,7 @@ SERVER_ENDED: Final = 1
 
 
 class Relay:
-    """The connection of one client to the resident server."""
+    """The connection of one client to the resident server, from the client's side."""
 
     def __init__(
         self, home: str, *, environ: Mapping[str, str], directory: str, overrides: Sequence[str] = ()

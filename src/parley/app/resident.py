@@ -264,7 +264,7 @@ class Resident:
             stopped.cancel()
 
     def stop_listening(self) -> None:
-        """Stop accepting connections on sockets."""
+        """Accept no more connections on sockets. Open connections continue."""
         if self._sockets is not None:
             self._sockets.close()
 

@@ -36,7 +36,7 @@ GROUPS: Final = ("events", "notifications", "requests", "tools")
 
 
 def schema_document() -> Schema:
-    """Return all schemas, by group."""
+    """Return a document with all schemas, in groups such as `events` and `tools`."""
     events = {kind: _sent(event) for kind, event in EVENT_TYPES.items()}
     return {
         "dialect": DIALECT,

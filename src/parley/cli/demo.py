@@ -98,7 +98,7 @@ WORK: Final = {
         [{"text": "Done: the program works, and the copy is in place."}],
     ],
 }
-"""The model's script for the last part of the demo."""
+"""The model's script for the last part of the demo, in which the agent changes a file."""
 
 PARLEY: Final = (sys.executable, "-P", "-m", "parley")
 

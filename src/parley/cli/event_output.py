@@ -61,7 +61,7 @@ async def mark_read(conversation: Conversation, seq: int) -> None:
 
 
 class EventOutput:
-    """Prints the events of one conversation."""
+    """Prints the events of one conversation as text or as JSON."""
 
     def __init__(self, client: Client, conversation: Conversation, page: Page | None, *, command: str) -> None:
         """Create the output. If `page` is None, events are printed as JSON. `command` is the name of the command,

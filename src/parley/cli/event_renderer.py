@@ -20,7 +20,7 @@ DELTAS: Final = (events.AgentReasoningDelta, events.AgentMessageDelta, events.Ex
 
 
 class EventRenderer:
-    """Writes the events of a conversation to a page."""
+    """Writes the events of a conversation as text to a page."""
 
     def __init__(self, page: Page, *, on_approval: Callable[[], object] = lambda: None) -> None:
         """Create a renderer. `on_approval` is called after the event of an approval request has been written."""
@@ -30,7 +30,7 @@ class EventRenderer:
         self._text = ""
         """The text of the unfinished message so far, joined from its deltas."""
         self._line = ""
-        """The incomplete last line of a command's output."""
+        """The incomplete last line of a command's output, which has not been written yet."""
 
     async def render_turn(self, stream: Stream, *, turn: int) -> str:
         """Write events until the end of a turn, and return the agent's text in it.

@@ -33,7 +33,7 @@ class CommandModule(Protocol):
     """The interface of a module that implements a command."""
 
     DESCRIPTION: str
-    """The help text above the options."""
+    """The text that `--help` shows above the options."""
 
     @property
     def configure(self) -> Callable[[argparse.ArgumentParser], None]:

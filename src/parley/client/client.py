@@ -210,7 +210,7 @@ class Client:
     # --- beginning and end ---------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the transport."""
+        """Start the transport, which connects to the server or starts it."""
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:

@@ -131,7 +131,7 @@ class TurnFailed(ClientError):
 
     @property
     def reason(self) -> TurnEndReason:
-        """The reason why the turn ended."""
+        """The reason why the turn did not complete."""
         return self.result.reason
 
     @property

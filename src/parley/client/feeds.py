@@ -49,7 +49,7 @@ __all__ = ["Feed", "Feeds", "Reader", "StreamEvent"]
 
 TOOL: Final = "conversationStream"
 BEYOND_END: Final = 2**53 - 1
-"""A position that is after every event."""
+"""A position that is after every event, for reading the latest events."""
 
 
 class StreamEvent(Struct, frozen=True):
@@ -62,7 +62,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class Reader:
-    """The unread events of one stream or turn."""
+    """The events that one stream or turn has received and not yet read."""
 
     def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after

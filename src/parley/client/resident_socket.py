@@ -59,11 +59,7 @@ class ResidentSocket:
         self._hello = b""
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
-        """Connect and exchange the hello.
-
-        Raises:
-            OSError: no resident server can be reached, or it does not accept this client.
-        """
+        """Connect to the server, send the hello and wait for its answer."""
         self._on_message, self._on_end = on_message, on_end
         self._prepare()
         await self.restart()

@@ -131,7 +131,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         self.send_signal(signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Wait for the exit and return the exit code."""
+        """Wait until the process has exited, and return its exit code."""
         await self._exited.wait()
         exit_code = self.exit_code
         assert exit_code is not None

@@ -93,11 +93,7 @@ async def _next(reader: Reader) -> StreamEvent:
 
 
 def result_of(summary: TurnSummary) -> TurnResult:
-    """Return the result of a turn that has ended.
-
-    Raises:
-        TurnFailed: the turn failed or was interrupted.
-    """
+    """Convert the summary of a turn that has ended to its result."""
     result, error = summary.result(), summary.error
     if error is None:
         return result

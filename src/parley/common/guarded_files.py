@@ -406,7 +406,7 @@ def _is_in_proc(found: os.stat_result) -> bool:
 
 
 _PROC_ROOT: Final = 1
-"""The inode of the root directory of every procfs."""
+"""The inode of the root directory of every procfs, by which a procfs is recognised."""
 
 
 def _link_target(name: str, folder: int) -> str | None:

@@ -158,7 +158,7 @@ def _end_of_double_quotes(script: str, place: int) -> int:
 
 
 class Word(NamedTuple):
-    """A word of a script."""
+    """A word of a script, with and without its quotes."""
 
     source: str
     """The word with its quotes and escapes."""

@@ -29,7 +29,7 @@ def letters_of(name: str) -> str:
 
 
 def forms_of(name: str) -> tuple[str, ...]:
-    """Return a name in snake, kebab and camel case."""
+    """Return the spellings of a name in snake, kebab and camel case."""
     first, *rest = re.sub("([A-Z])", r"_\1", name.replace("-", "_")).lower().split("_")
     return "_".join((first, *rest)), "-".join((first, *rest)), first + "".join(word.capitalize() for word in rest)
 

@@ -245,7 +245,7 @@ MAX_AMOUNT: Final = 1e9
 
 
 def amount(value: Any, at: KeyPath) -> float:
-    """Check an amount of money."""
+    """Check that a value is an amount of money, and return it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid("type", value, at, "a number")
     if not 0 <= value <= MAX_AMOUNT:  # false for NaN

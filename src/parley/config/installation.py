@@ -24,7 +24,7 @@ __all__ = [
 _MAX_INSTALLATIONS: Final = 64
 """The maximum number of relay installations that one server records."""
 _MAX_PATHS: Final = 256
-"""The maximum number of paths of one installation."""
+"""The maximum number of paths that the installation of one relay may have."""
 
 _ENVIRONMENTS: Final = (".venv", "venv", "env")
 """The usual directory names of a virtual environment in its project."""

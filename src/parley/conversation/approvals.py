@@ -50,7 +50,7 @@ def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, beg
 
 
 class PendingApproval(Struct, frozen=True, kw_only=True):
-    """An open approval."""
+    """An open approval, with the request for it."""
 
     request: ApprovalRequest
     event: ApprovalEvent
@@ -108,7 +108,7 @@ class ApprovalState:
         self.open: PendingApproval | None = None
         self.settled: dict[ApprovalId, SettledApproval] = {}
         self.answer_ids: set[str] = set()
-        """The ids of the answers that settled an approval."""
+        """The ids of all answers that have settled an approval, by which a repeated answer is recognised."""
         self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
         self.began_by: PrincipalRef | None = None
@@ -162,11 +162,8 @@ class ApprovalState:
             self.answer_ids.add(settled.answer_id)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Update the projection with one entry.
-
-        Raises:
-            ValueError: the entry contradicts the log. A request must be new and must match the event before it. A
-                settlement must be for the open approval.
+        """Update the approvals with one entry of the log. `at` is the time of the entry, in seconds since the
+        epoch.
         """
         match payload:
             case TurnStarted(event_id=event_id, principal=principal):

@@ -157,7 +157,7 @@ class History:
         self._waiting: list[_Ref] = []
         self._turn = _Turn(None)
         self._turns: dict[MessageId, _Turn] = {}
-        """The turn that handled each message."""
+        """The turn that handled a message, by the id of the message."""
         self._unanswered: dict[CallId, deque[int]] = {}
         """The indices of the missing outputs in `_Turn.places`, by call id. Each id has a list, because a model may
         use a call id twice.
@@ -254,7 +254,7 @@ class History:
         return sorted(wanted - self._texts.keys())
 
     def supply(self, seq: Seq, payload: LogPayload) -> None:
-        """Add the text of the entry at `seq` to memory."""
+        """Store the text of the entry at `seq` in memory."""
         if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
@@ -312,7 +312,7 @@ class History:
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
-        """Return the ids of the calls without an output."""
+        """Return the ids of the calls that have no output yet."""
         return tuple(call.call_id for call in self.open_calls)
 
     @property

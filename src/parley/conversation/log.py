@@ -135,7 +135,7 @@ PIECES_PER_PART: Final = 1024
 
 
 class OpenItem:
-    """A text that the model is still writing."""
+    """A text that the model is still writing, in pieces."""
 
     __slots__ = ("_parts", "_pieces", "id", "kind", "length", "type")
 
@@ -158,7 +158,7 @@ class OpenItem:
             pieces.clear()
 
     def text(self) -> str:
-        """Return the text so far."""
+        """Return the text that the model has written so far."""
         if self._pieces or len(self._parts) > 1:
             self._parts = ["".join((*self._parts, *self._pieces))]
             self._pieces.clear()
@@ -255,7 +255,7 @@ class Log:
         self.base = base
         """The position before the first entry in memory. The entries up to this position are in the store."""
         self.entries: list[Entry] = []
-        """The tail: the entries after `base`."""
+        """The entries after `base`, which are the only ones in memory."""
         self.durable = base
         """The position of the last durable entry."""
         self.open: dict[ItemKind, OpenItem] = {}

@@ -27,7 +27,7 @@ PREVIEW_BYTES: Final = 8192
 
 
 class OpenOutput:
-    """The output of a running command on one stream."""
+    """The output of a running command on one stream, of which only the beginning and the end are stored."""
 
     __slots__ = ("_head", "_tail", "call_id", "id", "length", "lines", "stream", "type")
 
@@ -48,7 +48,7 @@ class OpenOutput:
         return item
 
     def extend(self, data: bytes) -> OutputDelta:
-        """Add output and return it as a delta."""
+        """Append output, and return it as a delta."""
         delta = OutputDelta(self, self.length, data)
         self.length += len(data)
         self.lines += data.count(b"\n")

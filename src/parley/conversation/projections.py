@@ -216,10 +216,8 @@ class Projections:
             self.history.supply(entry.seq, _compacted(decoder.decode(entry.encoded)))
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Update all projections with one entry.
-
-        Raises:
-            ValueError: the entry contradicts the log.
+        """Update all projections with one entry of the log. `at` is the time of the entry, in seconds since the
+        epoch.
         """
         self.position = Seq(self.position + 1)
         self.state.apply(payload, self.position, at=at)
@@ -252,7 +250,7 @@ class Projections:
 
 
 def _refuse_no_json(data: bytes) -> None:
-    """Check that the data is JSON. Raises ValueError."""
+    """Check that the data is valid JSON. Raises ValueError."""
     _json.decode(data)
     if not data.isascii():
         data.decode()

@@ -39,7 +39,7 @@ class QueuedMessage(Struct, frozen=True, array_like=True):
     principal: PrincipalRef | None = None
     """The principal that queued the message or edited it last; None in logs of older versions."""
     has_settings: bool = False
-    """True if the message gives settings."""
+    """True if the message contains settings."""
 
 
 class SavedQueue(Struct, frozen=True, array_like=True):
@@ -115,7 +115,7 @@ class Queue:
         return (replace(self.changed(principal=principal), paused=False),)
 
     def apply(self, payload: LogPayload, seq: Seq) -> None:
-        """Update the projection with one entry."""
+        """Update the queue with the entry at the position `seq` of the log."""
         match payload:
             case MessageQueued(message_id=message_id, principal=principal, asked=asked):
                 if message_id:  # the id is empty in a copy of a conversation, which has no queue

@@ -169,7 +169,7 @@ class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
 
 
 class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
-    """One item of a complete response."""
+    """Records one item of a complete response of the model."""
 
     item: ModelItem
 

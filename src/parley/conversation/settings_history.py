@@ -30,7 +30,7 @@ class SettingsChange:
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """The settings as stored in a checkpoint."""
+    """The settings of all changes, as stored in a checkpoint."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """The changes. Each consists of the index of the previous change in `chain` (-1 if there is none), the
@@ -122,7 +122,7 @@ class SettingsHistory:
         self._is_partial = self._is_partial or bool(message_ids)
 
     def apply(self, payload: LogPayload) -> None:
-        """Update the projection with one entry."""
+        """Update the settings with one entry of the log."""
         match payload:
             case SettingsChosen(asked=asked):
                 if self._message is not None:

@@ -57,7 +57,7 @@ _MOVES: Final = frozenset(record for _, record in NEXT)
 
 
 class TurnOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of a turn."""
+    """The outcome of a turn that has ended, for lists."""
 
     seq: Seq
     """The position of the last event of the turn."""

@@ -67,7 +67,9 @@ class UsageTotals:
         self.conversation_micros = 0
         """The cost of the conversation in millionths, as far as the prices are known."""
         self.turn_micros = 0
-        """The cost of the running or last turn in millionths."""
+        """The cost of the running turn or, if none is running, of the last turn, in millionths of the currency
+        unit.
+        """
         self.turn_calls = 0
         """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
@@ -121,7 +123,7 @@ class UsageTotals:
         return max(0.0, now - self._since - self._waited_seconds)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:
-        """Update the projection with one entry."""
+        """Update the usage with one entry of the log. `at` is the time of the entry, in seconds since the epoch."""
         match payload:
             case TurnStarted():
                 self.turn_tokens = self.turn_calls = self.turn_micros = 0

@@ -170,7 +170,7 @@ class _Calls:
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
-        """The newest call of each index."""
+        """The newest call with each index."""
         self._named: dict[tuple[int | None, str], _Call] = {}
         """The calls that have an id, keyed by index and id."""
 
@@ -340,7 +340,7 @@ class ChatDecoder:
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
-        """True if the end mark was received."""
+        """True if the mark that ends the stream was received."""
         self._has_choices = False
         """True if an event with a choice but without text was received."""
         self._last_read = b""

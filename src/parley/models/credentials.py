@@ -38,7 +38,7 @@ class Credentials:
 
     def __init__(self, headers: dict[str, str], secrets: set[str]) -> None:
         self.headers = headers
-        """Header values, keyed by lower-case name."""
+        """The headers of the request, by name in lower case."""
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:

@@ -83,7 +83,7 @@ def read_json(raw: Raw | bytes) -> Any:
 
 
 def message_of(error: Any) -> str:
-    """Return the message of an error of any shape."""
+    """Return the message in an error of any shape."""
     match error:
         case str() if error:
             return error

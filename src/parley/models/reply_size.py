@@ -42,11 +42,7 @@ class ReplySize:
             raise ReplyTooLarge("characters of text", limit, setting="max_reply_characters")
 
     def check(self) -> None:
-        """Compare all counts with their limits.
-
-        Raises:
-            ReplyTooLarge: the reply exceeds a limit.
-        """
+        """Check that the reply does not exceed a limit."""
         limits = self.limits
         self.check_text(self.text)
         if self.arguments > limits.max_argument_characters:

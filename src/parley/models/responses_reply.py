@@ -59,7 +59,7 @@ TEXT_DELTAS: Final = frozenset(
         "response.function_call_arguments.delta",
     }
 )
-"""Event types that carry a piece of text."""
+"""The types of events that contain a piece of text."""
 
 OTHER_DELTAS: Final = frozenset(
     {

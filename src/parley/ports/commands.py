@@ -69,7 +69,7 @@ class Approved(Struct, frozen=True, kw_only=True):
     """
 
     directory: tuple[int, int]
-    """The identity of the command's working directory."""
+    """The identity of the command's working directory, as device and inode numbers."""
     program: tuple[int, int]
     """The identity of the executable file that the first word of the command names."""
 

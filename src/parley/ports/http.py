@@ -31,7 +31,7 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def begin_frame(self, event_id: str | None = None) -> OpenFrame:
-        """Begin a message that is sent in parts."""
+        """Begin a message that is sent in parts. `event_id` has the same meaning as for `send`."""
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
@@ -74,7 +74,7 @@ class HttpRequest(Protocol):
     def header_bytes(self) -> int: ...
 
     def header(self, name: str) -> list[str]:
-        """Return all values of a header."""
+        """Return all values of a request header; an empty list if the request lacks it."""
         ...
 
     def authenticated(self, limited_as: str | None = None) -> bool:

@@ -148,7 +148,7 @@ Chunk = (
 
 
 class Model(Protocol):
-    """The model of one conversation."""
+    """The connection to the model of one conversation."""
 
     max_retries: int
     """The maximum number of times that a turn repeats a request whose response breaks off."""

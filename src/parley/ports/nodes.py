@@ -63,7 +63,7 @@ class Placement(Protocol):
 
     @property
     def is_draining(self) -> bool:
-        """True if this node begins no more turns."""
+        """True if this node begins no more turns, because it is stopping."""
         ...
 
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:

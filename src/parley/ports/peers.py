@@ -87,5 +87,5 @@ class Peers(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop listening and close all connections."""
+        """Stop listening, and close all connections to other processes."""
         ...

@@ -260,7 +260,7 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     """The title of the conversation."""
     seq: Seq
     at: float
-    """The time of the message, in seconds since the epoch."""
+    """The time when the message was stored, in seconds since the epoch."""
     type: str
     """The event type of the message: `user_message` or `agent_message`."""
     snippet: str
@@ -406,7 +406,7 @@ class Store(Protocol):
         ...
 
     async def draft(self) -> Draft:
-        """Begin a log that is too long for `create`."""
+        """Begin a draft: a log that is too long for `create` and is written in pages."""
         ...
 
     async def acquire(
@@ -530,7 +530,7 @@ class Store(Protocol):
         ...
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Return the state of a conversation."""
+        """Return the current state of a conversation in the store."""
         ...
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:

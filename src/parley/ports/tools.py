@@ -163,7 +163,7 @@ class TurnTools(Protocol):
 
 
 class Tools(Protocol):
-    """All tools of this process."""
+    """The tools that this process can offer to models."""
 
     def open(self, context: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
         """Open the tools of one turn.

@@ -75,7 +75,7 @@ class ToolListChanged(Struct, frozen=True):
 
 
 class Outgoing(NamedTuple):
-    """A message to the server."""
+    """A message that a session sends to the server."""
 
     frame: bytes
     id: RequestId | None = None
@@ -143,11 +143,7 @@ class Session:
     # --- to the server -------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Agree on a protocol version with the server.
-
-        Raises:
-            SessionError: the server did not answer, or supports no known version.
-        """
+        """Connect to the server, and agree with it on a protocol version."""
         params = {"protocolVersion": FULL_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
         try:
             result = await self.request(InitializeParams.METHOD, params)

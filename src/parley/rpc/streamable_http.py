@@ -88,7 +88,7 @@ SAME_REQUEST: Final = frozenset({307, 308})
 
 
 class Receiver(Protocol):
-    """The receiver of a server's messages."""
+    """Receives the messages of a server."""
 
     @property
     def limit(self) -> int | None:
@@ -329,11 +329,7 @@ class StreamableHttp:
         raise HttpRefused(response.status, response.reason or "")
 
     async def _resume(self, events: EventFramer, request_id: RequestId) -> None:
-        """Read the rest of an answer whose stream broke.
-
-        Raises:
-            SessionError: the stream cannot be resumed.
-        """
+        """Read the rest of an answer, whose stream was interrupted, on a new stream."""
         failures = 0
         while events.last_id is not None and not self._is_modern and failures < self._reopening.attempts:
             await asyncio.sleep(self._delay(events))
@@ -493,12 +489,7 @@ def _content_type(response: aiohttp.ClientResponse) -> str:
 
 
 async def _chunks(response: aiohttp.ClientResponse, idle_seconds: float | None = None) -> AsyncIterator[bytes]:
-    """Yield the bytes of a body.
-
-    Raises:
-        UnreadableAnswer: the body is compressed.
-        SessionLost: the connection was lost, or no data arrived for `idle_seconds`.
-    """
+    """Yield the bytes of a response body as they arrive."""
     import aiohttp
 
     if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":

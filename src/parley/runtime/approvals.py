@@ -54,7 +54,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class _Turn(Protocol):
-    """The turn that requests the approval."""
+    """The turn that requests the approval, as far as approvals need it."""
 
     def interrupt(self, *, principal: PrincipalRef | None) -> None: ...
 

@@ -35,7 +35,7 @@ Larger projections are encoded in a thread.
 
 
 class Checkpoints:
-    """The copies of the projections of one log."""
+    """The copies of the projections of one log, from which a rollback or a load begins."""
 
     def __init__(
         self,

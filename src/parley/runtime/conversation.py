@@ -302,7 +302,7 @@ class Conversation:
         return moved
 
     async def at_rest(self) -> None:
-        """Wait until no command is being executed."""
+        """Wait until the mailbox executes no command."""
         await self._mailbox.at_rest()
 
     def _reconciled(self, current: asyncio.Future[None]) -> None:

@@ -649,7 +649,7 @@ class DurableLog:
         self._readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
-        """Remove a reader. Do nothing if it is not attached."""
+        """Remove a reader. Do nothing if the reader is not attached."""
         reader.close()
         if reader in self._readers:
             self._readers.remove(reader)

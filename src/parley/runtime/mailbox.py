@@ -314,7 +314,7 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Remove a command and report `error` to its caller."""
+        """Remove a command, and raise `error` in its caller."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
@@ -360,7 +360,7 @@ class Mailbox:
 
     @property
     def _has_log(self) -> bool:
-        """True if this process has loaded the whole log."""
+        """True if this process has loaded all entries of the log up to its end."""
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:

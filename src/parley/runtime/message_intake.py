@@ -43,7 +43,7 @@ _queued: Final = msgspec.json.Decoder(MessageQueued)
 
 
 class Accepted(Struct, frozen=True):
-    """The result of accepting a message."""
+    """What has become of an accepted message."""
 
     message_id: MessageId
     turn: Turn | None

@@ -46,7 +46,7 @@ _edited: Final = msgspec.json.Decoder(QueuedMessageEdited)
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A queued message, read from the log."""
+    """A message that waits in the queue, with its settings, as read from the log."""
 
     message_id: MessageId
     content: tuple[InputItem, ...]

@@ -122,13 +122,7 @@ class Ownership:
     # --- taking over -------------------------------------------------------------------
 
     async def read_new(self) -> None:
-        """Load the entries that other processes have stored.
-
-        Raises:
-            UnknownConversation: the conversation has been deleted.
-            Unreadable: the stored data is damaged.
-            StoreFailed: the store cannot be read.
-        """
+        """Load the entries that other processes have stored since the last call."""
         await self._log.load()
         self._applied()
 

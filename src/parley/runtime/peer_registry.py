@@ -81,7 +81,7 @@ class PeerConnection:
 
 
 class PeerRegistry:
-    """The other processes that use the home directory."""
+    """The connections to the other processes that use the home directory."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

@@ -49,7 +49,7 @@ class Poller:
         """The conversations that a call or another process has used since they were last examined."""
 
     def touch(self, conversation_id: ConversationId) -> None:
-        """Examine a conversation with the next poll."""
+        """Let the next poll examine a conversation, because it was used."""
         self._touched.add(conversation_id)
 
     async def prepare(self) -> None:

@@ -51,7 +51,7 @@ def _do_nothing(error: Exception) -> None: ...
 
 
 class Reader:
-    """Sends one log to one client."""
+    """Sends the entries and deltas of one log to one client."""
 
     __slots__ = (
         "_closed",
@@ -117,7 +117,7 @@ class Reader:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the next delta would be sent at once."""
+        """True if the next delta can be sent at once: the client lacks nothing, and its outbox is writable."""
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:

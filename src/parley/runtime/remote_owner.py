@@ -136,7 +136,7 @@ class RemoteOwner:
         following.set_result(None)
 
     def end(self) -> None:
-        """Stop following."""
+        """Stop following the owner, without calling `over`."""
         if self.is_over:
             return
         self.is_over = True

@@ -102,7 +102,7 @@ class SettingsResolver:
             self._wanted[change.by] = replace(overrides, cwd=cwd)
 
     def record(self, overrides: SettingsOverrides, resolved: ResolvedSettings) -> SettingsChosen:
-        """Return the record of a change, without its secrets."""
+        """Return the log record of a change of settings, without its secrets."""
         settings, asked = resolved.settings, stored_arguments(overrides)
         self.has_secrets |= stored_overrides(asked) != overrides
         if settings.repository is not None:
@@ -115,11 +115,7 @@ class SettingsResolver:
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
 
     def resolved(self, change: SettingsChange) -> ResolvedSettings:
-        """Return the settings after a change.
-
-        Raises:
-            ConfigError: the settings are no longer valid.
-        """
+        """Return the settings that apply after a change."""
         unknown: list[SettingsChange] = []
         step: SettingsChange | None = change
         while step is not None and step.by not in self._known:

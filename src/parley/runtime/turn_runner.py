@@ -115,7 +115,7 @@ class LocalTurn(Turn):
 
     @property
     def is_ending(self) -> bool:
-        """True if messages can no longer join the turn."""
+        """True if the turn is about to end, so that messages can no longer join it."""
         return self.handed_over or self.cut_short is not None or self.work.done()
 
     @property

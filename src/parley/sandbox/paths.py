@@ -60,11 +60,7 @@ def real_path(path: str) -> str | None:
 
 
 def status_of(path: str) -> os.stat_result:
-    """Return the status of a file that must exist.
-
-    Raises:
-        SandboxUnavailable: the file does not exist or cannot be examined.
-    """
+    """Return the status of a file. It is an error if the file does not exist."""
     try:
         return os.stat(path)
     except OSError as error:

@@ -52,11 +52,7 @@ def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str,
 
 
 def _exists(root: WritableRoot) -> bool:
-    """Return whether a root still exists.
-
-    Raises:
-        SandboxUnavailable: the root was replaced by a link or by another directory.
-    """
+    """Return whether a writable root still exists and is the same directory."""
     try:
         found = os.lstat(root.path)
         real = os.path.realpath(root.path, strict=True)

@@ -34,7 +34,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     """
 
     roots: tuple[str, ...] = ()
-    """Directories that commands may write to."""
+    """The directories that commands may write to."""
     git_directories: tuple[str, ...] = ()
     """Git directories in the roots."""
     protected: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ completely.
 
 
 class Restored(Struct, kw_only=True):
-    """The result of restoring a snapshot after a command."""
+    """What restoring a snapshot after a command has done."""
 
     restored: list[str] = field(default_factory=list)
     """Paths of files that had changed and were restored."""

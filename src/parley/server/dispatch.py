@@ -59,7 +59,7 @@ _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 
 
 class Call:
-    """One request from the client."""
+    """One request from the client, with its answer and its cancellation."""
 
     context: RequestContext
     """The context of the request. It is set when the handler begins, because an earlier `initialize` determines the
@@ -130,7 +130,7 @@ class Call:
             yield
 
     def cancel(self, reason: str | None = None) -> None:
-        """Cancel the request. Later calls have no effect."""
+        """Cancel the request for the reason `reason`. Further cancellations have no effect."""
         if not self.cancelled:
             self.cancelled, self.cancel_reason = True, reason
         if (do := self._on_cancel) is not None:
@@ -167,7 +167,7 @@ Notice = Callable[[Raw], None]
 
 
 class Dispatch:
-    """The requests of one client."""
+    """Handles the requests of one client."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class Dispatch:
             task.cancel()
 
     def abandon(self) -> None:
-        """Stop all handlers without answering their requests."""
+        """Stop all handlers. Their requests get no answer."""
         for task in self._handling:
             task.cancel()
 

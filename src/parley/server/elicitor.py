@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Elicitor(Protocol):
-    """The interface for asking one client for decisions."""
+    """Sends approval requests to one client."""
 
     @property
     def can_ask(self) -> bool:

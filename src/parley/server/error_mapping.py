@@ -34,7 +34,7 @@ NO_ARGUMENTS: Final = "no arguments"
 
 
 class ErrorShape(Enum):
-    """The shape of the result of a failed tool."""
+    """The shapes that the results of failed tools have."""
 
     CODEX = auto()
     CREATE = auto()

@@ -84,5 +84,5 @@ class OutgoingRequests:
         self._open.pop(request_id, None)
 
     def forget(self) -> None:
-        """Discard all requests, because the client has left."""
+        """Remove all requests without withdrawing them, because the client has left."""
         self._open.clear()

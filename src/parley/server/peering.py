@@ -153,7 +153,7 @@ class _Peer:
         }
 
     def close(self) -> None:
-        """Remove all readers of the other process."""
+        """Remove all readers of this connection."""
         for conversation_id in tuple(self._followed):
             self._stop(conversation_id)
 

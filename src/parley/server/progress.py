@@ -44,7 +44,7 @@ class ProgressReporter:
         self._stopped = False
 
     def begin(self) -> None:
-        """Start the heartbeat."""
+        """Begin to send progress notifications periodically."""
         if self._token is not None and not self._stopped:
             self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
 

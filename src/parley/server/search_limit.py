@@ -15,7 +15,7 @@ store, and the limit leaves threads for other principals.
 
 
 class SearchLimit:
-    """The running searches of all principals."""
+    """The searches that are running, counted for each principal."""
 
     def __init__(self) -> None:
         self._running: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()

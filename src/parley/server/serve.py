@@ -77,7 +77,7 @@ class Transport(Protocol):
 
 
 class ClientConnection:
-    """One connected client."""
+    """One connected client, with its session, its streams and its requests."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ClientConnection:
 
     @property
     def streams(self) -> tuple[StreamState, ...]:
-        """The open streams of the client."""
+        """The states of the client's open streams."""
         return self._streams.states
 
     def has_stream(self, conversation: str) -> bool:
@@ -226,7 +226,7 @@ class ClientConnection:
         self._dispatch.stop_waiting()
 
     def abandon(self) -> None:
-        """Stop all handlers of the client's requests."""
+        """Stop all handlers of the client's requests. The requests get no answer."""
         self._dispatch.abandon()
 
 

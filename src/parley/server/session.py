@@ -50,7 +50,7 @@ class _SilentOutbox:
 
 
 class _SilentFrame:
-    """A message that is sent in parts and discarded."""
+    """A message in parts that is not sent to anyone."""
 
     closed = True
 
@@ -87,7 +87,7 @@ class StreamOutboxes(Protocol):
     """Creates the outboxes for the streams of one client."""
 
     def outbox(self, conversation: ConversationId, number: int) -> FrameOutbox:
-        """Return the outbox of a new stream with a number."""
+        """Return the outbox of a new stream. `number` is the number of the stream in the session."""
         ...
 
     def ended(self, conversation: ConversationId) -> None:
@@ -120,7 +120,7 @@ class _Connection:
 
 
 class Session:
-    """The state of one client."""
+    """The state of one client: its features and all its registrations."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Session:
         return out if self.features.event_notifications else SILENT
 
     def next_stream(self) -> int:
-        """Return the number of a new stream."""
+        """Return the number for a new stream, which no other stream of the session has."""
         self.last_stream += 1
         return self.last_stream
 

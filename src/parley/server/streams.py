@@ -244,7 +244,7 @@ class _Stream:
             self._subscription.send_now()
 
     def end(self) -> None:
-        """Stop sending."""
+        """Stop sending, and remove the registrations of the stream."""
         self._ended = True
         self.call.finished()
         self.conversation.cancel_on_deleted(self)
@@ -387,7 +387,7 @@ class Streams:
 
     @property
     def states(self) -> tuple[StreamState, ...]:
-        """The arguments of the open streams."""
+        """The arguments of the open streams, with which they can be opened again."""
         return tuple(stream.state for stream in self._streams.values())
 
     def is_open(self, conversation_id: ConversationId) -> bool:

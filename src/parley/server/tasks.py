@@ -188,12 +188,7 @@ async def find_task(conversations: ConversationRegistry, principal: Principal, t
 
 
 async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTask:
-    """Return the task of a stored turn.
-
-    Raises:
-        UnknownTask: the conversation has no stored turn with this event id.
-        StoreError: the conversation cannot be read.
-    """
+    """Return the task of a turn that is stored in the log."""
     start = await conversation.position_of_turn(event_id)
     if start is None or start > conversation.log.durable:
         raise UnknownTask(event_id)

@@ -73,12 +73,7 @@ class ToolCall:
         return self.server.conversations.get(self.visible(conversation_id))
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation with a current log.
-
-        Raises:
-            UnknownConversation: no conversation has this id.
-            StoreError: the conversation cannot be read.
-        """
+        """Return a conversation whose log in memory is current."""
         return await self.server.conversations.find(self.visible(conversation_id))
 
     def visible(self, conversation_id: UUID) -> ConversationId:

@@ -40,7 +40,7 @@ class Blob(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A blob and its position in a body."""
+    """A blob, and the position in the body from which it was cut out."""
 
     offset: int
     """The offset of the base64 run in the original body, in bytes."""

@@ -30,11 +30,7 @@ def image_type(data: bytes) -> str | None:
 
 
 def data_url(data: bytes) -> str:
-    """Return an image as a data URL.
-
-    Raises:
-        ValueError: the data is not an image or is too large. The message says which.
-    """
+    """Encode an image as a data URL, and return it."""
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"larger than {MAX_IMAGE_SIZE}")
     kind = image_type(data)

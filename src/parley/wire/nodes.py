@@ -18,7 +18,7 @@ __all__ = ["FIRST_VERSION", "NODE_PATH", "NODE_VERSIONS", "common_version"]
 NODE_PATH: Final = "/node"
 
 FIRST_VERSION: Final = "parley-node.1"
-"""The version of the link without `parley/place`."""
+"""The first version of the protocol between nodes, which lacks `parley/place` and `parley/released`."""
 
 NODE_VERSIONS: Final = ("parley-node.2", FIRST_VERSION)
 """The versions of the link that this version of Parley knows, the newest first."""

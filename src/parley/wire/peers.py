@@ -306,7 +306,7 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId
     item: ItemId
     type: str
-    """The event type of the item's deltas."""
+    """The type of the events that carry the item's deltas."""
     offset: int
     text: str
 

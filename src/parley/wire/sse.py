@@ -24,7 +24,7 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """The bytes that may precede the first line of a stream."""
 
 FIRST_OF_DATA: Final = ord("d")
-"""The first byte of a data line."""
+"""The first byte of a line with the field `data`."""
 
 LARGE_BYTES: Final = 64 * 1024
 """The size in bytes from which a large event of a model's reply is checked before it is decoded."""

@@ -143,7 +143,7 @@ class WorkspaceState(Struct, frozen=True, kw_only=True):
     branch: str
     commit: str
     pushed: bool
-    """True if the repository contains the commit."""
+    """True if the repository contains the commit, because it has been pushed."""
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):

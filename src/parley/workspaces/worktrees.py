@@ -489,7 +489,7 @@ class _Worktree:
     # --- git ---------------------------------------------------------------------------
 
     async def _head(self) -> tuple[str, str]:
-        """Return the commit and the branch of the worktree."""
+        """Return the id of the commit, and the name of the branch, that the worktree has checked out."""
         commit, ref = (await self._tree_git("rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD")).split()
         return commit, ref
 

@@ -17,7 +17,7 @@ LISTED_AT_ONCE: Final = 1000
 
 
 class Unneeded(NamedTuple):
-    """The data that can be removed."""
+    """The conversations, blobs and free space that can be removed from a store."""
 
     conversations: Sequence[ConversationListing]
     conversation_bytes: int

@@ -89,11 +89,7 @@ def _is_export(path: str) -> bool:
 
 
 async def entries_until(store: Store, conversation_id: ConversationId, *, until: Seq) -> AsyncIterator[Entry]:
-    """Yield the entries up to the position `until`.
-
-    Raises:
-        UnknownConversation: the conversation does not exist or has been deleted.
-    """
+    """Yield the entries of a conversation up to the position `until`."""
     at = START
     while at < until:
         page = await store.read(conversation_id, after=at)

@@ -41,7 +41,7 @@ class Outcome(Enum):
 
 
 class Imported(NamedTuple):
-    """What the import of one file has done."""
+    """The result of importing one file."""
 
     outcome: Outcome
     text: str

@@ -37,7 +37,7 @@ class StreamCursors:
         self._positions = dict(positions)
 
     def ended(self, conversation: ConversationId) -> None:
-        """Record that the stream of a conversation has ended."""
+        """Remove the position of a conversation, because its stream has ended."""
         self._positions.pop(conversation, None)
 
     def _moved(self, conversation: ConversationId, number: int, position: Position) -> str:
@@ -46,7 +46,7 @@ class StreamCursors:
 
 
 class _StreamOutbox:
-    """The outbox of one stream."""
+    """The outbox of one stream, which gives each message an event id."""
 
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
         """Create the outbox.
@@ -72,7 +72,7 @@ class _StreamOutbox:
 
 
 class CallOutbox:
-    """The outbox of the events of one call."""
+    """The outbox of the events of one call, which gives each message an event id."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class NodeEndpoint:
         self._log = LimitedLog(log)
 
     async def answer(self, request: HttpRequest) -> object:
-        """Return the answer to one request."""
+        """Return the answer to a request: an opened WebSocket, or an error."""
         if not hmac.compare_digest(token_digest(bearer_token(request)), self._digest):
             self._log.warning("refused the link of a node at %s: its token is wrong", request.remote)
             if delay := self._authenticator.failed():

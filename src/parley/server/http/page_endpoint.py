@@ -201,11 +201,7 @@ def _cookie(pair: str, request: HttpRequest, guard: Guard, *, seconds: int) -> s
 
 
 async def _body(request: HttpRequest) -> bytes:
-    """Read a small JSON body.
-
-    Raises:
-        HttpRefused: the body is too large, incomplete or not plain JSON.
-    """
+    """Read and return the body of a request, which must be a small JSON document."""
     content_type = [value.partition(";")[0].strip().lower() for value in request.header("Content-Type")]
     if content_type != ["application/json"] or request.header("Content-Encoding"):
         raise UnsupportedMediaType

@@ -100,7 +100,7 @@ class PushOutbox:
             await stream.flush()
 
     def close(self) -> None:
-        """End all streams."""
+        """End all GET streams."""
         self.closed = True
         self._waiting.clear()
         self._kept.clear()

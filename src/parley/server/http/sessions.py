@@ -92,12 +92,7 @@ class HttpSessions:
         self._most, self._idle_seconds = most, idle_seconds
 
     async def create(self, principal: Principal) -> HttpSession:
-        """Begin a session.
-
-        Raises:
-            TooManySessions: the server or the principal has too many sessions, and the principal has no idle
-                session.
-        """
+        """Begin a session of a principal, and return it."""
         session = HttpSession(principal, self._ids)
         await self._begin(session)
         return session

@@ -161,11 +161,7 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def end(self, principal: Principal) -> None:
-        """End the sign-in of a principal.
-
-        Raises:
-            SignInNotStored: the store failed. The sign-in continues.
-        """
+        """End the sign-in of a principal, so that its browser is signed out."""
         digest = bytes.fromhex(principal.sign_in)
         try:
             await self._store.remove_sign_ins([digest])

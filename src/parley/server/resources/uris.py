@@ -85,7 +85,7 @@ TEMPLATES: Final = (
 
 
 class Address(NamedTuple):
-    """The parsed address of a resource."""
+    """The kind and the conversation of a resource, parsed from its address."""
 
     kind: ResourceKind
     conversation: ConversationId | None

@@ -175,7 +175,7 @@ class _ChangeEncoder:
 
 
 class _ChangeReader(Reader):
-    """A reader that ignores deltas."""
+    """A reader that passes entries on and ignores deltas."""
 
     @property
     def keeps_up(self) -> bool:

@@ -34,7 +34,7 @@ class Availability:
         self.state: AvailabilityState = AVAILABLE
 
     def on_change(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call `call` after each change."""
+        """Call `call` after each change of the availability."""
         self._callbacks.append(call)
 
     def failed(self, part: Part, reason: str) -> None:

@@ -71,7 +71,7 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Waits between attempts, longer each time."""
+    """Waits between attempts. Each wait is longer than the one before."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS

@@ -97,7 +97,7 @@ async def _insert(db: Connection, number: int, batch: Batch) -> None:
 
 
 async def reserve(database: Database, holder: int) -> int:
-    """Begin a draft, and return its number."""
+    """Begin a draft, and return its number. `holder` is the number of the lease holder that writes it."""
 
     async def work(db: Connection, _: bool) -> int:
         number: int = await db.fetchval(
@@ -228,7 +228,7 @@ async def remove_some(db: Connection, _: bool) -> Freed | None:
 
 
 async def removable_blobs(db: Connection) -> Freed:
-    """Count the blobs of deleted conversations."""
+    """Count the blobs of deleted conversations, which can be removed."""
     return _freed(
         await db.fetchrow(f"{_BLOBS} FROM blobs WHERE conversation IN (SELECT r.conversation {_REMOVABLE})")
     )

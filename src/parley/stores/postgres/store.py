@@ -500,7 +500,7 @@ class PostgresStore:
 
 
 class _Parts:
-    """The components of an open store."""
+    """The components of an open store: its connections, its writer and its leases."""
 
     def __init__(self, database: Database, host: str, node: Node | None, lease_seconds: float) -> None:
         self.database = database

@@ -52,7 +52,7 @@ class Group(ABC):
         self._requests, self._keeper, self._token = requests, keeper, token
 
     async def prepare(self) -> None:  # noqa: B027 - most kinds need no preparation
-        """Do the work that needs no connection."""
+        """Do the part of the work that needs no connection to the database."""
 
     @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:

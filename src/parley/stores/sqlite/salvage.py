@@ -233,11 +233,7 @@ class _Salvage:
                 yield entry
 
     def _cuts(self, row: int) -> list[tuple[Any, ...]]:
-        """Return the cuts of a conversation.
-
-        Raises:
-            sqlite3.Error: the cuts are unreadable. No entry of the conversation can be restored in that case.
-        """
+        """Return the records of the blobs that were cut out of the entries of a conversation."""
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
         return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)
 

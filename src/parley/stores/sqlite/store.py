@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 class _HeldLease:
-    """A lease that this store holds."""
+    """The state of a lease that this store holds."""
 
     __slots__ = ("epoch", "is_named", "last_append", "on_lost", "owner", "row")
 

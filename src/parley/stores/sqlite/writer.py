@@ -111,7 +111,7 @@ class Writer:
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """A lock that protects the lists of jobs."""
+        """A lock that protects the queue of jobs, which both threads change."""
         self._waiting: Sequence[_Job] = ()
         """The jobs that the thread has taken from the queue but not begun. Jobs that were begun no longer
         expire.
@@ -377,7 +377,7 @@ class Writer:
             return [] if self._given_up else [job for job in jobs if not job.has_expired]
 
     def _open_locks(self) -> Home:
-        """Open the locks of the home, without waiting."""
+        """Open the locks of the home, without acquiring them."""
         from parley.stores.sqlite.database import open_locks
 
         self._path = self._find_home()

@@ -173,7 +173,7 @@ class ExpectedMounts:
 
 
 class _Expected:
-    """The expected mount at one mount point."""
+    """The mount that must be at one mount point."""
 
     __slots__ = ("count", "index", "may_write", "source")
 

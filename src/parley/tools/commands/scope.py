@@ -152,7 +152,7 @@ def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: flo
 
 
 def _amounts(root: str) -> dict[str, int]:
-    """Return the values of `/proc/meminfo` in bytes."""
+    """Return the memory sizes in `/proc/meminfo`, in bytes, by name."""
     lines = [line.split() for line in _read(root, "proc/meminfo").splitlines()]
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 

@@ -118,7 +118,7 @@ def commit(
 
 
 class _Place(Struct, frozen=True):
-    """A file name in a directory."""
+    """A file name in an open directory."""
 
     folder: str
     name: str
@@ -190,7 +190,7 @@ _Identity = tuple[int, int, int, int]
 
 
 class _Undo(Struct, frozen=True):
-    """The step that undoes the change of one file."""
+    """What is needed to undo the change of one file."""
 
     step: Callable[[], None]
     written: str
@@ -207,7 +207,7 @@ class _Commit:
         self._made: list[str] = []
         """Directories that this commit has created, outer ones first."""
         self._leftovers: dict[_Place, None] = {}
-        """Temporary files to remove at the end."""
+        """Temporary files that are removed at the end of the commit."""
         self._undo: list[_Undo] = []
         self._compared: dict[_Place, _Identity] = {}
 

@@ -207,7 +207,7 @@ def _mebibytes(size: int) -> str:
 
 
 class _DiskFile(Struct, frozen=True):
-    """A file on disk before the patch."""
+    """The content and the permissions that a file on disk had before the patch."""
 
     path: str
     content: bytes

@@ -44,7 +44,7 @@ server's keys.
 
 
 class ServerTools:
-    """The tools of tool servers that one turn can call."""
+    """The tools of tool servers that one turn can call, with the method that calls them."""
 
     def __init__(self, context: ToolContext, lease: Lease) -> None:
         self._transcript, self._lease = context.transcript, lease

@@ -147,7 +147,7 @@ class Server:
         return found
 
     def stop(self) -> None:
-        """Cancel the timer that would call `idle`."""
+        """Cancel the timer after which the server counts as idle."""
         if self._timer is not None:
             self._timer.cancel()
 
