@@ -19,7 +19,7 @@ from kit.clients.shell_turns import sh, shell
 from kit.servers.git_nodes import Origin, git_settings
 from kit.servers.tool_servers import program
 from kit.system.commands import PATIENCE_SECONDS
-from parley.testing import HOLD, Call, Reasoning, ScriptedModel
+from parley.testing import HOLD, Call, Data, Reasoning, ScriptedModel
 from parley.testing.render import Api
 from parley.version import __version__
 from parley.wire.events import EVENT_TYPES, NEVER_SENT
@@ -111,7 +111,19 @@ class Recorder:
         return message["result"]["structuredContent"]
 
 
-async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: Checks) -> None:
+SEARCHED = {
+    "type": "web_search_call",
+    "id": "s1",
+    "action": {"type": "search", "query": "cheese", "sources": [{"type": "url", "url": "https://a.example"}]},
+}
+SEARCHES: dict[Api, list[Data]] = {
+    "chat": [],
+    "responses": [Data(json.dumps({"type": "response.output_item.done", "item": SEARCHED}))],
+}
+"""The searches of the web in a response, by API."""
+
+
+async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: Checks, api: Api) -> None:
     """Run turns that cause every kind of event of this API."""
     recorder = Recorder(client, checks)
     config = {"show_raw_agent_reasoning": True, "limits.turn_calls": 5}
@@ -126,7 +138,7 @@ async def say_everything(model: ScriptedModel, client: ApprovingClient, checks: 
         Call("update_plan", {"plan": [{"step": "one", "status": "pending"}]}, "c4"),
         Call("x__add", {"a": 1, "b": 2}, "c5"),
     )
-    model.says(Call("x__fail", {}, "c6"))
+    model.says(*SEARCHES[api], Call("x__fail", {}, "c6"))
     model.says("Done")
     settings = {name.replace("_", "-"): value for name, value in ASKS_FIRST.items()}
     given = {**settings, "include-plan-tool": True, "config": config}
@@ -167,7 +179,7 @@ async def test_everything_that_servers_send_fits_the_schemas(parley_model: Scrip
     server = program("x")
     workspace = git_settings(str(Origin(tmp_path).path), tmp_path / "git")
     table = f'[mcp_servers.x]\ncommand = "{server.command}"\nargs = {json.dumps(list(server.args))}\n'
-    table += f"[workspace]\n{workspace}\n"
+    table += f"[workspace]\n{workspace}\n[prices.scripted-model]\ninput = 1\noutput = 2\n"
     apis: tuple[Api, ...] = ("chat", "responses")
     for api in apis:
         async with approving_client(
@@ -178,7 +190,7 @@ async def test_everything_that_servers_send_fits_the_schemas(parley_model: Scrip
             stream_max_retries=2,
             request_max_retries=1,
         ) as client:
-            await say_everything(parley_model, client, checks)
+            await say_everything(parley_model, client, checks, api)
 
     assert checks.events == SENT
     assert checks.methods == SENT | {

@@ -390,8 +390,9 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
             return thoughts
         case CallDone(item=call):
             response.items.append(call)
-        case OpaqueDone(item=opaque):
+        case OpaqueDone(item=opaque, search=search):
             response.items.append(opaque)
+            return [] if search is None else [search]
         case ResponseDone(usage=usage, cut_by=cut_by):
             response.usage = usage
             response.refused, response.is_paused = chunk.refused, chunk.is_paused

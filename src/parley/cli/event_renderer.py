@@ -98,8 +98,8 @@ class EventRenderer:
             case events.ApplyPatchApprovalRequest(changes=changes):
                 self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
                 self._on_approval()
-            case events.LimitReached(limit=limit, used=used, allowed=allowed):
-                self._page.received(f"{events.event_type(event)}: {limit}, {used} of {allowed}")
+            case events.LimitReached(limit=limit):
+                self._page.received(f"{events.event_type(event)}: {limit}, {event.amounts}")
                 self._on_approval()
             case events.ApprovalSettled(decision=decision, by=by, principal=principal):
                 self._page.received(f"{events.event_type(event)}: {decision}, by {by}{_by(principal)}")
@@ -109,6 +109,9 @@ class EventRenderer:
             case events.RequestRetry(attempt=attempt, max_attempts=most, delay_ms=delay, reason=reason):
                 when = f"retrying {attempt}/{most} in {delay / 1000:g} s"
                 self._page.received(f"{events.event_type(event)}: {reason}; {when}")
+            case events.WebSearch(query=query, results=results, error=problem):
+                outcome = problem or f"results: {len(results)}"
+                self._page.received(f"{events.event_type(event)}: {query}; {outcome}")
             case events.WorkspaceUpdated(branch=branch, commit=commit, pushed=pushed, message=problem):
                 state = f"{commit[:12]} on {branch}" + ("" if pushed else ", not pushed")
                 detail = f"; {problem}" if isinstance(problem, str) else ""

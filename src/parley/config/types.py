@@ -509,6 +509,8 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     compact_prompt: str = ""
     """Instructions for the model when it summarizes the history; empty means Parley's own instructions."""
     model_supports_reasoning_summaries: bool = False
+    web_search: bool = False
+    """True if the provider may search the web for the model."""
     model_context_window: Count | None = None
     """The size of the context window, in tokens; None means the known size for the model."""
     show_raw_agent_reasoning: bool = False

@@ -49,6 +49,9 @@ EFFORTS: Final = {
 missing, the parameter is not sent.
 """
 
+WEB_SEARCH: Final = {"type": "web_search_20250305", "name": "web_search"}
+"""The tool with which the provider searches the web."""
+
 _IMAGE: Final = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,", re.IGNORECASE)
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ID_DIGITS: Final = 24
@@ -110,7 +113,7 @@ def encode_anthropic(request: ModelRequest, settings: Settings, *, to: str) -> b
     if system := "\n\n".join(filter(None, (request.instructions, request.developer_instructions))):
         body["system"] = system
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [*map(_tool, request.tools), *([WEB_SEARCH] if settings.web_search else ())]
     if settings.model_thinking_budget is not None:
         body["thinking"] = {"type": "enabled", "budget_tokens": settings.model_thinking_budget}
     elif settings.model_thinking is not None:

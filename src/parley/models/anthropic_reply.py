@@ -21,6 +21,7 @@ from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
 from parley.models.surrogates import without_stand_ins
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.models.web_search import search_event
 from parley.ports.model import (
     CallDone,
     Chunk,
@@ -31,7 +32,7 @@ from parley.ports.model import (
     ResponseDone,
     TextDelta,
 )
-from parley.wire.events import TokenCount
+from parley.wire.events import TokenCount, WebSearch
 from parley.wire.ids import CallId
 from parley.wire.jsonrpc import encode, is_json
 from parley.wire.sse import DataFramer
@@ -48,6 +49,8 @@ CUT: Final = "max_tokens"
 PAUSED: Final = "pause_turn"
 REFUSED: Final = "refusal"
 TOO_LONG: Final = "model_context_window_exceeded"
+
+SEARCH_RESULT: Final = "web_search_tool_result"
 
 THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 
@@ -170,6 +173,8 @@ class AnthropicDecoder:
         self._stop_reason: str | None = None
         self._stop_details: Raw | UnsetType = UNSET
         self._usage = _Usage()
+        self._queries: dict[str, Any] = {}
+        """The queries of the searches, by the id of the call."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -327,7 +332,22 @@ class AnthropicDecoder:
         verbatim = block.start
         if (text := block.text()) and is_json(text):  # the input of a tool that the provider runs
             verbatim = Raw(encode({**_object(block.start), "input": Raw(text.encode())}))
-        return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by))
+        return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by), search=self._search_in(block.kind, verbatim))
+
+    def _search_in(self, kind: str, verbatim: Raw) -> WebSearch | None:
+        """Return the search of the web whose results a block contains. An earlier block contains its query."""
+        if kind not in ("server_tool_use", SEARCH_RESULT):
+            return None
+        match _object(verbatim):
+            case {"id": str(call_id), "input": {"query": query}}:
+                self._queries[call_id] = query
+                return None
+            case {"tool_use_id": str(call_id), "content": {"error_code": str(code)}}:
+                return search_event(call_id, self._queries.get(call_id), None, code)
+            case {"tool_use_id": str(call_id), "content": results}:
+                return search_event(call_id, self._queries.get(call_id), results)
+            case _:
+                return None
 
     def _call(self, block: _Block) -> CallDone:
         call = read_payload(_TOOL_USE, block.start) or _ToolUse()

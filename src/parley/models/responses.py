@@ -80,14 +80,17 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
                 *map(_context, request.context),
                 *_items(request.history, to=origin_of(settings.provider)),
             ],
-            "tools": [_tool(tool, settings.model_name) for tool in request.tools],
+            "tools": _tools(request, settings),
             "tool_choice": "auto",
             "parallel_tool_calls": False,
             "reasoning": reasoning,
             "store": not keeps_nothing,
             "stream": True,
             # If the provider does not store responses, each request must contain the provider's reasoning.
-            "include": ["reasoning.encrypted_content"] if keeps_nothing and reasoning else [],
+            "include": [
+                *(["reasoning.encrypted_content"] if keeps_nothing and reasoning else ()),
+                *(["web_search_call.action.sources"] if settings.web_search else ()),
+            ],
             "prompt_cache_key": conversation,
         }
     )
@@ -114,6 +117,14 @@ def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
         "strict": False,
         "parameters": tool.parameters,
     }
+
+
+def _tools(request: ModelRequest, settings: Settings) -> list[dict[str, Any]]:
+    """Return the tools of a request, with the provider's search of the web if the settings allow it. A request
+    without tools, such as a request for a summary, contains no search either.
+    """
+    tools = [_tool(tool, settings.model_name) for tool in request.tools]
+    return [*tools, {"type": "web_search"}] if settings.web_search and tools else tools
 
 
 def _developer(text: str) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from parley.models.payloads import (
 from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
 from parley.models.surrogates import PairJoiner
 from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.models.web_search import search_event
 from parley.ports.model import (
     CallDone,
     Chunk,
@@ -347,10 +348,23 @@ def _item_done(raw: Raw, by: str) -> Chunk | None:
             return _reasoning_done(data, by)
         case _Kind(type="function_call"):
             return _function_call_done(data, by)
+        case _Kind(type="web_search_call"):
+            return _web_search_done(data, by)
         case _Kind(type="local_shell_call"):
             return _local_shell_call_done(data, by)
         case _:
             return OpaqueDone(OpaqueItem(verbatim=Raw(data), by=by))
+
+
+def _web_search_done(data: bytes, by: str) -> Chunk:
+    item = read_json(data)
+    action = item.get("action") if isinstance(item, dict) else None
+    if not isinstance(action, dict):  # nothing to show
+        return OpaqueDone(OpaqueItem(verbatim=Raw(data), by=by))
+    query = action.get("query") or action.get("url") or ""
+    error = "failed" if item.get("status") == "failed" else None
+    search = search_event(item.get("id"), query, action.get("sources"), error)
+    return OpaqueDone(OpaqueItem(verbatim=Raw(data), by=by), search=search)
 
 
 def _message_done(data: bytes, by: str) -> Chunk | None:

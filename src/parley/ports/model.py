@@ -14,7 +14,7 @@ from msgspec import Struct
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
-from parley.wire.events import TokenCount
+from parley.wire.events import TokenCount, WebSearch
 from parley.wire.ids import ConversationId
 from parley.wire.items import InputItem
 
@@ -106,6 +106,8 @@ class OpaqueDone(Struct, frozen=True):
     """An item of the response that is sent back unchanged."""
 
     item: OpaqueItem | MessageFields
+    search: WebSearch | None = None
+    """The search of the web that the item reports; None if it reports none."""
 
 
 class ResponseDone(Struct, frozen=True):

@@ -123,16 +123,10 @@ def listed(approval: PendingApproval, conversation: ConversationId) -> tools.Lis
     )
 
 
-def _amount(limit: str, number: int) -> str:
-    """Return the used or allowed amount of a limit as text. Amounts of money are stored in millionths."""
-    return f"{number / 1_000_000:.2f}" if limit.endswith("_cost") else str(number)
-
-
 def _message(approval: PendingApproval, features: Features) -> str:
     shown = approval.event
     if isinstance(shown, LimitReached):
-        used, allowed = (_amount(shown.limit, number) for number in (shown.used, shown.allowed))
-        return f"{one_line(shown.limit)} reached ({used} of {allowed}). Go on?"
+        return f"{one_line(shown.limit)} reached ({shown.amounts}). Go on?"
     again = "" if approval.request.changed is None else f"{_ASKED_AGAIN[approval.request.changed]}\n"
     if not features.describes_approvals:
         reason = f"{one_line(shown.reason)}\n" if shown.reason and _is_given_reasons(shown, features) else ""

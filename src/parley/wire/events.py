@@ -73,6 +73,8 @@ __all__ = [
     "UnknownEvent",
     "UpdatedFile",
     "UserMessage",
+    "WebSearch",
+    "WebSearchResult",
     "WorkspaceUpdated",
     "decode_event",
     "event_type",
@@ -407,6 +409,13 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
     """The used amount. For `turn_cost` and `conversation_cost`, the unit is a millionth of the currency."""
     allowed: int
 
+    @property
+    def amounts(self) -> str:
+        """The used and the allowed amount as text."""
+        if self.limit.endswith("_cost"):
+            return f"{self.used / 1_000_000:.2f} of {self.allowed / 1_000_000:.2f}"
+        return f"{self.used} of {self.allowed}"
+
 
 # --- the queue -----------------------------------------------------------------------
 
@@ -445,6 +454,28 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     """The error code; missing if nothing failed."""
     message: str | UnsetType = UNSET
     """A description of the failure; missing if nothing failed."""
+
+
+# --- searches ------------------------------------------------------------------------
+
+
+class WebSearchResult(Struct, frozen=True, kw_only=True):
+    """A page that a search found."""
+
+    url: str
+    title: str
+    """The title of the page; empty if the provider gave none."""
+
+
+class WebSearch(EventBase, frozen=True, kw_only=True, tag="web_search"):
+    """Reports that the provider of the model searched the web."""
+
+    call_id: str
+    """The provider's id for the search."""
+    query: str
+    results: tuple[WebSearchResult, ...]
+    error: str | None = None
+    """The error code of a search that failed; None if the search did not fail."""
 
 
 # --- events of Codex that are never sent over MCP ------------------------------------
@@ -490,6 +521,7 @@ EventMsg = (
     | QueueChanged
     | RequestRetry
     | WorkspaceUpdated
+    | WebSearch
     | GetHistoryEntryResponse
     | ShutdownComplete
 )
@@ -507,7 +539,7 @@ NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryRespons
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(
     event_type(cls)
-    for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry, WorkspaceUpdated)
+    for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry, WorkspaceUpdated, WebSearch)
 )
 """Types of events that are sent only to clients that know Parley's additions."""
 

@@ -128,6 +128,17 @@ def test_what_is_not_for_a_terminal_stays_as_it_is(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == '\x1b[2J\n{"text":"\\u001b \u202e \xe4"}\n'
 
 
+def test_a_search_and_a_limit_on_the_cost_are_shown() -> None:
+    page = events.WebSearchResult(url="https://a.example", title="A")
+    found = events.WebSearch(call_id="s", query="cheese", results=(page,))
+    failed = events.WebSearch(call_id="s", query="cheese", results=(), error="unavailable")
+    limit = events.LimitReached(limit="turn_cost", used=1_500_000, allowed=1_000_000)
+
+    assert "web_search: cheese; results: 1" in rendered(found)
+    assert "web_search: cheese; unavailable" in rendered(failed)
+    assert "limit_reached: turn_cost, 1.50 of 1.00" in rendered(limit)
+
+
 def test_a_retry_of_a_request_is_shown_with_its_reason_and_delay() -> None:
     retry = events.RequestRetry(attempt=1, max_attempts=4, delay_ms=1500, reason="429 Too Many Requests")
 

@@ -55,6 +55,8 @@ from parley.wire.events import (
     UnknownEvent,
     UpdatedFile,
     UserMessage,
+    WebSearch,
+    WebSearchResult,
     WorkspaceUpdated,
     decode_event,
     event_type,
@@ -300,6 +302,16 @@ SHAPES: list[tuple[EventMsg, dict[str, Any]]] = [
         {"type": "queue_changed", "messages": ["m1"], "paused": True},
     ),
     (
+        WebSearch(call_id="s1", query="cheese", results=(WebSearchResult(url="https://a.example", title="A"),)),
+        {
+            "type": "web_search",
+            "call_id": "s1",
+            "query": "cheese",
+            "results": [{"url": "https://a.example", "title": "A"}],
+            "error": None,
+        },
+    ),
+    (
         RequestRetry(attempt=1, max_attempts=4, delay_ms=200, reason="503 Service Unavailable"),
         {
             "type": "request_retry",
@@ -366,6 +378,7 @@ def test_older_clients_get_no_event_that_is_an_addition() -> None:
         "queue_changed",
         "request_retry",
         "workspace_updated",
+        "web_search",
     }
     assert additions == FOR_FULL_VERSION_ONLY
 

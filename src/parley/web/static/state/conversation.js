@@ -278,6 +278,9 @@ export class Conversation {
       case "request_retry":
         this.note(seq, `The model did not answer (${msg.reason}). Retry ${msg.attempt} of ${msg.max_attempts} in ${(msg.delay_ms / 1000).toFixed(1)} s.`)
         break
+      case "web_search":
+        this.note(seq, `Searched the web: ${msg.query} (${msg.error ?? `${msg.results.length} results`})`)
+        break
       case "background_event":
         this.discardAll()
         this.note(seq, msg.message)

@@ -1,0 +1,35 @@
+"""Reads the searches of the web that a provider made, for the events that show them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from parley.wire.events import WebSearch, WebSearchResult
+
+__all__ = ["results_in", "search_event"]
+
+MAX_RESULTS: Final = 50
+"""The maximum number of results that an event contains."""
+MAX_CHARACTERS: Final = 2_000
+"""The maximum length of a query, a title or a URL in an event."""
+
+
+def search_event(call_id: Any, query: Any, results: Any, error: str | None = None) -> WebSearch:
+    """Return the event for a search. The values come from the provider and may have any type."""
+    return WebSearch(
+        call_id=_text(call_id), query=_text(query), results=results_in(results), error=error and _text(error)
+    )
+
+
+def results_in(results: Any) -> tuple[WebSearchResult, ...]:
+    """Return the results that have a URL."""
+    given = results if isinstance(results, list) else []
+    pages = (page for page in given if isinstance(page, dict) and isinstance(page.get("url"), str))
+    return tuple(
+        WebSearchResult(url=_text(page["url"]), title=_text(page.get("title")))
+        for page, _ in zip(pages, range(MAX_RESULTS), strict=False)
+    )
+
+
+def _text(value: Any) -> str:
+    return value[:MAX_CHARACTERS] if isinstance(value, str) else ""
