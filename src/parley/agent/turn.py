@@ -256,7 +256,7 @@ def _is_refusal(error: ModelError) -> bool:
 
 
 class _Response:
-    """The part of a model response that has been received so far."""
+    """The items and events of a model response that have been received so far."""
 
     def __init__(self) -> None:
         self.items: list[ModelItem] = []

@@ -175,7 +175,9 @@ class HttpService:
             log.warning("the sign-ins of the page cannot be read: %s", error)
 
     def _is_valid(self, principal: Principal) -> bool:
-        """Return whether the token of a principal is valid, and its sign-in, if it has one, has not ended."""
+        """Return whether the token of a principal is valid. If the principal has signed in to the page, its sign-in
+        must not have ended either.
+        """
         if principal.sign_in and (self.sign_ins is None or not self.sign_ins.is_current(principal)):
             return False
         return principal.token_holder == PAGE_USER or self._authenticator.is_valid(principal.token_holder)

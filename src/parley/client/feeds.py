@@ -66,7 +66,7 @@ class Reader:
 
     def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after
-        """The position of the last event that the reader has or does not need. It needs all later events."""
+        """The position after which the reader needs all events."""
         self.last = last
         """The number of latest events with which the reader begins; None if it begins at a known position."""
         self.exclusive = exclusive

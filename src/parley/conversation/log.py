@@ -253,7 +253,7 @@ class Log:
 
     def __init__(self, base: Seq = START) -> None:
         self.base = base
-        """The position before the first entry in memory. The entries up to this position are in the store."""
+        """The position before the first entry in memory. Entries up to this position can be read from the store."""
         self.entries: list[Entry] = []
         """The entries after `base`, which are the only ones in memory."""
         self.durable = base

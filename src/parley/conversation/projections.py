@@ -230,11 +230,8 @@ class Projections:
             self.workspace = payload
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Apply stored entries. An entry whose type no projection depends on changes only the current position and
-        time.
-
-        Raises:
-            ValueError: the log contradicts itself, or an entry cannot be decoded.
+        """Apply stored entries to all projections. If no projection depends on the type of an entry, only the
+        current position and time change.
         """
         events, records = _decoders()
         for entry in entries:

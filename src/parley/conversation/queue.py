@@ -115,7 +115,7 @@ class Queue:
         return (replace(self.changed(principal=principal), paused=False),)
 
     def apply(self, payload: LogPayload, seq: Seq) -> None:
-        """Update the queue with the entry at the position `seq` of the log."""
+        """Update the queue with the entry of the log at the position `seq`."""
         match payload:
             case MessageQueued(message_id=message_id, principal=principal, asked=asked):
                 if message_id:  # the id is empty in a copy of a conversation, which has no queue

@@ -84,7 +84,7 @@ class Placement(Protocol):
 
 @runtime_checkable
 class Nodes(Protocol):
-    """The part of a store that several nodes share which lists these nodes."""
+    """A store that several nodes share, as far as it lists these nodes."""
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
         """Announce this process as the node `node` until the store is closed.

@@ -598,7 +598,9 @@ class Store(Protocol):
         ...
 
     async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
-        """Record the times when tokens were last used, by digest. Removed tokens are ignored."""
+        """Store the times when tokens were last used. `used` maps the digest of a token to a time in seconds since
+        the epoch. Removed tokens are ignored.
+        """
         ...
 
     async def save_session(self, session: StoredSession) -> None:
@@ -610,7 +612,9 @@ class Store(Protocol):
         ...
 
     async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
-        """Record the times when sessions were last used, by digest. Removed sessions are ignored."""
+        """Store the times when sessions were last used. `used` maps the digest of a session to a time in seconds
+        since the epoch. Removed sessions are ignored.
+        """
         ...
 
     async def remove_sessions(self, digests: Collection[bytes]) -> None:
@@ -640,7 +644,9 @@ class Store(Protocol):
         ...
 
     async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None:
-        """Record the times when sign-ins were last used, by digest. Removed sign-ins are ignored."""
+        """Store the times when sign-ins were last used. `used` maps the digest of a sign-in to a time in seconds
+        since the epoch. Removed sign-ins are ignored.
+        """
         ...
 
     async def remove_sign_ins(self, digests: Collection[bytes]) -> int:

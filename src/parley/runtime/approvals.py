@@ -144,7 +144,7 @@ class OpenApprovals:
     # --- requesting --------------------------------------------------------------------
 
     def attach_turn(self, turn: _Turn | None) -> None:
-        """Set the turn that requests approvals. The answer `abort` interrupts this turn."""
+        """Set the turn that requests approvals; None if there is none. The answer `abort` interrupts this turn."""
         self._turn = turn
 
     async def ask(self, event: ApprovalEvent, request: ApprovalRequest, approvals: Approvals) -> Answered:

@@ -373,7 +373,7 @@ class Conversation:
         self._streams.add(stream, end)
 
     def remove_stream(self, stream: Hashable) -> None:
-        """Undo `add_stream`. Do nothing if the stream is not registered."""
+        """Remove the registration of a stream. Do nothing if the stream is not registered."""
         self._streams.remove(stream)
 
     def end_streams(self, by: str, *, opened_before: float) -> None:

@@ -77,7 +77,9 @@ class ConversationApprovals:
         self._approvals.register_reader(reader, client)
 
     def unregister_reader(self, reader: Hashable) -> None:
-        """Undo `register_reader`. An approval that was already sent to the client is not withdrawn."""
+        """Remove the registration of a reader's client. An approval that was already sent to the client is not
+        withdrawn.
+        """
         self._approvals.unregister_reader(reader)
 
     def note_poll(self, *, can_answer: bool) -> None:

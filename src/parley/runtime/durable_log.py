@@ -465,7 +465,9 @@ class DurableLog:
             self._show()
 
     def _on_lost(self) -> None:
-        """Handle the loss of the lease, which the store has reported."""
+        """Roll back to the durable entries, because the store has reported that the lease is lost. Do nothing if
+        this process does not hold it.
+        """
         if self._lease is not None:
             self._lose_lease()
 

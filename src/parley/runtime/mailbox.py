@@ -167,7 +167,7 @@ class Mailbox:
         return current
 
     def _wake(self) -> None:
-        """Execute the commands that do not have to wait, and start a task for the others."""
+        """Execute the commands that do not have to wait. If any are left, start a task that executes them."""
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
             self._task = asyncio.create_task(self._run())
@@ -630,7 +630,7 @@ class Mailbox:
         self._cancel_retry()
 
     def lose(self, lost: HomeLost) -> None:
-        """Fail all commands, because the home directory has been lost."""
+        """Raise `HomeLost` in the callers of all commands, because the home directory has been lost."""
         self._lost = lost
         self.mark_gone()
         self._ownership.leave_remote_turn(lost)

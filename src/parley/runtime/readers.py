@@ -112,7 +112,9 @@ class Reader:
 
     @property
     def position(self) -> Seq:
-        """The position of the last entry that was sent, or skipped because the client does not see it."""
+        """The position of the last entry that the reader has sent, or skipped because the client does not see
+        it.
+        """
         return self._cursor.seq
 
     @property

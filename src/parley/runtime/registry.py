@@ -120,7 +120,7 @@ class ConversationRegistry:
         self._kept: dict[ConversationId, Conversation] = {}
         """The conversations that stay in memory even if they are unused, in the order of their last use."""
         self._used: dict[ConversationId, float] = {}
-        """The time of the last use of each conversation in `_kept`, in seconds."""
+        """The time of the last use of each conversation in `_kept`, in seconds since the epoch."""
         self._grants: dict[ConversationId, SessionGrants] = {}
         """The session grants. They outlive an evicted conversation if the log does not contain all their data."""
         self._store_settings, self._release_memory = store_settings, release_memory

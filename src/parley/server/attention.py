@@ -42,7 +42,7 @@ class AttentionPage(NamedTuple):
 
     items: tuple[AttentionItem, ...]
     rest: AttentionPosition | None
-    """The position at which the next page begins; None if this is the last page."""
+    """The position at which the next page begins; None after the last page."""
 
 
 async def attention(

@@ -20,7 +20,7 @@ __all__ = ["Position", "PositionEncoder", "PositionedOutbox", "begin_frame_at", 
 
 
 class Position(Struct, frozen=True, array_like=True):
-    """The part of a conversation that a client has received."""
+    """The position up to which a client has received a conversation."""
 
     seq: int
     """The position of the last entry that the client has received completely."""

@@ -265,11 +265,11 @@ class Session:
         return self._first_requests.get(conversation, "")
 
     def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:
-        """Record that a stream or a call of the client receives a conversation."""
+        """Register a stream or a call of the client that receives a conversation."""
         self._subscriptions[subscription] = conversation
 
     def forget_subscription(self, subscription: Hashable) -> None:
-        """Undo `note_subscription`. Do nothing if the subscription is not recorded."""
+        """Remove the registration of a stream or a call. Do nothing if it is not registered."""
         self._subscriptions.pop(subscription, None)
 
     def is_subscribed(self, conversation: ConversationId) -> bool:

@@ -149,7 +149,7 @@ def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str,
 
 
 class _Name(str):
-    """The name of a member. It has a type of its own so that the decoder passes it to a hook."""
+    """The name of a member. The decoder passes values of this type to a hook."""
 
     __slots__ = ()
 

@@ -323,9 +323,7 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 
 class StreamEnded(Struct, frozen=True, kw_only=True):
-    """The result of a stream call at version 2026-07-28. In this version, the call is answered when the stream
-    ends.
-    """
+    """The result of a stream call at version 2026-07-28, which is answered when the stream ends."""
 
     seq: Annotated[Seq, Meta(description="The last position that was sent; `after` continues from it.")]
     state: Annotated[str, Meta(description="What the conversation does now.")]

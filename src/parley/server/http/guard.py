@@ -53,7 +53,7 @@ class Guard:
     def path_of(self, request: HttpRequest) -> str:
         """Return the path of a request below the address of the server, without the query.
 
-        A proxy may or may not remove the path of the public address.
+        The result does not contain the path of the public address, even if a proxy has not removed it.
         """
         path = request.target.partition("?")[0]
         if self._public_path and path.startswith(f"{self._public_path}/"):

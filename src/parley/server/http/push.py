@@ -117,7 +117,7 @@ class PushOutbox:
             self._request_wake()
 
     def _request_wake(self) -> None:
-        """Arrange that `_wake` is called when the current stream is writable."""
+        """Let the current stream call `_wake` when it is writable."""
         stream = self._current
         if self._waiting and stream is not None and self._asked is not stream:
             self._asked = stream

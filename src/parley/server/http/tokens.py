@@ -61,7 +61,7 @@ class StoredTokens:
         removed token valid again.
         """
         self._looked_up_at = 0.0
-        """The time of the last reload because of an unknown token."""
+        """The time of the last reload because of an unknown token, in seconds since the epoch."""
         self._on_revoked: list[Callable[[Principal], None]] = []
 
     def __len__(self) -> int:

@@ -45,7 +45,7 @@ LONG_BYTES: Final = 64 * 1024
 
 
 class RoundState(Struct, frozen=True, array_like=True):
-    """The state with which a call continues after its approval request has been answered."""
+    """The state with which a repeated call continues after its approval request has been answered."""
 
     principal: str
     """The key of the principal that was asked for the approval."""

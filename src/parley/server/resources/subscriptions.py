@@ -120,7 +120,7 @@ class ResourceSubscriptions:
             await self.listed(principal)
 
     def unsubscribe(self, uri: str) -> None:
-        """Undo `subscribe`. Do nothing if there is no such subscription."""
+        """Send no more notifications about a resource. Do nothing if the client has not subscribed to it."""
         if (subscribed := self._remove(uri)) is not None:
             updated, watch = subscribed
             updated.close()

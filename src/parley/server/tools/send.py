@@ -85,7 +85,9 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """Let the client cancel the answered call until the turn ends or the client leaves."""
+    """Let the client cancel the answered call until its turn ends or the client leaves. A cancellation interrupts
+    the turn.
+    """
 
     def finished(_: object) -> None:
         call.session.cancel_on_leave(call)

@@ -32,7 +32,7 @@ __all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 15.0
-"""The time after which another process may take a lease that was not renewed, in seconds."""
+"""The time in seconds after which another process may acquire a lease that was not renewed."""
 
 RENEWALS: Final = 5
 """The number of renewals in one lease time."""
@@ -224,7 +224,7 @@ class LeaseKeeper:
         connection.add_termination_listener(lambda _: cut.set())
 
     def _renewed(self, sent: float) -> None:
-        """Record that the row was renewed.
+        """Process a renewal of the row, which postpones the expiry of the leases.
 
         `sent` is the time, on the event loop's clock, at which the renewal was sent.
         """

@@ -89,7 +89,9 @@ async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
 
 
 async def note_tokens_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record when tokens were last used. `used` maps the digest of a token to a time in seconds since the epoch."""
+    """Store the times when tokens were last used. `used` maps the digest of a token to a time in seconds since the
+    epoch.
+    """
     await db.execute(_NOTE.format("tokens"), list(used), list(used.values()))
 
 
@@ -121,9 +123,8 @@ async def session_of(db: Connection, digest: bytes) -> StoredSession | None:
 
 
 async def note_sessions_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record when sessions were last used.
-
-    `used` maps the digest of a session to a time in seconds since the epoch.
+    """Store the times when sessions were last used. `used` maps the digest of a session to a time in seconds since
+    the epoch.
     """
     await db.execute(_NOTE.format("http_sessions"), list(used), list(used.values()))
 
@@ -173,9 +174,8 @@ async def all_sign_ins(db: Connection) -> list[StoredSignIn]:
 
 
 async def note_sign_ins_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record when sign-ins were last used.
-
-    `used` maps the digest of a sign-in to a time in seconds since the epoch.
+    """Store the times when sign-ins were last used. `used` maps the digest of a sign-in to a time in seconds since
+    the epoch.
     """
     await db.execute(_NOTE.format("sign_ins"), list(used), list(used.values()))
 

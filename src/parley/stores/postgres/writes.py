@@ -256,7 +256,9 @@ class AppendGroup(Group):
         ]
 
     async def _append(self, db: Connection, changes: Sequence[_Change]) -> set[int]:
-        """Execute the statement, and return the numbers of the conversations that were changed."""
+        """Append the entries of `changes` with one statement. Return the numbers of the conversations that were
+        changed.
+        """
         shape, arrays = arrays_of([(one.held.number, batch) for one in changes for batch in one.batches])
         heads = zip(*(change.head() for change in changes), strict=True)
         changed = [change.changed() for change in changes]

@@ -42,9 +42,8 @@ def remove_unused(db: Connection, since: float) -> None:
 
 
 def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record when sessions were last used.
-
-    `used` maps the digest of a session to a time in seconds since the epoch.
+    """Store the times when sessions were last used. `used` maps the digest of a session to a time in seconds since
+    the epoch.
     """
     uses = [(at, digest) for digest, at in used.items()]
     db.executemany("UPDATE http_sessions SET used_at = ? WHERE digest = ?", uses)

@@ -40,9 +40,8 @@ def all_sign_ins(db: Connection) -> list[StoredSignIn]:
 
 
 def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record when sign-ins were last used.
-
-    `used` maps the digest of a sign-in to a time in seconds since the epoch.
+    """Store the times when sign-ins were last used. `used` maps the digest of a sign-in to a time in seconds since
+    the epoch.
     """
     uses = [(at, digest) for digest, at in used.items()]
     db.executemany("UPDATE sign_ins SET used_at = ? WHERE digest = ?", uses)

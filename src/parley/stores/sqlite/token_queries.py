@@ -62,5 +62,7 @@ def remove_token(db: Connection, name: str) -> bool:
 
 
 def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
-    """Record when tokens were last used. `used` maps the digest of a token to a time in seconds since the epoch."""
+    """Store the times when tokens were last used. `used` maps the digest of a token to a time in seconds since the
+    epoch.
+    """
     db.executemany("UPDATE tokens SET used_at = ? WHERE digest = ?", [(at, digest) for digest, at in used.items()])

@@ -55,7 +55,7 @@ of entries.
 """
 
 CHECK_SECONDS: Final = 0.25
-"""The time between two checks whether the thread is waiting for the write lock, in seconds."""
+"""The time in seconds between two checks whether jobs have waited too long for the write lock."""
 
 CLOSE_SECONDS: Final = 10.0
 """The maximum time for which `close` waits while another process holds the write lock, in seconds."""

@@ -90,7 +90,9 @@ STEPS: Final = (
 )
 """The steps that restrict a command, in order."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
-"""The parts of a command that may be replaced after an approval, and are therefore checked against it."""
+"""The parts of a command that could be replaced after an approval. They are compared with the approved ones before
+the command starts.
+"""
 ERROR_NUMBERS: Final = 4096
 """The factor of the step index in the number of an `UNCONFINED` report. It is larger than every errno."""
 

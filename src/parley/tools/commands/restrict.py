@@ -83,7 +83,9 @@ class StepFailed(Exception):
 
 
 def prctl(option: int, argument: int) -> None:
-    """Set an attribute of the current process; do nothing if the system does not support it."""
+    """Call the system function `prctl` for the current process. Do nothing if the system does not support the
+    option.
+    """
     if sys.platform == "linux":
         try:
             landlock.prctl(option, argument)

@@ -28,7 +28,7 @@ NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 
 
 class Effort:
-    """The number of steps that a comparison may still take. A step compares one line, or 64 equal lines."""
+    """Counts the steps that a comparison may still take. A step compares one line, or 64 equal lines."""
 
     __slots__ = ("_cancel", "cut", "left")
 
