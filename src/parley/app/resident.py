@@ -312,7 +312,9 @@ class Resident:
                 log.error("waiting for the running turns failed", exc_info=failure)
 
     def _seconds_to_idle_exit(self) -> float:
-        """Return the time until the server exits if it stays idle; infinity if the settings turn this off."""
+        """Return the time in seconds until the server exits if it stays idle; infinity if the settings turn this
+        off.
+        """
         if self.client_count or self._greeting or self._server.conversations.running:
             self._note_use()
         minutes = self._settings().idle_exit_minutes

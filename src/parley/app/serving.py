@@ -93,7 +93,7 @@ class Server:
         prepare_process: Callable[[], None] = lambda: None,
         node_versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Connect the parts. Nothing is read, written or started yet.
+        """Create the components of the server. Nothing is read, written or started yet.
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
         running commands, because any number of clients may begin turns. A resident server also seals data with the

@@ -174,7 +174,7 @@ class AnthropicDecoder:
         self._stop_details: Raw | UnsetType = UNSET
         self._usage = _Usage()
         self._queries: dict[str, Any] = {}
-        """The queries of the searches, by the id of the call."""
+        """The queries of the provider's searches of the web, by the id of the search."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -335,7 +335,9 @@ class AnthropicDecoder:
         return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by), search=self._search_in(block.kind, verbatim))
 
     def _search_in(self, kind: str, verbatim: Raw) -> WebSearch | None:
-        """Return the search of the web whose results a block contains. An earlier block contains its query."""
+        """Return the search of the web whose results a block contains; None if the block contains no results. An
+        earlier block contains the query of the search.
+        """
         if kind not in ("server_tool_use", SEARCH_RESULT):
             return None
         match _object(verbatim):

@@ -1,4 +1,4 @@
-"""Reads the searches of the web that a provider made, for the events that show them."""
+"""Converts the searches of the web that a provider made to events."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from parley.wire.events import WebSearch, WebSearchResult
 __all__ = ["results_in", "search_event"]
 
 MAX_RESULTS: Final = 50
-"""The maximum number of results that an event contains."""
+"""The maximum number of search results that an event contains."""
 MAX_CHARACTERS: Final = 2_000
-"""The maximum length of a query, a title or a URL in an event."""
+"""The maximum length of a query, a title or a URL in an event, in characters."""
 
 
 def search_event(call_id: Any, query: Any, results: Any, error: str | None = None) -> WebSearch:
@@ -22,7 +22,7 @@ def search_event(call_id: Any, query: Any, results: Any, error: str | None = Non
 
 
 def results_in(results: Any) -> tuple[WebSearchResult, ...]:
-    """Return the results that have a URL."""
+    """Return those search results that have a URL. `results` comes from the provider and may have any type."""
     given = results if isinstance(results, list) else []
     pages = (page for page in given if isinstance(page, dict) and isinstance(page.get("url"), str))
     return tuple(

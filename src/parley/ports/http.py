@@ -87,8 +87,8 @@ class HttpRequest(Protocol):
         ...
 
     def has_no_body(self) -> None:
-        """Keep the connection open after the answer, although the client is not authenticated. Do nothing if the
-        request has a body.
+        """Allow further requests on the connection of an unauthenticated client, if this request has no body.
+        Otherwise the connection is closed after the answer.
         """
         ...
 

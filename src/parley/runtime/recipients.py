@@ -84,7 +84,9 @@ class Recipients:
 
     @property
     def _counted(self) -> list[ReadingClient]:
-        """The clients of readers that count: those whose principal may interrupt the turn."""
+        """The clients of those readers that affect how long an approval waits, because their principal may
+        interrupt the turn.
+        """
         return [one for one in self._readers.values() if one.may_interrupt]
 
     def remove(self, reader: Hashable) -> bool:

@@ -460,7 +460,7 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
 
 
 class WebSearchResult(Struct, frozen=True, kw_only=True):
-    """A page that a search found."""
+    """A page that a search of the web found."""
 
     url: str
     title: str
@@ -471,7 +471,7 @@ class WebSearch(EventBase, frozen=True, kw_only=True, tag="web_search"):
     """Reports that the provider of the model searched the web."""
 
     call_id: str
-    """The provider's id for the search."""
+    """The id of the search, which the provider chose."""
     query: str
     results: tuple[WebSearchResult, ...]
     error: str | None = None

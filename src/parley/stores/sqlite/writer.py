@@ -111,7 +111,7 @@ class Writer:
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """A lock that protects the queue of jobs, which both threads change."""
+        """A lock that protects the queue of jobs, which the event loop and the writer thread change."""
         self._waiting: Sequence[_Job] = ()
         """The jobs that the thread has taken from the queue but not begun. Jobs that were begun no longer
         expire.

@@ -433,8 +433,8 @@ class _Search:
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
         """Return the box before and the box after the point where the paths meet.
 
-        If the paths do not meet within half of the remaining steps, the part between them is marked as changed. The
-        other half of the steps is sufficient for the parts that the paths have already crossed.
+        If the paths do not meet within half of the remaining steps, all lines between their ends are marked as
+        changed. The other half of the steps suffices to compare the lines before and after these.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)

@@ -67,8 +67,8 @@ class HttpExchange:
         return True
 
     def has_no_body(self) -> None:
-        """Keep the connection open after the answer, although the client is not authenticated. Do nothing if the
-        request has a body.
+        """Allow further requests on the connection of an unauthenticated client, if this request has no body.
+        Otherwise the connection is closed after the answer.
         """
         if not self._request.body_exists:
             self._connection.read_body()
