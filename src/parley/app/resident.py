@@ -135,7 +135,7 @@ class Resident:
     def listen(self, path: str | None = None, *, lock: ResidentLock | None = None) -> None:
         """Accept connections on the socket of the home directory and, if `path` is given, on a second socket.
 
-        While the server is listening, it keeps `lock`.
+        While the server is listening, it holds `lock`, and acquires it again if its file is removed.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.

@@ -475,7 +475,7 @@ def _without_beginning(event: Event, length: int) -> Event:
 
 
 class _KnownEvent(Struct, frozen=True, kw_only=True):
-    """The params of a live event of a known type. The type allows decoding them in one step."""
+    """The params of a live event of a known type, which are decoded in one step together with the event."""
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET

@@ -114,7 +114,9 @@ class RateLimit:
     """Limits the rate of messages from each principal. A request without messages counts as one message."""
 
     def __init__(self, per_second: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the limits. A `per_second` of 0 means no limit."""
+        """Create the limits. `per_second` is the number of messages that a principal may send per second on
+        average; 0 means no limit.
+        """
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
         """The number of messages that each principal could send at once at a certain time, and this time."""

@@ -2,7 +2,7 @@
 
 import { fill, h, iconButton } from "../dom.js"
 
-const MOST_BYTES = 20 * 1024 * 1024
+const MAX_BYTES = 20 * 1024 * 1024
 
 export class Attachments {
   /** @param {(problem: string) => void} onProblem */
@@ -21,7 +21,7 @@ export class Attachments {
   /** Take pasted, dropped or chosen files. @param {FileList | null | undefined} files */
   async take(files) {
     for (const file of Array.from(files ?? [])) {
-      if (file.size > MOST_BYTES) {
+      if (file.size > MAX_BYTES) {
         this.onProblem(`${file.name} is larger than 20 MB.`)
         continue
       }

@@ -14,7 +14,7 @@ const NAMES = /** @type {Record<string, string>} */ ({
 const LANGUAGES = new Set(
   "bash c cpp csharp css diff go ini java javascript json kotlin php python ruby rust sql typescript xml yaml".split(" "),
 )
-const LONGEST_CODE = 30_000
+const MAX_CODE = 30_000
 const TASK_MS = 8
 
 /** @type {Promise<any> | null} */
@@ -58,7 +58,7 @@ export function highlightAll(element) {
     const code = figure.querySelector("code")
     const language = languageOf(figure.getAttribute("data-language") ?? "")
     figure.setAttribute("data-highlighted", "")
-    if (code && language && (code.textContent ?? "").length <= LONGEST_CODE) waiting.push({ code, language })
+    if (code && language && (code.textContent ?? "").length <= MAX_CODE) waiting.push({ code, language })
   }
   if (!isHighlighting) void highlightWaiting()
 }

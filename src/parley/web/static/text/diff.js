@@ -126,7 +126,7 @@ export function diffsOfChanges(changes) {
   })
 }
 
-const MOST_WORDS = 300
+const MAX_WORDS = 300
 
 /**
  * Compare two lines by words. Returns the parts of both lines, or null if the lines have little in common.
@@ -137,7 +137,7 @@ const MOST_WORDS = 300
 export function compareWords(before, after) {
   const a = before.match(/[\p{L}\p{N}_]+|\s+|[^\p{L}\p{N}_\s]/gu) ?? []
   const b = after.match(/[\p{L}\p{N}_]+|\s+|[^\p{L}\p{N}_\s]/gu) ?? []
-  if (a.length > MOST_WORDS || b.length > MOST_WORDS) return null
+  if (a.length > MAX_WORDS || b.length > MAX_WORDS) return null
   const width = b.length + 1
   const lengths = new Uint16Array((a.length + 1) * width)
   for (let i = a.length - 1; i >= 0; i--)

@@ -8,7 +8,7 @@ import { lexer } from "../vendor/marked.esm.js"
 import { codeBlock } from "./code.js"
 import { fillLong } from "./long_text.js"
 
-const LONGEST_MARKDOWN = 200_000
+const MAX_MARKDOWN = 200_000
 /** A longer text is shown as plain text, because the lexer can be slow for texts that are made to be slow. */
 
 /** @typedef {any} Token */
@@ -23,7 +23,7 @@ export function blocksOf(text) {
 
 /** Return false for a text that is shown as plain text because of its size. @param {string} text */
 export function isMarkdown(text) {
-  return text.length <= LONGEST_MARKDOWN && !/[^\n]{20000}/.test(text)
+  return text.length <= MAX_MARKDOWN && !/[^\n]{20000}/.test(text)
 }
 
 /**

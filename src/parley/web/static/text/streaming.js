@@ -6,7 +6,7 @@
 import { h } from "../dom.js"
 import { blockNode, blocksOf, isMarkdown } from "./markdown.js"
 
-const LONGEST_TAIL = 20_000
+const MAX_TAIL = 20_000
 
 export class StreamingText {
   /** @param {HTMLElement} element */
@@ -32,9 +32,9 @@ export class StreamingText {
    */
   update(text) {
     if (text.length === this.length) return
-    if (text.length - this.settled > LONGEST_TAIL) {
+    if (text.length - this.settled > MAX_TAIL) {
       if (text.length < this.nextRender || !isMarkdown(text.slice(this.settled))) return this.showLongTail(text)
-      this.nextRender = text.length + LONGEST_TAIL
+      this.nextRender = text.length + MAX_TAIL
     }
     if (this.code && this.growCode(text)) {
       this.length = text.length
@@ -73,11 +73,11 @@ export class StreamingText {
    */
   showLongTail(text) {
     if (this.code) {
-      if (text.length - this.code.length < LONGEST_TAIL && this.growCode(text)) this.length = text.length
+      if (text.length - this.code.length < MAX_TAIL && this.growCode(text)) this.length = text.length
       return
     }
     if (this.tail.length) return // its beginning is shown already
-    const node = h("p", { class: "plain", dir: "auto" }, `${text.slice(this.settled, this.settled + LONGEST_TAIL)} …`)
+    const node = h("p", { class: "plain", dir: "auto" }, `${text.slice(this.settled, this.settled + MAX_TAIL)} …`)
     this.element.append(node)
     this.tail = [node]
     this.length = text.length

@@ -6,8 +6,8 @@
 import { h } from "../dom.js"
 import { visible } from "./visible.js"
 
-const LONGEST_LINE = 4000
-const MOST_LINES = 2000
+const MAX_LINE = 4000
+const MAX_LINES = 2000
 
 /* eslint-disable no-control-regex */
 const SEQUENCE =
@@ -106,7 +106,7 @@ export class TerminalText {
     this.width = this.column = 0
     this.node = this.newLine()
     this.count++
-    if (this.count - this.removed > MOST_LINES) {
+    if (this.count - this.removed > MAX_LINES) {
       this.notice ??= this.element.insertBefore(h("span", { class: "line gap" }), this.element.firstChild)
       this.notice.nextSibling?.remove()
       this.removed++
@@ -127,15 +127,15 @@ export class TerminalText {
       if (!this.node.querySelector(".gap")) this.node.replaceChildren()
       return
     }
-    let room = LONGEST_LINE
+    let room = MAX_LINE
     const nodes = []
     for (const run of this.line) {
       if (room <= 0) break
       nodes.push(runNode(run, room))
       room -= run.text.length
     }
-    if (this.width > LONGEST_LINE)
-      nodes.push(h("span", { class: "gap" }, ` … ${(this.width - LONGEST_LINE).toLocaleString()} more characters in this line`))
+    if (this.width > MAX_LINE)
+      nodes.push(h("span", { class: "gap" }, ` … ${(this.width - MAX_LINE).toLocaleString()} more characters in this line`))
     this.node.replaceChildren(...nodes)
   }
 }

@@ -13,7 +13,7 @@ import { visible } from "../text/visible.js"
  */
 
 const FIRST_LINES = 400
-const LONGEST_LINE = 2000
+const MAX_LINE = 2000
 const LABELS = { add: "added", delete: "deleted", update: "", move: "moved" }
 
 /**
@@ -148,9 +148,9 @@ const SIGNS = { add: "+", delete: "−", same: " ", note: "" }
 function lineRow(line, file, comments) {
   const text = line.parts
     ? line.parts.map(({ text: part, changed }) => (changed ? h("mark", null, ...visible(part)) : visible(part))).flat()
-    : visible(line.text.slice(0, LONGEST_LINE))
-  if (line.text.length > LONGEST_LINE && !line.parts)
-    text.push(h("span", { class: "gap" }, ` … ${(line.text.length - LONGEST_LINE).toLocaleString()} more characters`))
+    : visible(line.text.slice(0, MAX_LINE))
+  if (line.text.length > MAX_LINE && !line.parts)
+    text.push(h("span", { class: "gap" }, ` … ${(line.text.length - MAX_LINE).toLocaleString()} more characters`))
   const number = line.new ?? line.old
   const canComment = comments && number !== null
   const row = h(

@@ -12,7 +12,7 @@ import { counts, fileDiff, shortPath } from "./diff_view.js"
  * @typedef {import("./item_view.js").Context} Context
  */
 
-const MOST_OPEN_LINES = 60
+const MAX_OPEN_LINES = 60
 
 export class PatchView {
   /**
@@ -48,7 +48,7 @@ export class PatchView {
     const names = files.map((file) => shortPath(file.path, context.cwd()))
     fill(frame.label, `${verb} `, h("code", { dir: "ltr" }, ...visible(names[0] ?? "nothing")), names.length > 1 && ` and ${names.length - 1} more`)
     fill(frame.status, item.state === "asking" && h("span", null, "Waiting for you"), counts(total))
-    frame.setOpen(item.state === "asking" || failed || total.added + total.deleted <= MOST_OPEN_LINES)
+    frame.setOpen(item.state === "asking" || failed || total.added + total.deleted <= MAX_OPEN_LINES)
     if (!frame.node.open) return
     if (this.drawn !== item.changes) {
       this.drawn = item.changes
