@@ -624,7 +624,7 @@ class Conversation:
             NotOwned: this process does not own the conversation.
             LeaseLost: another process has acquired the lease.
             ShuttingDown: the server is shutting down.
-            ParleyError: the request is refused, as it would be for a client of this process.
+            ParleyError: the request fails, as it would for a client of this process.
         """
         if self.turn is None:
             raise NotOwned
@@ -640,7 +640,7 @@ class Conversation:
         encoded result before any reader sees the effects of the request.
 
         Raises:
-            ParleyError: the request is refused, as it would be for a client of this process.
+            ParleyError: the request fails, as it would for a client of this process.
         """
         command = placed_command(request, deadline, answered=answered)
         await self._execute(command)

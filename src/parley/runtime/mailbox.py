@@ -267,7 +267,7 @@ class Mailbox:
                 return command.is_writable or not (command.waits_for_write_lock and runner.turn is not None)
             case OwnershipState.IDLE:
                 if command.is_from_peer:
-                    return True  # the command is refused at once
+                    return True  # the command fails at once
                 return self._is_without_turn(command) and not command.needs_lookup(self._local)
             case OwnershipState.ACQUIRING | OwnershipState.CONNECTING:
                 return False

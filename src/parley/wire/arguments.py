@@ -68,8 +68,8 @@ def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decode
     agent.
 
     Raises:
-        BadArguments: the arguments do not match the type, or an unknown argument is refused. The message names the
-            field and the problem.
+        BadArguments: the arguments do not match the type, or an unknown argument is not ignored. The message names
+            the field and the problem.
     """
     if len(memoryview(arguments)) >= LARGE_BYTES:
         return _decode_large(kind, arguments)

@@ -60,8 +60,8 @@ class System:
     """The system calls that change names in a directory, and `fsync`. Tests substitute this class."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
-        """Create a hard link `other` to the file `name`. Fail if `other` exists. Both names are relative to the
-        directory descriptor `folder`.
+        """Create a hard link `other` to the file `name`. Raises FileExistsError if `other` exists. Both names are
+        relative to the directory descriptor `folder`.
         """
         os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
@@ -391,7 +391,7 @@ class _Commit:
             raise PatchChanged(f"{removal.failure}: {_CHANGED}")
 
     def _give_name(self, place: _Place, target: _Place) -> None:
-        """Give a temporary file its final name. Fail if that name exists."""
+        """Give a temporary file its final name. Raises an error if a file with that name exists."""
         folder = self._folders.open(target.folder)
         try:
             self._system.link(place.name, target.name, folder=folder)
