@@ -78,6 +78,25 @@ async def test_the_command_to_approve_shows_every_character(
         await user.sees("Denied by page")
 
 
+@pytest.mark.parametrize("sandbox", ["workspace-write", "danger-full-access"])
+async def test_only_the_server_says_that_a_command_leaves_the_sandbox(
+    browser: Browser, server: HttpServer, model: ScriptedModel, sandbox: str
+) -> None:
+    leaves = sandbox == "workspace-write"  # without a sandbox, a command cannot leave it
+    command = ["touch", "a"] if leaves else ["touch", ", outside the sandbox"]
+    model.says(Call("shell", {"command": command}))
+    admin = await server.client()
+    conversation = await admin.create(approval_policy="untrusted", sandbox=sandbox)
+    await admin.say(conversation, "go")
+    async with open_page(browser, server, **DESKTOP) as user:
+        card = user.page.locator(".waiting-card")
+        await expect(card.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+        await expect(card.get_by_text("Runs outside the sandbox")).to_have_count(int(leaves))
+        await user.open(conversation)
+        await expect(user.transcript.get_by_role("button", name="Approve", exact=True)).to_be_visible()
+        await expect(user.transcript.get_by_text("Runs outside the sandbox")).to_have_count(int(leaves))
+
+
 async def test_terminal_output_is_text_with_colours(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:

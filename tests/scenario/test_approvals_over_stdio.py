@@ -151,6 +151,7 @@ async def test_a_newer_client_gets_more_details_and_the_model_reads_its_reason(p
             "codex_reason": "needs to write",
             "parley_approval_id": listed[0]["approval_id"],
             "parley_conversation_id": events_of(messages)[0]["session_id"],
+            "parley_leaves_sandbox": True,
         }
         text = (
             'The model says: "needs to write"\n'
@@ -168,6 +169,7 @@ async def test_a_newer_client_gets_more_details_and_the_model_reads_its_reason(p
                 "asked_at": "",
                 "command": ["touch", "a\u200bb"],
                 "cwd": cwd,
+                "leaves_sandbox": True,
             }
         ]
         settled = next(one for one in events_of(messages) if one["type"] == "approval_settled")

@@ -44,6 +44,7 @@ class Approval:
         changes: dict[str, Any] | None,
         reason: str | None = None,
         grant_root: str | None = None,
+        leaves_sandbox: bool = False,
     ) -> None:
         self._decide = decide
         self.kind = kind
@@ -65,6 +66,10 @@ class Approval:
         """
         self.grant_root = grant_root
         """The directory to which a patch requests write access; None if the patch requests no such access."""
+        self.leaves_sandbox = leaves_sandbox
+        """True if the action would run outside the sandbox; always False with protocol version 2025-06-18 or
+        earlier.
+        """
 
     async def approve(self, *, timeout_seconds: float | None = None) -> None:
         """Allow the action once."""
@@ -103,6 +108,7 @@ def asked(params: ElicitationParams, decide: Decide) -> Approval:
         changes=_given(params.codex_changes),
         reason=_given(params.codex_reason),
         grant_root=_given(params.codex_grant_root),
+        leaves_sandbox=params.parley_leaves_sandbox is True,
     )
 
 
@@ -118,6 +124,7 @@ def listed(item: tools.ListedApproval, decide: Decide) -> Approval:
         command=_given(item.command),
         cwd=_given(item.cwd),
         changes=_given(item.changes),
+        leaves_sandbox=item.leaves_sandbox is True,
     )
 
 

@@ -120,6 +120,7 @@ def listed(approval: PendingApproval, conversation: ConversationId) -> tools.Lis
         command=asked.command if is_command else UNSET,
         cwd=asked.cwd if is_command else UNSET,
         changes=asked.changes if asked.kind == "patch" else UNSET,
+        leaves_sandbox=True if asked.leaves_sandbox else UNSET,
     )
 
 
@@ -231,6 +232,7 @@ def _fields(
         codex_reason=shown.reason if _is_given_reasons(shown, features) else UNSET,
         parley_approval_id=approval_id,
         parley_conversation_id=conversation_id,
+        parley_leaves_sandbox=True if features.describes_approvals and approval.request.leaves_sandbox else UNSET,
     )
     match shown:
         case ExecApprovalRequest(command=command, cwd=cwd):

@@ -76,6 +76,8 @@ class ApprovalFields(Struct, frozen=True, kw_only=True):
     codex_changes: dict[str, FileChange] | UnsetType = UNSET
     parley_approval_id: ApprovalId | UnsetType = UNSET
     parley_conversation_id: ConversationId | UnsetType = UNSET
+    parley_leaves_sandbox: Literal[True] | UnsetType = UNSET
+    """True if the action would run outside the sandbox; otherwise not set."""
     related_task: RelatedTask | UnsetType = msgspec.field(default=UNSET, name=RELATED_TASK)
     """The task to which the approval belongs. This field is set only in `_meta`."""
 

@@ -540,6 +540,8 @@ class ListedApproval(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] | UnsetType = UNSET
     cwd: str | UnsetType = UNSET
     changes: dict[str, Any] | UnsetType = UNSET
+    leaves_sandbox: Literal[True] | UnsetType = UNSET
+    """True if the action would run outside the sandbox; otherwise not set."""
 
 
 class ApprovalsListArguments(Struct, frozen=True, kw_only=True):

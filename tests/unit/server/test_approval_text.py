@@ -89,7 +89,7 @@ def test_an_older_client_reads_why_a_patch_is_wanted() -> None:
 
 
 def test_a_newer_client_reads_why_and_where_and_gets_a_form() -> None:
-    fields = {**EXEC, "codex_reason": "needs to write", **OURS}
+    fields = {**EXEC, "codex_reason": "needs to write", **OURS, "parley_leaves_sandbox": True}
     shown, asked = command_approval(1, "touch", "a b", reason="needs to write", leaves_sandbox=True)
 
     assert asked_of(FULL_VERSION, shown, asked) == {
@@ -103,7 +103,7 @@ def test_a_newer_client_reads_why_and_where_and_gets_a_form() -> None:
 
 def test_a_newer_client_is_asked_for_a_patch_with_all_that_is_known() -> None:
     more = {"codex_reason": "why not", "codex_grant_root": "/project", **OURS}
-    fields = {**PATCH, **more}
+    fields = {**PATCH, **more, "parley_leaves_sandbox": True}
     shown, asked = patch_approval(1, reason="why not", grant_root="/project", leaves_sandbox=True)
 
     assert asked_of(FULL_VERSION, shown, asked) == {
@@ -133,9 +133,12 @@ def test_a_newer_client_is_asked_whether_to_continue_beyond_a_limit() -> None:
 
 
 def test_without_a_reason_and_with_the_sandbox_nothing_is_said_of_them() -> None:
+    command = asked_of(FULL_VERSION, *command_approval(1, "echo", ", outside the sandbox"))
     exec_message = asked_of(FULL_VERSION, *command_approval(1, "touch", "a b"))["message"]
     patch_message = asked_of(FULL_VERSION, *patch_approval(1))["message"]
 
+    assert ", outside the sandbox" in command["message"]
+    assert "parley_leaves_sandbox" not in {**command, **command["_meta"]}
     assert exec_message == "Allow Codex to run `touch 'a b'` in `/project`?"
     assert patch_message == "Allow Codex to apply proposed code changes?\n- add /project/new.txt"
 
@@ -169,6 +172,7 @@ def test_a_command_is_listed_with_its_words_and_a_patch_with_its_changes() -> No
         "asked_at": "1970-01-01T00:00:01.500Z",
         "command": ["touch", "a b"],
         "cwd": "/project",
+        "leaves_sandbox": True,
     }
     assert as_json(listed(patch, CONVERSATION)) == {
         "approval_id": approval_id(2),

@@ -40,7 +40,6 @@ function subject(approval, cwd) {
       "div",
       { class: "subject" },
       h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "region", "aria-label": "Command" }, ...visible(text)),
-      approval.message.includes(", outside the sandbox") && h("p", { class: "hint" }, "Runs outside the sandbox"),
       approval.cwd && approval.cwd !== cwd && h("p", { class: "hint" }, "in ", h("code", { dir: "ltr" }, ...visible(approval.cwd))),
     )
   }

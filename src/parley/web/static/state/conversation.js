@@ -12,7 +12,8 @@ import { Output } from "./items.js"
  * @typedef {import("./items.js").CommandItem} CommandItem
  * @typedef {import("./items.js").PatchItem} PatchItem
  * @typedef {{ approval_id: string, call_id: string, kind: "exec" | "patch" | "limit", message: string,
- *   asked_at?: string, command?: string[], cwd?: string, changes?: Record<string, any>, conversation_id: string }} Approval
+ *   asked_at?: string, command?: string[], cwd?: string, changes?: Record<string, any>,
+ *   leaves_sandbox?: boolean, conversation_id: string }} Approval
  * @typedef {{ reset(): void, prepended(turns: Turn[], merged: Turn | null): void, turnAdded(turn: Turn): void,
  *   turnChanged(turn: Turn): void, itemAdded(turn: Turn, item: Item): void, itemChanged(turn: Turn, item: Item): void,
  *   itemRemoved(turn: Turn, item: Item): void, stateChanged(): void }} ConversationView
@@ -172,6 +173,7 @@ export class Conversation {
       command: params.codex_command,
       cwd: params.codex_cwd,
       changes: params.codex_changes,
+      leaves_sandbox: params.parley_leaves_sandbox === true,
     }
     this.view.stateChanged()
   }

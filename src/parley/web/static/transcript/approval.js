@@ -1,5 +1,6 @@
 /**
- * The buttons that answer an approval request. Used in the transcript and in the list.
+ * The buttons that answer an approval request, and the note that its action leaves the sandbox. Used in the transcript
+ * and in the list.
  */
 
 import { h } from "../dom.js"
@@ -18,7 +19,8 @@ const REST_MS = 350
  * @param {{ canAnswer: boolean }} options
  */
 export function approvalButtons(approval, answer, { canAnswer }) {
-  if (!canAnswer) return h("p", { class: "hint" }, "Waiting for somebody who may approve this.")
+  const outside = approval.leaves_sandbox && h("p", { class: "hint outside" }, "Runs outside the sandbox")
+  if (!canAnswer) return h("div", null, outside, h("p", { class: "hint" }, "Waiting for somebody who may approve this."))
   const problem = h("p", { class: "problem", role: "alert", hidden: true })
   const reason = h("input", { type: "text", maxlength: 2000, "aria-label": "Reason for the agent", placeholder: "Reason for the agent" })
   /** @param {string} decision @param {string} [text] */
@@ -79,7 +81,7 @@ export function approvalButtons(approval, answer, { canAnswer }) {
   }
   setDisabled(true)
   setTimeout(() => setDisabled(false), REST_MS)
-  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id }, row, withReason, problem)
+  return h("div", { class: "approval-buttons", "data-approval": approval.approval_id }, outside, row, withReason, problem)
 }
 
 /** Describe how an approval was settled. @param {import("../state/items.js").Settlement} settlement */

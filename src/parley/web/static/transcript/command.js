@@ -82,9 +82,7 @@ export class CommandView {
     const key = isAsking ? approval.approval_id : item.settlement ? "settled" : ""
     if (this.ask.dataset.key === key) return
     this.ask.dataset.key = key
-    const isOutside = isAsking && approval.message.includes(", outside the sandbox")
-    if (isAsking)
-      fill(this.ask, isOutside && h("p", { class: "hint outside" }, "Runs outside the sandbox"), approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
+    if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
     else if (item.settlement) fill(this.ask, h("p", { class: "settled" }, ...visible(settlementText(item.settlement))))
     else fill(this.ask, item.state === "asking" && !context.canAnswer() && h("p", { class: "hint" }, "Waiting for somebody who may approve this."))
   }
