@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from unicodedata import category
+
 import pytest
 from playwright.async_api import Browser, expect
 
@@ -9,6 +12,7 @@ from kit.clients.page import DESKTOP, open_page
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from parley.testing import Call, Pieces, Reasoning, ScriptedModel
+from parley.wire.text import unseen
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
@@ -95,6 +99,23 @@ async def test_only_the_server_says_that_a_command_leaves_the_sandbox(
         await user.open(conversation)
         await expect(user.transcript.get_by_role("button", name="Approve", exact=True)).to_be_visible()
         await expect(user.transcript.get_by_text("Runs outside the sandbox")).to_have_count(int(leaves))
+
+
+async def test_every_invisible_character_of_the_server_is_invisible_to_the_page(
+    browser: Browser, server: HttpServer
+) -> None:
+    characters = "".join(chr(code) for code in range(0x110000) if category(chr(code)) not in ("Cn", "Co", "Cs"))
+    invisible = {*unseen(characters), 0xE000} - {ord("\t"), ord("\n")}
+    async with open_page(browser, server, **DESKTOP) as user:
+        module = await user.page.evaluate("document.querySelector('link[href$=\"text/visible.js\"]').href")
+        shown: str = await user.page.evaluate(
+            "async ([module, text]) => (await import(module)).visibleText(text)",
+            [module, "".join(map(chr, invisible)) + "größe\t日本 🙂\n"],
+        )
+
+    assert {0x0605, 0x180F, 0x2800, 0x1BCA0, 0x13430, 0xE0100, 0x3000} < invisible
+    assert {int(code, 16) for code in re.findall(r"⟨U\+([0-9A-F]+)⟩", shown)} == invisible
+    assert shown.endswith("⟩größe\t日本 🙂\n")
 
 
 async def test_terminal_output_is_text_with_colours(

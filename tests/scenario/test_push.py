@@ -67,6 +67,13 @@ async def test_a_browser_subscribes_at_a_known_push_service_only(server: HttpSer
         "https://fcm.googleapis.com\r\nx: y/",
         "https://fcm.googleapis.com/" + "x" * 2100,
         "https://fcm.googleapis.com:99999/x",
+        "https://169.254.169.254%2f.push.apple.com/",
+        "https://127.0.0.1%23.push.apple.com/",
+        "https://127.0.0.1;.push.apple.com/",
+        "https://127.0.0.1,.push.apple.com/",
+        "https://.push.apple.com/",
+        "https://x..push.apple.com/",
+        "https://x_y.push.apple.com/",
         "",
     ]
 

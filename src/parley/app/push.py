@@ -21,6 +21,7 @@ from msgspec import Struct
 from parley.app.deliveries import Deliveries
 from parley.app.push_encryption import SenderKey, decode_base64url, encode_base64url, encrypted, is_public_key
 from parley.common.limited_log import LimitedLog
+from parley.config.checks import is_host_name
 from parley.config.types import ServeSettings
 from parley.errors import ModelError
 from parley.models.http import Http
@@ -158,7 +159,12 @@ class PushSender:
             host, port = parts.hostname or "", parts.port
         except ValueError:
             return False
-        if parts.scheme != "https" or parts.netloc not in (host, f"{host}:{port}") or "\\" in endpoint:
+        if (
+            parts.scheme != "https"
+            or not is_host_name(host)
+            or parts.netloc not in (host, f"{host}:{port}")
+            or "\\" in endpoint
+        ):
             return False
         if parts.netloc in self._load().push_hosts:
             return True

@@ -28,6 +28,7 @@ __all__ = [
     "integer",
     "is_address",
     "is_database_address",
+    "is_host_name",
     "is_secret",
     "named_secrets",
     "one_of",
@@ -179,6 +180,11 @@ def is_address(url: str) -> bool:
         return False
 
 
+def is_host_name(text: str) -> bool:
+    """Return whether a string is a host name or an IPv4 address, in lower case and without a final dot."""
+    return all(text.split(".")) and not set(text) - set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
 def webhook_address(value: Any, at: KeyPath) -> str:
     url = text(value, at)
     if not _is_webhook_address(url):  # the URL is not shown, because its path may be a secret
@@ -219,7 +225,7 @@ def origin(value: Any, at: KeyPath) -> str:
 def push_host(value: Any, at: KeyPath) -> str:
     """Check and return the host of a push service, with a port if it is not 443."""
     given = text(value, at)
-    if not is_address(f"https://{given}") or given != given.lower() or set(given) & set("/?#@ "):
+    if not is_address(f"https://{given}") or not is_host_name(given.partition(":")[0]):
         raise _invalid("value", value, at, "a host in lower case, such as `push.example` or `push.example:8443`")
     return given
 

@@ -1,12 +1,13 @@
 /**
  * Shows text whose every character matters, such as a command that a person approves. Control characters,
- * bidirectional controls and zero-width characters appear as their code points.
+ * bidirectional controls, zero-width characters and unusual blanks appear as their code points.
  */
 
 import { h } from "../dom.js"
 
-const INVISIBLE =
-  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff]|[\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]/gu
+// As in `parley.wire.text`: every character that Unicode gives no form of its own, and every blank except the space, the
+// tab and the line end. The last two characters are symbols that look like blanks.
+const INVISIBLE = /(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]/gu
 
 /**
  * Return nodes for a text: text nodes, and an element for each invisible character.
