@@ -61,9 +61,22 @@ function start(account) {
     connection.tellTabs("list")
     void list.refresh()
   }
+  let isOpening = false // the dialog of a new conversation
   const create = () => {
-    if (!connection.may("conversationCreate") || document.querySelector("dialog[open]")) return
-    void import("./dialogs/new_conversation.js").then(({ newConversation }) => newConversation(connection, list, (id) => (open(id), changed())))
+    if (!connection.may("conversationCreate") || isOpening || document.querySelector("dialog[open]")) return
+    isOpening = true
+    void import("./dialogs/new_conversation.js")
+      .then(({ newConversation }) => newConversation(connection, list, created))
+      .catch((error) => announceVisibly(error.message))
+      .finally(() => (isOpening = false))
+  }
+  /** @param {string} id @param {string} message */
+  const created = (id, message) => {
+    open(id)
+    show() // now, and not with the event, so that the next key is written into the message
+    screen?.composer.focus()
+    if (message) screen?.composer.sendText(message)
+    changed()
   }
   /** @param {string} id @param {string} title */
   const rename = async (id, title) => {
@@ -123,7 +136,7 @@ function start(account) {
   addEventListener("hashchange", show)
   navigator.serviceWorker?.addEventListener("message", (event) => event.data?.open && open(event.data.open))
   new Notifications(list, { open, leads: () => connection.tabs.leads })
-  installShortcuts({ screen: () => screen, list: listView, create, close, showKeys: () => void showKeys() })
+  installShortcuts({ screen: () => screen, list: listView, isBusy: () => isOpening, create, close, showKeys: () => void showKeys() })
   connection.addEventListener("session", () => screen?.update())
   connection.addEventListener("state", () => {
     if (connection.state === "signed-out") void showSignIn("You are signed out.", () => location.reload())

@@ -142,6 +142,12 @@ export class Composer {
     this.area.focus()
   }
 
+  /** Send a text as the next message. If this fails, the text stays in the field. @param {string} text */
+  sendText(text) {
+    this.area.value = text
+    void this.send("join")
+  }
+
   /**
    * Edit an earlier message. Sending it begins a branch.
    * @param {any[]} content

@@ -9,13 +9,19 @@ const LAST_DIRECTORY = "parley.directory"
 /**
  * @param {import("../protocol/connection.js").Connection} connection
  * @param {import("../state/list.js").ConversationList} list
- * @param {(id: string) => void} created
+ * @param {(id: string, message: string) => void} created `message` is the first message; empty if there is none
  */
 export async function newConversation(connection, list, created) {
   const settings = await connection.call("settingsList")
   const directories = [...new Set([settings.cwd, ...settings.roots, ...list.entries.map((entry) => entry.cwd)])]
   const last = localStorage.getItem(LAST_DIRECTORY)
   const cwd = h("input", { type: "text", required: true, list: "directories", autocomplete: "off", spellcheck: "false", dir: "ltr", value: last && directories.includes(last) ? last : settings.cwd })
+  const message = h("textarea", { rows: 3, autofocus: true, dir: "auto" })
+  message.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches) return
+    event.preventDefault()
+    message.form?.requestSubmit()
+  })
   const model = h("input", { type: "text", list: "models", placeholder: settings.model, autocomplete: "off" })
   const profile = h("select", null)
   const policy = h("select", null)
@@ -38,7 +44,7 @@ export async function newConversation(connection, list, created) {
         const result = await connection.call("conversationCreate", args)
         localStorage.setItem(LAST_DIRECTORY, args.cwd)
         close()
-        created(result.conversation_id)
+        created(result.conversation_id, message.value.trim())
       } catch (error) {
         problem.textContent = /** @type {Error} */ (error).message
         problem.hidden = false
@@ -49,6 +55,7 @@ export async function newConversation(connection, list, created) {
         "form",
         { onsubmit: submit },
         h("datalist", { id: "directories" }, ...directories.map((value) => h("option", { value }))),
+        field("First message (optional)", message),
         field("Directory", cwd),
         field("Model", model),
         settings.profiles.length > 0 && field("Profile", profile),

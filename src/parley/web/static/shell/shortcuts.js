@@ -2,15 +2,18 @@
 
 import { announce } from "./announce.js"
 
+const ROUNDING_PIXELS = 1
+
 /**
- * @param {{ screen: () => import("./screen.js").Screen | null, list: import("../list/list.js").ListView, create: () => void,
- *   showKeys: () => void, close: () => void }} parts
+ * @param {{ screen: () => import("./screen.js").Screen | null, list: import("../list/list.js").ListView,
+ *   isBusy: () => boolean, create: () => void, showKeys: () => void, close: () => void }} parts
  */
-export function installShortcuts({ screen, list, create, close, showKeys }) {
+export function installShortcuts({ screen, list, isBusy, create, close, showKeys }) {
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || document.querySelector("dialog[open]")) return
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return
+    if (isBusy() || document.querySelector("dialog[open]")) return // the key is meant for the dialog
     const target = /** @type {HTMLElement} */ (event.target)
-    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) || target.isContentEditable) return
     const run = action(event.key)
     if (!run) return
     event.preventDefault()
@@ -62,10 +65,12 @@ export function installShortcuts({ screen, list, create, close, showKeys }) {
     const card = document.activeElement?.closest(".waiting-card")
     const buttons = card?.querySelector(".approval-buttons") ?? screen()?.transcript.approvalNode()
     if (!buttons) return
-    const call = buttons.closest(".call")
-    if (call && !isInView(call)) {
-      screen()?.show("transcript")
-      call.scrollIntoView({ block: "nearest" })
+    const request = card ?? buttons.closest(".call")
+    if (!request) return
+    if (!isInView(request, buttons)) {
+      if (!card) screen()?.show("transcript")
+      request.scrollIntoView({ block: "nearest" })
+      if (!isInView(buttons)) buttons.scrollIntoView({ block: "nearest" })
       announce(`Press ${key} again to answer.`) // nobody answers what is not in view
       return
     }
@@ -74,9 +79,21 @@ export function installShortcuts({ screen, list, create, close, showKeys }) {
   }
 }
 
-/** @param {Element} element */
-function isInView(element) {
+/**
+ * Return true if a request and its buttons are in view. Of a request that is higher than the view, the buttons suffice.
+ * @param {Element} request
+ * @param {Element} [buttons]
+ */
+function isInView(request, buttons = request) {
+  const views = [document.documentElement, ...[".scroller", ".waiting", ".list-scroll"].map((view) => request.closest(view))].filter((view) => view !== null)
+  return views.every((view) => {
+    const area = view.getBoundingClientRect()
+    return isInside(buttons, area) && (request.getBoundingClientRect().height > area.height || isInside(request, area))
+  })
+}
+
+/** @param {Element} element @param {DOMRect} area */
+function isInside(element, area) {
   const { top, bottom, height } = element.getBoundingClientRect()
-  if (height === 0) return false
-  return bottom > 0 && top < innerHeight && (top >= 0 || bottom <= innerHeight || height > innerHeight)
+  return height > 0 && top >= area.top - ROUNDING_PIXELS && bottom <= area.bottom + ROUNDING_PIXELS
 }
