@@ -81,6 +81,8 @@ class Roots:
         """
         names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}
+        # A worktree is never a link, even if no command can write to the directory of the worktrees.
+        worktrees = {os.path.join(os.path.dirname(clones), "worktrees") for clones in settings.clones}
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
             if (chosen := self._chosen.get(name, path)) != path:
@@ -89,7 +91,7 @@ class Roots:
             if name in self._found and self._found[name].path != path:
                 continue  # the directory was replaced, and the sandbox reports this
             # A command may have put a link where nothing existed before.
-            others = {"/"} if name in self._missed else self._granted | set(real.values())
+            others = {"/"} if name in self._missed else self._granted | set(real.values()) | worktrees
             if (link := _link_in(others, name)) is not None:
                 log.warning("%s is not writable: a command may have created the link %s", name, link)
             elif (root := _root(path)) is not None:

@@ -453,7 +453,9 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     code: str | UnsetType = UNSET
     """The error code; missing if nothing failed."""
     message: str | UnsetType = UNSET
-    """A description of the failure; missing if nothing failed."""
+    """A description of the failure, or the Git repositories in the worktree that were not committed; missing if
+    there is neither.
+    """
 
 
 # --- searches ------------------------------------------------------------------------

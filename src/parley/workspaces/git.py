@@ -12,7 +12,9 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -34,6 +36,8 @@ repository takes long.
 """
 
 _MAX_OUTPUT_BYTES: Final = 1024 * 1024
+_READ_INPUT: Final = ("/bin/sh", "-c", 'exec "$0" "$@" <&3')
+"""Starts a program whose stdin is the descriptor 3."""
 _MAX_ERROR_CHARACTERS: Final = 600
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _FROM_SERVER: Final = (*_PROXIES, "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
@@ -57,10 +61,12 @@ _SETTINGS: Final = {
     "core.excludesFile": "/dev/null",
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
+    "core.logAllRefUpdates": "false",
     "core.untrackedCache": "false",
     "credential.helper": "",
     "diff.ignoreSubmodules": "all",
     "fetch.recurseSubmodules": "false",
+    "fetch.unpackLimit": "1",
     "gc.auto": "0",
     "http.followRedirects": "false",
     "http.lowSpeedLimit": "1",
@@ -168,16 +174,18 @@ class Git:
         *arguments: str,
         writable: Sequence[str] = (),
         network: bool = False,
-        git_dir: str | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
         work_tree: str | None = None,
         seconds: float = LOCAL_SECONDS,
+        stdin: bytes | None = None,
+        max_output: int = _MAX_OUTPUT_BYTES,
         stdout_on_error: bool = False,
     ) -> str:
         """Run a Git command and return its stdout without surrounding space.
 
         `writable` are the directories that the command may write to. With `network`, the command can reach the
-        repository. `git_dir` and `work_tree` are the Git directory and the worktree that the command uses.
-        `seconds` is its timeout.
+        repository. `variables` name the Git directories that the command uses, and `work_tree` is its worktree.
+        `seconds` is its timeout. Output after the first `max_output` bytes is dropped.
 
         Raises:
             GitFailed: the command failed or could not be started.
@@ -190,7 +198,7 @@ class Git:
         env = {**_VARIABLES, "GIT_ALLOW_PROTOCOL": remote.address.protocol if network else "none"}
         if network:
             env |= {name: value for name in _FROM_SERVER if (value := self._settings.environ.get(name))}
-        env |= {"GIT_DIR": git_dir} if git_dir is not None else {}
+        env |= variables
         env |= {"GIT_WORK_TREE": work_tree} if work_tree is not None else {}
         env["GIT_CONFIG_COUNT"] = str(len(settings))
         for index, (key, value) in enumerate(settings.items()):
@@ -198,20 +206,19 @@ class Git:
         printed: dict[OutputStream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
         def output(stream: OutputStream, data: bytes) -> None:
-            printed[stream] += data[: _MAX_OUTPUT_BYTES - len(printed[stream])]
+            printed[stream] += data[: max_output - len(printed[stream])]
 
-        paths = [*writable]
-        if network and remote.address.path is not None:
-            paths.append(remote.address.path)
+        repository = remote.address.path if network else None
         try:
             result = await self._commands.run(
                 Command(
-                    argv=(program, *arguments),
+                    argv=(*(() if stdin is None else _READ_INPUT), program, *arguments),
+                    files=() if stdin is None else (stdin,),
                     cwd=work_tree or self._directory,
                     env=env,
                     timeout_seconds=seconds,
                     policy=SandboxPolicy(
-                        writable=tuple(map(_root, paths)),
+                        writable=_roots(writable, repository),
                         network=network and remote.address.protocol != "file",
                         hidden=self._hidden(network=network),
                         mechanism=self._settings.sandbox.mechanism,
@@ -247,10 +254,20 @@ def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:
     return os.path.join(environ.get("HOME") or os.path.expanduser("~"), path.removeprefix("~/"))
 
 
+def _roots(paths: Sequence[str], repository: str | None) -> tuple[WritableRoot, ...]:
+    """Return directories of the server and, unless it is None, the directory of the repository. Only the path of
+    the repository may be a link.
+    """
+    others = () if repository is None else (os.path.realpath(repository),)
+    return tuple(map(_root, (*paths, *others)))
+
+
 def _root(path: str) -> WritableRoot:
-    real = os.path.realpath(path)
+    real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     try:
-        found = os.stat(real)
+        found = os.lstat(real)
     except OSError as error:
         raise GitFailed(f"a directory cannot be used: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise GitFailed(f"{os.path.basename(path)} is not a directory")
     return WritableRoot(path=real, device=found.st_dev, inode=found.st_ino)

@@ -3,6 +3,10 @@
 The directory in the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
 of the model can write to their own worktree only. All Git commands name the clone explicitly, so the `.git` in a
 worktree, which a command may have replaced, has no effect on them.
+
+A Git command that reads or writes files of a worktree can write only to the administrative directory of this
+worktree, `repositories/NAME.git/worktrees/ID`. It stores its objects there, and the server moves them to the clone.
+While Git writes files of a worktree, the worktree is in this directory, where no command of a model can replace it.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import asyncio
 import fcntl
 import logging
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from glob import glob
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -37,6 +42,9 @@ from parley.errors import (
 from parley.ports.commands import CommandRunner
 from parley.wire.events import WorkspaceUpdated
 from parley.wire.ids import ConversationId
+from parley.wire.text import listed, quoted
+from parley.workspaces.changes import LIST, LIST_INDEX, Changes, changes_in, submodules_in
+from parley.workspaces.clone import CONFIG, add_objects, check_clone, check_worktree, write_new_file
 from parley.workspaces.git import LOCAL_SECONDS, NETWORK_SECONDS, Git, GitFailed, Remote, expanded
 from parley.workspaces.names import branch_of, commit_message, is_from_parley, next_branch
 from parley.workspaces.start import Start, choose_start
@@ -59,6 +67,13 @@ MAX_BRANCHES: Final = 5
 COLLECT_SECONDS: Final = 3600.0
 """The minimum time in seconds between two searches for worktrees to remove."""
 
+MAX_LIST_BYTES: Final = 256 * 1024 * 1024
+"""The maximum size of a list of changed files."""
+MAX_UNREADABLE: Final = 20
+"""The maximum number of files that are left out of a commit because Git cannot read them."""
+
+_LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
+"""Makes Git store each large file as an object of its own, and not in a pack."""
 _USED: Final = "parley-used"
 """The name of a file in the administrative directory of a worktree. Its modification time is the time of the last
 use of the worktree.
@@ -182,6 +197,7 @@ class _Worktree:
         )
         self.clone = os.path.join(self._repositories, f"{name}.git")
         self._admin = os.path.join(self.clone, "worktrees", conversation_id)
+        self._objects, self._inside = (os.path.join(self._admin, name) for name in ("objects", "tree"))
         self._base_name: str | None = None
 
     # --- before a turn -----------------------------------------------------------------
@@ -192,8 +208,9 @@ class _Worktree:
         """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
+        await asyncio.to_thread(self._return_worktree)
         await asyncio.to_thread(self._remove_locks)
-        head, ref = await self._head() if await asyncio.to_thread(self._exists) else (None, "")
+        head = await self._head() if await asyncio.to_thread(self._exists) else None
         problem = await self._fetch(last, head)
         tips, base = await self._tips(), head
         if head is None or last is None:
@@ -210,7 +227,7 @@ class _Worktree:
         code, message = (start.code, start.message) if start.code is not None or problem is None else problem
         if head is None:
             await self._create(start)
-        elif (kept := await self._move(head, ref, start)) is not None:
+        elif (kept := await self._move(head, start)) is not None:
             code, message = WORK_SET_ASIDE, f"work that was not pushed is stored in the clone as {kept}"
         self._note_use()
         is_pushed = start.commit in tips.values() or await self._is_in_repository(start.commit)
@@ -236,7 +253,18 @@ class _Worktree:
                     os.unlink(os.path.join(self.clone, path))
 
     def _exists(self) -> bool:
-        return os.path.isdir(self._path) and os.path.isfile(os.path.join(self._admin, "HEAD"))
+        """Return whether the worktree exists. A link or another object in its place is no worktree."""
+        try:
+            check_worktree(self._path)
+        except (GitFailed, OSError):
+            return False
+        return os.path.isfile(os.path.join(self._admin, "HEAD"))
+
+    def _return_worktree(self) -> None:
+        """Put the worktree in its place again, if the server was killed while Git wrote its files."""
+        was_used = os.path.isfile(os.path.join(self._admin, _USED))
+        if was_used and os.path.isdir(self._inside) and not os.path.lexists(self._path):
+            os.rename(self._inside, self._path)
 
     async def _fetch(self, last: WorkspaceUpdated | None, head: str | None) -> tuple[str, str] | None:
         """Fetch the base branch and the branches of the conversation.
@@ -249,32 +277,56 @@ class _Worktree:
         branches = {f"{branch_of(self._id)}*"} | ({f"{last.branch}*"} if last is not None else set())
         if head is None or last is None:
             branches.add(await self._base_branch())
+        stale = await asyncio.to_thread(self._remove_tracking_refs)
         is_first = not await asyncio.to_thread(os.path.isdir, os.path.join(self.clone, "refs/remotes/origin"))
         try:
             await self._network(
                 "fetch",
                 "--quiet",
-                "--prune",
                 "--no-tags",
                 "--no-write-fetch-head",
                 "origin",
                 *(f"+refs/heads/{branch}:refs/remotes/origin/{branch}" for branch in sorted(branches)),
+                writes=("objects/pack", "refs"),
                 seconds=NETWORK_SECONDS if is_first else PUSH_SECONDS,
             )
         except GitFailed as error:
+            await asyncio.to_thread(self._restore_tracking_refs, stale)
             if last is None or head is None or not await self._has(last.commit):
                 raise
             return FETCH_FAILED, str(error)
         return None
 
+    def _remove_tracking_refs(self) -> dict[str, bytes]:
+        """Remove the refs of the branches of this conversation, and return their contents by path.
+
+        The fetch makes those that still exist in the repository. `git fetch --prune` would have to write to the
+        main directory of the clone.
+        """
+        found: dict[str, bytes] = {}
+        for path in glob(f"refs/remotes/origin/{branch_of(self._id)}*", root_dir=self.clone):
+            place = os.path.join(self.clone, path)
+            if os.path.isfile(place) and not path.endswith(".lock"):
+                with open(place, "rb") as file:
+                    found[place] = file.read(100)
+                os.unlink(place)
+        return found
+
+    def _restore_tracking_refs(self, refs: Mapping[str, bytes]) -> None:
+        for place, content in refs.items():
+            if not os.path.lexists(place):
+                write_new_file(os.path.dirname(place), os.path.basename(place), content)
+
     async def _initialize(self) -> None:
         """Create an empty clone, completely or not at all."""
         partial = f"{self.clone}.new"
         await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        await asyncio.to_thread(os.mkdir, partial, 0o700)
         await self._git.run(
-            *("init", "--quiet", "--bare", "--template=", "--initial-branch=main", partial),
-            writable=[self._repositories],
+            *("init", "--quiet", "--bare", "--template=", "--initial-branch=main", partial), writable=[partial]
         )
+        await asyncio.to_thread(write_new_file, partial, "config", CONFIG)
+        await asyncio.to_thread(os.makedirs, os.path.join(partial, "worktrees"))
         await asyncio.to_thread(os.rename, partial, self.clone)
 
     async def _base_branch(self) -> str:
@@ -298,47 +350,79 @@ class _Worktree:
 
     async def _create(self, start: Start) -> None:
         await asyncio.to_thread(self._clear)
-        await self._git.run(
-            *("worktree", "add", "--quiet", "--force", "--no-track", "-B", start.branch, self._path, start.commit),
-            git_dir=self.clone,
-            writable=[self.clone, self._worktrees],
-        )
+        await asyncio.to_thread(self._make_admin, start.branch)
+        await self._point(start)
+        await self._tree_git("read-tree", "--reset", "-u", start.commit, work_tree=self._inside)
+        await asyncio.to_thread(self._restore_pointer, self._inside)
+        await asyncio.to_thread(os.rename, self._inside, self._path)
 
     def _clear(self) -> None:
-        """Move a directory that is in the place of the worktree aside, and remove the administrative directory of
-        the worktree.
+        """Move an object that is in the place of the worktree aside, and remove the administrative directory of the
+        worktree.
         """
         if os.path.lexists(self._path):  # this is an unfinished or foreign worktree
             os.rename(self._path, f"{self._path}.kept-{int(time.time())}")
         shutil.rmtree(self._admin, ignore_errors=True)
 
-    async def _move(self, head: str, ref: str, start: Start) -> str | None:
-        """Move the worktree from its commit `head` to the start of the turn. `ref` is its branch. Return the name
-        under which other work was stored; None if there was none.
+    def _make_admin(self, branch: str) -> None:
+        os.makedirs(self._inside, mode=0o755)
+        write_new_file(self._admin, "commondir", b"../..\n")
+        write_new_file(self._admin, "gitdir", f"{self._path}/.git\n".encode())
+        write_new_file(self._admin, "HEAD", f"ref: refs/heads/{branch}\n".encode())
+
+    def _branch(self) -> str:
+        with open(os.path.join(self._admin, "HEAD"), encoding="utf-8", errors="replace") as file:
+            return file.read(1000).strip().removeprefix("ref: refs/heads/")
+
+    async def _point(self, start: Start) -> None:
+        """Make the commit and the branch of a start those of the worktree."""
+        await self._clone_git("update-ref", f"refs/heads/{start.branch}", start.commit, writes=("refs",))
+        head = f"ref: refs/heads/{start.branch}\n".encode()
+        await asyncio.to_thread(write_new_file, self._admin, "HEAD", head)
+
+    async def _move(self, head: str, start: Start) -> str | None:
+        """Move the worktree from its commit `head` to the start of the turn. Return the name under which other work
+        was stored; None if there was none.
         """
-        await asyncio.to_thread(self._restore_pointer)
-        branch = f"refs/heads/{start.branch}"
+        await asyncio.to_thread(self._restore_pointer, self._path)
         if head == start.commit:
-            if ref != branch:
-                await self._tree_git("update-ref", branch, start.commit)
-                await self._tree_git("symbolic-ref", "HEAD", branch)
+            if await asyncio.to_thread(self._branch) != start.branch:
+                await self._point(start)
             return None
         kept = None
-        made, _ = await self._commit(head, "Work that was set aside", update=False)
+        made, _, _ = await self._commit(head, "Work that was set aside")
         if not await self._is_ancestor(made or head, start.commit):
             kept = f"refs/parley/kept/{self._id}/{(made or head)[:12]}"
-            await self._tree_git("update-ref", kept, made or head)
-        await self._tree_git("update-ref", branch, start.commit)
-        await self._tree_git("symbolic-ref", "HEAD", branch)
-        # All files except ignored ones are in the index, so this command removes those that the commit does not
-        # contain.
-        await self._tree_git("reset", "--quiet", "--hard", start.commit, changes_files=True)
+            await self._clone_git("update-ref", kept, made or head, writes=("refs",))
+        await self._point(start)
+        await asyncio.to_thread(self._take_worktree)
+        try:
+            # All files except ignored ones are in the index, so this command removes those that the commit does not
+            # contain.
+            await self._tree_git("read-tree", "--reset", "-u", start.commit, work_tree=self._inside)
+        except GitFailed as error:
+            log.warning("the worktree of %s is made again: %s", self._id, error)
+            await asyncio.to_thread(self._return_worktree)
+            await self._create(start)
+        else:
+            await asyncio.to_thread(self._return_worktree)
         return kept
 
-    def _restore_pointer(self) -> None:
+    def _take_worktree(self) -> None:
+        """Move the worktree to a place where commands of the model cannot change it."""
+        shutil.rmtree(self._inside, ignore_errors=True)
+        self._note_use()
+        os.rename(self._path, self._inside)
+        try:
+            check_worktree(self._inside)
+        except GitFailed:
+            os.rename(self._inside, self._path)
+            raise
+
+    def _restore_pointer(self, path: str) -> None:
         """Write the `.git` of the worktree again if a command has replaced it. Git commands of the model use it."""
         expected = f"gitdir: {self._admin}\n".encode()
-        folder = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with suppress(OSError):
                 found = os.open(".git", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -362,15 +446,22 @@ class _Worktree:
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
         """Commit the files and push the branch. The result is that of `Workspaces.save`."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
-        head, _ = await self._head()
+        await asyncio.to_thread(check_worktree, self._path)
+        head = await self._head()
         code = message = None
-        made, problem = await self._commit(head, commit_message(text, self._id), seconds=seconds)
+        made, problem, nested = await self._commit(head, commit_message(text, self._id), seconds=seconds)
+        if made is not None:
+            await self._clone_git(
+                "update-ref", f"refs/heads/{last.branch}", made, head, writes=("refs",), seconds=seconds
+            )
         head = made or head
         if problem is not None:
-            code, message = COMMIT_FAILED, str(problem)
+            code, message = COMMIT_FAILED, problem
+        elif nested:
+            message = f"Git repositories in the worktree are not committed: {_listed(nested)}"
         self._note_use()
         if code is None and head == last.commit and last.pushed:
-            return None
+            return None if message is None or message == last.message else replace(last, message=message)
         branch, is_pushed = last.branch, True
         try:
             branch = await self._push(head, branch, URGENT_SECONDS if is_urgent else PUSH_SECONDS)
@@ -382,30 +473,59 @@ class _Worktree:
         return self._event(head, branch, pushed=is_pushed, code=code, message=message)
 
     async def _commit(
-        self, head: str, message: str, *, update: bool = True, seconds: float = LOCAL_SECONDS
-    ) -> tuple[str | None, GitFailed | None]:
-        """Commit all files that Git does not ignore. Return the commit; None if nothing has changed.
+        self, head: str, message: str, *, seconds: float = LOCAL_SECONDS
+    ) -> tuple[str | None, str | None, tuple[str, ...]]:
+        """Make a commit of all files that Git does not ignore, and add it to the clone. Return the commit; None if
+        nothing has changed.
 
-        The second value is the error if files could not be read and were left out; otherwise None. Without
-        `update`, the branch of the worktree stays where it is.
+        The second value is the problem if files could not be read and were left out; otherwise None. The third
+        value names the Git repositories that were left out.
 
         Raises:
             GitFailed: nothing was committed.
         """
-        problem = None
-        try:
-            await self._tree_git("add", "--all", "--ignore-errors", seconds=seconds)
-        except GitFailed as error:
-            problem = error
+        changes = await self._changes(seconds)
+        unreadable = [*changes.unreadable, *await self._stage(changes.paths, seconds)]
+        problem = f"files that cannot be read are left out: {_listed(unreadable)}" if unreadable else None
         tree = await self._tree_git("write-tree", seconds=seconds)
-        if tree == await self._tree_git("rev-parse", "--verify", f"{head}^{{tree}}", seconds=seconds):
-            return None, problem
+        if tree == await self._clone_git("rev-parse", "--verify", f"{head}^{{tree}}", seconds=seconds):
+            return None, problem, changes.nested
         name, _, address = self._workspace.author.rpartition(" <")
         who = ("-c", f"user.name={name}", "-c", f"user.email={address.removesuffix('>')}")
         commit = await self._tree_git(*who, "commit-tree", "-p", head, "-m", message, tree, seconds=seconds)
-        if update:
-            await self._tree_git("update-ref", "HEAD", commit, head, seconds=seconds)
-        return commit, problem
+        await asyncio.to_thread(add_objects, self._objects, self.clone)
+        return commit, problem, changes.nested
+
+    async def _changes(self, seconds: float = LOCAL_SECONDS) -> Changes:
+        listed = await self._tree_git(*LIST, seconds=seconds, max_output=MAX_LIST_BYTES)
+        if len(listed) >= MAX_LIST_BYTES // 2:
+            raise GitFailed("too many files have changed")
+        changes = await asyncio.to_thread(changes_in, self._path, listed)
+        if not changes.replaced:
+            return changes
+        index = await self._tree_git(*LIST_INDEX, seconds=seconds, max_output=MAX_LIST_BYTES)
+        submodules = submodules_in(index)  # these stay as they are
+        files = tuple(path for path in changes.replaced if path not in submodules)
+        # Git removes a file from the index before it adds files of the directory in its place.
+        return replace(changes, replaced=(), paths=files + changes.paths)
+
+    async def _stage(self, paths: tuple[str, ...], seconds: float) -> list[str]:
+        """Put files into the index. Return the files that Git cannot read."""
+        left, failed = list(paths), list[str]()
+        while left:
+            stdin = "".join(f"{path}\0" for path in left).encode(errors="surrogateescape")
+            update = (*_LOOSE, "update-index", "-z", "--add", "--remove", "--replace", "--stdin")
+            try:
+                await self._tree_git(*update, seconds=seconds, stdin=stdin)
+            except GitFailed as error:
+                bad = [path for path in left if str(error).endswith(f"Unable to process path {_shown(path)}")]
+                if not bad or len(failed) >= MAX_UNREADABLE:
+                    raise
+                failed += bad
+                left = [path for path in left if path not in bad]
+            else:
+                break
+        return failed
 
     async def _push(self, commit: str, branch: str, seconds: float) -> str:
         """Push a commit to a branch, without force. If the branch has diverged, push to the next free branch.
@@ -420,6 +540,7 @@ class _Worktree:
             try:
                 await self._network(
                     *("push", "--quiet", "--porcelain", "--no-verify", "origin", f"{commit}:refs/heads/{branch}"),
+                    writes=("refs",),
                     seconds=seconds,
                     stdout_on_error=True,
                 )
@@ -429,8 +550,7 @@ class _Worktree:
                 branch = next_branch(branch)
             else:
                 if branch != wanted:
-                    await self._tree_git("update-ref", f"refs/heads/{branch}", commit)
-                    await self._tree_git("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+                    await self._point(Start(commit=commit, branch=branch))
                 return branch
         raise GitFailed(f"git push: {MAX_BRANCHES} branches of the conversation have diverged")
 
@@ -468,11 +588,17 @@ class _Worktree:
 
     async def is_pushed(self) -> bool:
         """Return whether the repository contains everything in the worktree that Git does not ignore."""
-        if not await asyncio.to_thread(os.path.isdir, self._path):
+        await asyncio.to_thread(self._return_worktree)
+        if not await asyncio.to_thread(os.path.lexists, self._path):
             return True
-        if await self._tree_git("status", "--porcelain", "--ignore-submodules=all"):
+        await asyncio.to_thread(check_worktree, self._path)
+        head = await self._head()
+        if not (await self._changes()).is_empty:
             return False
-        return not await self._tree_git("rev-list", "--max-count=1", "HEAD", "--not", "--remotes=origin")
+        tree = await self._tree_git("write-tree")
+        if tree != await self._clone_git("rev-parse", "--verify", f"{head}^{{tree}}"):
+            return False
+        return not await self._clone_git("rev-list", "--max-count=1", head, "--not", "--remotes=origin")
 
     def remove(self) -> None:
         shutil.rmtree(self._path, ignore_errors=True)
@@ -488,10 +614,9 @@ class _Worktree:
 
     # --- git ---------------------------------------------------------------------------
 
-    async def _head(self) -> tuple[str, str]:
-        """Return the id of the commit, and the name of the branch, that the worktree has checked out."""
-        commit, ref = (await self._tree_git("rev-parse", "HEAD^{commit}", "--symbolic-full-name", "HEAD")).split()
-        return commit, ref
+    async def _head(self) -> str:
+        """Return the id of the commit that the worktree has checked out."""
+        return await self._run("rev-parse", "--verify", "HEAD^{commit}", variables=self._variables)
 
     async def _has(self, commit: str) -> bool:
         try:
@@ -526,28 +651,79 @@ class _Worktree:
         )
 
     async def _network(
-        self, *arguments: str, seconds: float = NETWORK_SECONDS, stdout_on_error: bool = False
+        self,
+        *arguments: str,
+        writes: tuple[str, ...] = (),
+        seconds: float = NETWORK_SECONDS,
+        stdout_on_error: bool = False,
     ) -> str:
-        return await self._git.run(
+        """Run a Git command that uses the repository. The command may write to the directories `writes` of the
+        clone.
+        """
+        return await self._run(
             *arguments,
-            git_dir=self.clone,
-            writable=[self.clone],
+            variables={"GIT_DIR": self.clone},
+            writable=[os.path.join(self.clone, one) for one in writes],
             network=True,
             seconds=seconds,
             stdout_on_error=stdout_on_error,
         )
 
-    async def _clone_git(self, *arguments: str) -> str:
-        return await self._git.run(*arguments, git_dir=self.clone)
+    async def _clone_git(
+        self, *arguments: str, writes: tuple[str, ...] = (), seconds: float = LOCAL_SECONDS
+    ) -> str:
+        """Run a Git command without files of the worktree, which may write to parts (`writes`) of the clone."""
+        writable = [os.path.join(self.clone, one) for one in writes]
+        return await self._run(*arguments, variables={"GIT_DIR": self.clone}, writable=writable, seconds=seconds)
 
-    async def _tree_git(self, *arguments: str, changes_files: bool = False, seconds: float = LOCAL_SECONDS) -> str:
-        """Run a Git command in the worktree. The command may write only to the clone or, if `changes_files` is
-        True, also to the worktree.
+    async def _tree_git(
+        self,
+        *arguments: str,
+        work_tree: str | None = None,
+        seconds: float = LOCAL_SECONDS,
+        stdin: bytes | None = None,
+        max_output: int | None = None,
+    ) -> str:
+        """Run a Git command in the worktree. The command may write only to the administrative directory of the
+        worktree. New objects are stored there too.
         """
-        writable = [self.clone, self._worktrees] if changes_files else [self.clone]
-        return await self._git.run(
-            *arguments, git_dir=self._admin, work_tree=self._path, writable=writable, seconds=seconds
+        await asyncio.to_thread(os.makedirs, self._objects, exist_ok=True)
+        more = {} if max_output is None else {"max_output": max_output}
+        return await self._run(
+            *arguments,
+            variables={**self._variables, "GIT_OBJECT_DIRECTORY": self._objects},
+            work_tree=work_tree or self._path,
+            writable=[self._admin],
+            seconds=seconds,
+            stdin=stdin,
+            **more,
         )
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """The variables that name the directories of the worktree. They take precedence over the files in the
+        administrative directory.
+        """
+        objects = os.path.join(self.clone, "objects").replace("\\", "\\\\").replace('"', '\\"')
+        return {
+            "GIT_DIR": self._admin,
+            "GIT_COMMON_DIR": self.clone,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{objects}"',
+        }
+
+    async def _run(self, *arguments: str, **options: Any) -> str:
+        """Check the clone, and run a Git command."""
+        await asyncio.to_thread(check_clone, self.clone)
+        return await self._git.run(*arguments, **options)
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return listed([*map(quoted, paths)])
+
+
+def _shown(path: str) -> str:
+    """Return a path as `Git` shows it in an error."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", path.encode(errors="surrogateescape").decode(errors="replace"))
 
 
 def _plain(last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:

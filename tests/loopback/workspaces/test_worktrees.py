@@ -1,10 +1,14 @@
-"""Worktrees of a real repository (`parley.workspaces.worktrees`, `parley.workspaces.git`)."""
+"""Worktrees of a real repository (`parley.workspaces.worktrees`, `parley.workspaces.git`,
+`parley.workspaces.clone`, `parley.workspaces.changes`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +24,12 @@ from parley.agent.sandbox_policy import Roots, policy_for
 from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
 from parley.errors import WorkspaceUnavailable
-from parley.ports.commands import Command
+from parley.ports.commands import Command, CommandResult, Output
 from parley.sandbox import Sandboxed
 from parley.wire.events import WorkspaceUpdated
 from parley.wire.ids import ConversationId
+from parley.workspaces.clone import add_objects
+from parley.workspaces.git import GitFailed
 from parley.workspaces.names import branch_of
 from parley.workspaces.worktrees import GitWorktrees
 
@@ -372,7 +378,8 @@ async def test_a_hostile_worktree_runs_no_program(
 ) -> None:
     node = Node(sandboxed, tmp_path, str(origin.path), first=f'[sandbox]\nmechanism = "{mechanism}"')
     begun = await node.prepared()
-    mark = node.clone / "mark"  # Git commands of Parley may write here, and commands of the model may not
+    # Git commands of Parley may write here, and commands of the model may not.
+    mark = node.clone / "worktrees" / node.id / "mark"
     await node.run(HOSTILE.replace("$1", str(mark)))
     first = await node.saved(begun)
     await node.run("echo more >> nested/file; echo more > file")
@@ -381,7 +388,197 @@ async def test_a_hostile_worktree_runs_no_program(
     assert await node.prepare(second) is None
     assert not mark.exists()
     assert (first.pushed, second.pushed, second.code) == (True, True, UNSET)
+    assert "nested" in str(first.message)
     assert origin.git("ls-tree", second.branch, "link").startswith("120000")
+    assert origin.git("ls-tree", second.branch, "nested") == ""
+
+
+NESTED = """
+cd $1
+git init -q .
+echo data > tracked
+git add tracked
+git -c user.name=x -c user.email=x commit -q -m x
+printf '#!/bin/sh\\ntouch %s\\ncat\\n' $2 > program
+chmod +x program
+git config core.fsmonitor $PWD/program
+git config filter.x.clean $PWD/program
+echo '* filter=x' > .gitattributes
+touch -d 2001-01-01 tracked
+"""
+
+
+@pytest.mark.promises("nodes.git-hostile")
+@pytest.mark.parametrize("is_submodule", [False, True])
+async def test_git_does_not_enter_a_repository_in_the_worktree(
+    node: Node, origin: Origin, is_submodule: bool
+) -> None:
+    commit = origin.branches()["main"]
+    if is_submodule:
+        link = f"from refs/heads/main^0\nM 160000 {commit} sub\n"
+        text = f"commit refs/heads/main\ncommitter Ada <ada@example.com> 1700000001 +0000\ndata 3\nSub\n{link}"
+        origin.git("fast-import", "--quiet", text=text)
+    begun = await node.prepared()
+    mark = node.clone / "worktrees" / node.id / "mark"
+    await node.run("mkdir -p sub")
+    await node.run(f"set -- sub {mark}; {NESTED}")
+    await node.run("echo more > file")
+    first = await node.saved(begun)
+    assert await node.prepare(first) is None
+    await node.run("touch -d 2002-01-01 sub/tracked; echo more >> file")
+    second = await node.saved(first)
+    pushed = origin.commit(second.branch, {"review": "x\n"})
+    await node.run("touch -d 2003-01-01 sub/tracked; echo more >> file")
+    third = await node.prepared(second)
+
+    assert not mark.exists()
+    assert (third.commit, (node.tree / "review").read_text()) == (pushed, "x\n")
+    expected = f"160000 commit {commit}\tsub" if is_submodule else ""
+    assert origin.git("ls-tree", second.branch, "sub") == expected
+
+
+async def test_a_nested_repository_is_reported_once_if_nothing_else_has_changed(node: Node) -> None:
+    begun = await node.prepared()
+    await node.run("git init -q nested")
+
+    first = await node.saved(begun)
+
+    assert (first.commit, first.code) == (begun.commit, UNSET)
+    assert first.message == "Git repositories in the worktree are not committed: nested"
+    assert await node.save(first) is None
+
+
+CHANGES = """
+echo x > new; echo x > -dash; echo x > 'new
+line'; printf 'x' > "$(printf 'caf\\351')"; echo ignored > ignored; echo ignored > .gitignore
+rm deleted; chmod +x mode; rm link; echo file > link; ln -s nowhere fresh
+rm becomes-directory; mkdir becomes-directory; echo x > becomes-directory/inner
+rm -r directory; echo x > directory; mv linked moved; ln -s moved linked; : > empty; mkdir nothing
+i=0; while [ $i -lt 3000 ]; do echo $i > many-$i; i=$((i+1)); done
+"""
+
+
+async def test_every_kind_of_change_is_committed_as_git_add_does(
+    node: Node, origin: Origin, tmp_path: Path
+) -> None:
+    origin.commit("main", {"deleted": "x\n"})
+    for name in ("directory", "linked"):
+        (tmp_path / "author" / name).mkdir()
+    (tmp_path / "author" / "link").symlink_to("deleted")
+    files = ("mode", "becomes-directory", "directory/inner", "linked/inner")
+    origin.commit("main", dict.fromkeys(files, "x\n"))
+    begun = await node.prepared()
+    await node.run(CHANGES)
+
+    ended = await node.saved(begun)
+
+    (node.tree / ".git").rename(tmp_path / "pointer")
+    reference = ("--git-dir", str(tmp_path / "reference"), "--work-tree", str(node.tree))
+    origin.git(*reference, "init", "--quiet", cwd=tmp_path)
+    origin.git(*reference, "add", "--all", cwd=node.tree)
+    assert (ended.code, ended.message) == (UNSET, UNSET)
+    assert origin.git("rev-parse", f"{ended.branch}^{{tree}}") == origin.git(
+        *reference, "write-tree", cwd=node.tree
+    )
+
+
+# --- what Git commands can write to --------------------------------------------------------
+
+
+@pytest.mark.promises("nodes.git-hostile")
+@pytest.mark.parametrize(
+    "planted",
+    ["config", "info/attributes", "objects/info/alternates", "hooks/pre-push", "config.worktree", "commondir"],
+)
+async def test_a_changed_clone_is_refused_before_git_runs(node: Node, planted: str) -> None:
+    begun = await node.prepared()
+    await node.run("echo x > file")
+    (node.clone / planted).parent.mkdir(exist_ok=True)
+    with (node.clone / planted).open("a") as file:
+        file.write("[core]\n\talternateRefsCommand = touch /tmp/mark\n")
+
+    failed = await node.saved(begun)
+    with pytest.raises(WorkspaceUnavailable, match=f"app.git was changed.*{planted.split('/')[0]}"):
+        await node.prepare(begun)
+
+    assert (failed.code, failed.commit) == ("commit_failed", begun.commit)
+
+
+@pytest.mark.promises("nodes.git-hostile")
+async def test_git_can_write_only_to_the_parts_of_the_clone_that_a_command_needs(
+    node: Node, origin: Origin
+) -> None:
+    runner = _Recorder(node.sandboxed)
+    node.worktrees._commands = runner
+    begun = await node.prepared()
+    await node.run("echo x > file")
+    ended = await node.saved(begun)
+    origin.commit(ended.branch, {"review": "x\n"})
+    await node.prepared(ended)
+
+    admin = f"worktrees/{node.id}"
+    local = {root for network, roots in runner.seen if not network for root in roots}
+    shared = {"refs", "objects/pack", str(origin.path)}
+    prefix = f"{node.clone}/"
+    assert {root.removeprefix(prefix) for root in local} == {admin, "refs", f"{node.clone}.new"}
+    assert {root.removeprefix(prefix) for network, roots in runner.seen if network for root in roots} == shared
+    assert all(len(roots) == 1 for network, roots in runner.seen if roots and not network)
+
+
+@pytest.mark.promises("nodes.git-hostile")
+async def test_a_link_in_the_place_of_a_worktree_is_not_followed(node: Node, tmp_path: Path) -> None:
+    begun = await node.prepared()
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "secret").write_text("x")
+    node.tree.rename(tmp_path / "away")
+    node.tree.symlink_to(victim)
+
+    saved = await node.saved(begun)
+    written = policy_for(node.settings, Roots())
+    prepared = await node.prepare(begun)
+
+    assert (saved.code, saved.commit) == ("commit_failed", begun.commit)
+    assert written is not None
+    assert str(victim) not in [root.path for root in written.writable]
+    assert prepared is None
+    assert [path.name for path in victim.iterdir()] == ["secret"]
+    assert not node.tree.is_symlink()
+    assert (node.tree / "README").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"not zlib", zlib.compress(b"blob 1\0x") + b"more", zlib.compress(b"x")])
+def test_an_object_that_does_not_match_its_name_is_not_added(tmp_path: Path, content: bytes) -> None:
+    name = hashlib.sha1(b"blob 1\0x").hexdigest()
+    clone, source = tmp_path / "clone", tmp_path / "source"
+    (clone / "objects").mkdir(parents=True)
+    place = source / name[:2] / name[2:]
+    place.parent.mkdir(parents=True)
+    place.write_bytes(content)
+
+    with pytest.raises(GitFailed, match="does not match its name"):
+        add_objects(str(source), str(clone))
+    place.write_bytes(zlib.compress(b"blob 1\0x"))
+    add_objects(str(source), str(clone))
+
+    assert (clone / "objects" / name[:2] / name[2:]).exists()
+
+
+class _Recorder:
+    """Runs commands, and records their network access and their writable directories."""
+
+    def __init__(self, commands: Sandboxed) -> None:
+        self._commands = commands
+        self.seen: list[tuple[bool, list[str]]] = []
+
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
+        assert command.policy is not None
+        is_remote = command.env["GIT_ALLOW_PROTOCOL"] != "none"
+        self.seen.append((is_remote, [root.path for root in command.policy.writable]))
+        return await self._commands.run(command, output=output)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._commands, name)
 
 
 @pytest.mark.promises("nodes.git-hostile")

@@ -1,0 +1,92 @@
+"""Finds the files of a worktree that the next commit contains.
+
+Git must never enter a repository that a command of the model has made inside the worktree, because the
+configuration of this repository names programs. `git add`, `git status` and `git diff` start Git there.
+`git ls-files` and `git update-index` do not, and this module removes such repositories from the list of files.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Final
+
+from msgspec import Struct
+
+__all__ = ["LIST", "LIST_INDEX", "Changes", "changes_in", "submodules_in"]
+
+LIST: Final = ("ls-files", "-z", "-t", "--modified", "--deleted", "--others", "--exclude-standard")
+"""The Git command whose output `changes_in` reads."""
+LIST_INDEX: Final = ("ls-files", "-z", "--stage")
+"""The Git command whose output `submodules_in` reads."""
+
+_GITLINK: Final = "160000 "
+_MISSING: Final = (FileNotFoundError, NotADirectoryError)
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """The differences between a worktree and its index."""
+
+    paths: tuple[str, ...]
+    """The changed, new and deleted files, relative to the worktree."""
+    replaced: tuple[str, ...]
+    """The directories in the place of files or submodules of the index, relative to the worktree."""
+    nested: tuple[str, ...]
+    """The Git repositories in the worktree, relative to it. They are not committed."""
+    unreadable: tuple[str, ...]
+    """The files that cannot be read or stored."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.paths or self.replaced or self.nested or self.unreadable)
+
+
+def changes_in(worktree: str, listed: str) -> Changes:
+    """Return the changes in a worktree. `listed` is the output of `LIST`."""
+    paths: dict[str, None] = {}
+    replaced, nested, unreadable = [], [], []
+    for row in filter(None, listed.split("\0")):
+        path = row.partition(" ")[2]
+        if path.endswith("/"):
+            nested.append(path.rstrip("/"))
+            continue
+        try:
+            found = os.lstat(os.path.join(worktree, path))
+        except _MISSING:
+            paths[path] = None
+            continue
+        except OSError:
+            unreadable.append(path)
+            continue
+        if _passes_link(worktree, path):
+            continue  # the link itself is listed too, and replaces the file
+        if stat.S_ISDIR(found.st_mode):
+            replaced.append(path)
+        elif stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and _is_readable(found)):
+            paths[path] = None
+        else:
+            unreadable.append(path)
+    return Changes(
+        paths=tuple(paths),
+        replaced=tuple(dict.fromkeys(replaced)),
+        nested=tuple(nested),
+        unreadable=tuple(dict.fromkeys(unreadable)),
+    )
+
+
+def submodules_in(listed: str) -> frozenset[str]:
+    """Return the paths of the submodules in an index. `listed` is the output of `LIST_INDEX`."""
+    rows = (row for row in listed.split("\0") if row.startswith(_GITLINK))
+    return frozenset(row.partition("\t")[2] for row in rows)
+
+
+def _is_readable(found: os.stat_result) -> bool:
+    """Return whether Git can read a file. In the sandbox, also root needs the permission."""
+    return bool(found.st_mode & (stat.S_IRUSR if found.st_uid == os.geteuid() else stat.S_IRGRP | stat.S_IROTH))
+
+
+def _passes_link(worktree: str, path: str) -> bool:
+    while path := os.path.dirname(path):
+        if os.path.islink(os.path.join(worktree, path)):
+            return True
+    return False
