@@ -59,6 +59,71 @@ async def test_a_used_code_shows_the_form_and_a_new_code_signs_in(browser: Brows
     await context.close()
 
 
+@pytest.mark.parametrize("accepts", [True, False], ids=["sign in", "stay"])
+async def test_a_link_replaces_another_sign_in_only_after_a_question(
+    browser: Browser, server: HttpServer, accepts: bool
+) -> None:
+    token = await server.create_token("guest", "observer")
+    async with open_page(browser, server, **DESKTOP) as user:
+        link = await user.context.new_page()
+        await link.goto(f"{user.page.url.partition('#')[0]}#token={token}")
+        question = link.locator(".sign-in")
+        await expect(question).to_contain_text("signed in as page (admin)")
+        await expect(question).to_contain_text("signs in as guest (observer)")
+        await expect(link.get_by_role("button", name="Stay signed in as page")).to_be_focused()
+        assert len(await server.server.store.sign_ins()) == 2
+        await link.get_by_role("button", name="Sign in as guest" if accepts else "Stay signed in as page").click()
+        await expect(link.locator(".connection")).to_have_attribute("data-state", "live")
+
+        (kept,) = await server.server.store.sign_ins()
+        assert bool(kept.token) == accepts
+        for page in (link, user.page):  # the other tab follows
+            await expect(page.get_by_role("button", name="New conversation")).to_have_count(int(not accepts))
+            await expect(page.locator(".connection")).to_have_attribute("data-state", "live")
+
+
+async def test_a_person_signs_out_or_reads_that_it_failed(browser: Browser, server: HttpServer) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.page.route("**/sign-in", lambda route: route.fulfill(status=503))
+        await user.button("Sign out").click()
+        await expect(user.page.locator(".toast")).to_contain_text("You are still signed in.")
+        assert len(await server.server.store.sign_ins()) == 1
+        await user.page.unroute("**/sign-in")
+        await user.button("Sign out").click()
+        await expect(user.page.get_by_label("Code or token")).to_be_visible()
+        assert await server.server.store.sign_ins() == []
+
+
+async def test_a_new_code_of_the_same_user_keeps_the_sign_in(browser: Browser, server: HttpServer) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        before = await server.server.store.sign_ins()
+        address = await server.service.sign_in_url()
+        assert address is not None
+        async with user.page.expect_event("load"):  # the address differs only after the `#`
+            await user.page.evaluate("address => { location.href = address }", address)
+        await user.is_connected()
+
+        assert "#" not in user.page.url
+        assert [one.digest for one in await server.server.store.sign_ins()] == [one.digest for one in before]
+
+
+@pytest.mark.parametrize("fragment", ["token=%", "code=%ff"])
+async def test_an_address_without_a_valid_code_or_token_says_so(
+    browser: Browser, server: HttpServer, fragment: str
+) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        stranger = await browser.new_context()
+        page = await stranger.new_page()
+        base = user.page.url.partition("#")[0]
+        await page.goto(f"{base}#{fragment}")
+        text = f"The address contains no valid {fragment.partition('=')[0]}."
+        await expect(page.locator(".sign-in .problem")).to_have_text(text)
+        await user.page.goto(f"{base}#{fragment}")
+        await expect(user.page.locator(".toast")).to_have_text(text)
+        await user.is_connected()
+        await stranger.close()
+
+
 async def test_the_page_works_below_a_path_behind_a_proxy(
     browser: Browser, model: ScriptedModel, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 import { fill, h, iconButton } from "./dom.js"
 import { ListView } from "./list/list.js"
 import { Connection } from "./protocol/connection.js"
-import { credentials, currentAccount, signIn, signOut, takeCredentialFromAddress } from "./protocol/sign_in.js"
+import { CREDENTIAL, KEY, beginSignIn, credentials, currentAccount, keepSignIn, takeCredentialFromAddress } from "./protocol/sign_in.js"
 import { announce } from "./shell/announce.js"
 import { connectionBar } from "./shell/connection_bar.js"
 import { Notifications } from "./shell/notifications.js"
@@ -15,19 +15,39 @@ import { ConversationList } from "./state/list.js"
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"))
 
-/** Sign in, or ask for a code. */
-async function begin() {
-  const credential = takeCredentialFromAddress()
-  let problem = ""
+/** Sign in with the code or token in the address, continue the current sign-in, or ask for a code. */
+function main() {
+  addEventListener("hashchange", () => CREDENTIAL.test(location.hash) && location.reload())
+  addEventListener("storage", ({ key, oldValue, newValue }) => key === KEY && oldValue && newValue && location.reload())
   try {
-    const account = credential ? await signIn(credential).catch((error) => ((problem = error.message), currentAccount())) : await currentAccount()
-    if (account) return start(account)
+    void begin(takeCredentialFromAddress())
+  } catch (error) {
+    void begin(null, /** @type {Error} */ (error).message)
+  }
+}
+
+/** @param {import("./protocol/sign_in.js").Credential | null} credential @param {string} [problem] */
+async function begin(credential, problem = "") {
+  /** @type {Account | null} */
+  let account = null
+  try {
+    account = await currentAccount()
   } catch {
     fill(root, h("div", { class: "sign-in" }, h("h1", null, "Parley"), h("p", { role: "alert" }, "The server cannot be reached. Trying again…")))
-    setTimeout(() => void begin(), 2000)
+    setTimeout(() => void begin(credential, problem), 2000)
     return
   }
-  await showSignIn(problem, start)
+  try {
+    if (credential) {
+      const signIn = await beginSignIn(credential)
+      account = account ? await (await import("./shell/replace_sign_in.js")).chooseSignIn(root, account, signIn) : keepSignIn(signIn)
+    }
+  } catch (error) {
+    problem = /** @type {Error} */ (error).message
+  }
+  if (!account) return showSignIn(problem, start)
+  start(account)
+  if (problem) announceVisibly(problem)
 }
 
 /** @param {string} problem @param {(account: Account) => void} done */
@@ -79,25 +99,9 @@ function start(account) {
     changed()
   }
   /** @param {string} id @param {string} title */
-  const rename = async (id, title) => {
-    const { ask } = await import("./dialogs/dialog.js")
-    ask({ title: "Rename", label: "Title", value: title, button: "Rename", run: (text) => connection.call("conversationRename", { conversation_id: id, title: text }).then(changed) })
-  }
+  const rename = async (id, title) => (await import("./dialogs/conversation.js")).rename(connection, id, title, changed)
   /** @param {string} id @param {string} title */
-  const remove = async (id, title) => {
-    const { ask } = await import("./dialogs/dialog.js")
-    ask({
-      title: "Delete this conversation?",
-      text: `“${title}” is deleted for everybody. This cannot be undone.`,
-      button: "Delete",
-      danger: true,
-      run: async () => {
-        await connection.call("conversationDelete", { conversation_id: id })
-        close()
-        changed()
-      },
-    })
-  }
+  const remove = async (id, title) => (await import("./dialogs/conversation.js")).remove(connection, id, title, () => (close(), changed()))
 
   const listView = new ListView(list, connection, { open, create, answer })
   const place = h("div", { class: "place" })
@@ -113,7 +117,7 @@ function start(account) {
     h("span", { class: "spring" }),
     "Notification" in globalThis && bell,
     iconButton("keys", "Keys", () => void showKeys()),
-    h("button", { type: "button", class: "button quiet small", onclick: () => void signOut().then(() => location.reload()) }, "Sign out"),
+    h("button", { type: "button", class: "button quiet small", onclick: async () => (await import("./protocol/sign_out.js")).signOut(announceVisibly) }, "Sign out"),
   )
   const side = h("div", { class: "side" }, head, listView.node)
   const welcome = h("div", { class: "welcome" }, h("p", null, "Choose a conversation, or start a new one."), h("p", { class: "hint" }, h("kbd", null, "n"), " new  ", h("kbd", null, "/"), " search  ", h("kbd", null, "?"), " all keys"))
@@ -167,4 +171,4 @@ function announceVisibly(text) {
   setTimeout(() => toast.remove(), 5000)
 }
 
-void begin()
+main()

@@ -6,9 +6,13 @@
 /**
  * @typedef {{ name: string, role: "observer" | "driver" | "approver" | "admin", conversation_id: string | null,
  *   version: string, build: string, push_key: string | null }} Account
+ * @typedef {{ code: string } | { token: string }} Credential
+ * @typedef {{ account: Account, secret: string }} NewSignIn
  */
 
-const KEY = `parley.secret:${new URL("./", location.href).pathname}`
+/** The fragment of an address that signs in. */
+export const CREDENTIAL = /^#(code|token)=(.+)$/
+export const KEY = `parley.secret:${new URL("./", location.href).pathname}`
 
 /** Return the headers that prove the sign-in. */
 export function credentials() {
@@ -19,22 +23,27 @@ export function credentials() {
 }
 
 /**
- * Remove a code or token from the address and return it.
- * @returns {{ code: string } | { token: string } | null}
+ * Remove a code or token from the address and return it. Throws an error if it cannot be decoded.
+ * @returns {Credential | null}
  */
 export function takeCredentialFromAddress() {
-  const found = /^#(code|token)=(.+)$/.exec(location.hash)
+  const found = CREDENTIAL.exec(location.hash)
   if (!found) return null
   history.replaceState(null, "", location.pathname + location.search)
-  const value = decodeURIComponent(found[2])
-  return found[1] === "code" ? { code: value } : { token: value }
+  try {
+    const value = decodeURIComponent(found[2])
+    return found[1] === "code" ? { code: value } : { token: value }
+  } catch {
+    throw new Error(`The address contains no valid ${found[1]}.`)
+  }
 }
 
 /**
- * @param {{ code: string } | { token: string }} credential
- * @returns {Promise<Account>}
+ * Begin a sign-in. The page uses it after `keepSignIn`.
+ * @param {Credential} credential
+ * @returns {Promise<NewSignIn>}
  */
-export async function signIn(credential) {
+export async function beginSignIn(credential) {
   const response = await fetch("./sign-in", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -45,6 +54,11 @@ export async function signIn(credential) {
     throw new Error(body?.error?.message ?? `The server answered ${response.status}.`)
   }
   const { secret, ...account } = await response.json()
+  return { account, secret }
+}
+
+/** Use a sign-in in all tabs of this browser. @param {NewSignIn} signIn */
+export function keepSignIn({ account, secret }) {
   localStorage.setItem(KEY, secret)
   return account
 }
@@ -58,9 +72,4 @@ export async function currentAccount() {
   if (response.status === 401) return null
   if (!response.ok) throw new Error(`The server answered ${response.status}.`)
   return response.json()
-}
-
-export async function signOut() {
-  await fetch("./sign-in", { method: "DELETE", headers: credentials() }).catch(() => {})
-  localStorage.removeItem(KEY)
 }

@@ -1,7 +1,7 @@
 /** The form that asks for a code when the page is not signed in. */
 
 import { h } from "../dom.js"
-import { signIn } from "../protocol/sign_in.js"
+import { beginSignIn, keepSignIn } from "../protocol/sign_in.js"
 
 /**
  * @param {string} problem why the form is shown; empty for the first time
@@ -14,7 +14,7 @@ export function signInForm(problem, done) {
     event.preventDefault()
     const value = input.value.trim()
     try {
-      done(await signIn({ code: value }).catch(() => signIn({ token: value })))
+      done(keepSignIn(await beginSignIn({ code: value }).catch(() => beginSignIn({ token: value }))))
     } catch (error) {
       message.textContent = /** @type {Error} */ (error).message
       message.hidden = false

@@ -5,8 +5,7 @@
 
 import { h } from "../dom.js"
 
-// As in `parley.wire.text`: every character that Unicode gives no form of its own, and every blank except the space, the
-// tab and the line end. The last two characters are symbols that look like blanks.
+// The same characters as in `parley.wire.text`. The last two are symbols that look like blanks.
 const INVISIBLE = /(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]/gu
 
 /**
