@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final
 
@@ -39,6 +40,8 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
         return None
     chosen = settings.sandbox
     writable = roots.of(settings) if settings.sandbox_mode == "workspace-write" else ()
+    if writable:
+        _make_clones(settings)
     return SandboxPolicy(
         writable=writable,
         network=settings.network_access,
@@ -47,6 +50,15 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
         installed=(*installed_paths(root.path for root in writable), *settings.clones) if writable else (),
         mechanism=chosen.mechanism,
     )
+
+
+def _make_clones(settings: Settings) -> None:
+    """Create the directory with the clones before the first command. The sandbox protects existing directories, and
+    starts no command that could create a directory to protect.
+    """
+    for path in settings.clones[:1]:
+        with suppress(OSError):
+            os.makedirs(path, mode=0o700, exist_ok=True)
 
 
 class Roots:

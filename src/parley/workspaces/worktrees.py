@@ -734,14 +734,22 @@ def _make_directories(directory: str, hidden: tuple[str, ...]) -> None:
     """Create the directories for clones and worktrees.
 
     Raises:
-        GitFailed: a hidden path contains the directory, so commands could not read the worktrees.
+        GitFailed: a hidden path contains the directory, so commands could not read the worktrees. Or a directory
+            was replaced, or other users can write to it.
         OSError: a directory cannot be created.
     """
     real = os.path.realpath(directory)
     if is_below_any(real, hidden) or is_below_any(directory, hidden):
         raise GitFailed("workspace.directory is in a directory that commands cannot read, such as Parley's home")
-    for name in ("", "repositories", "worktrees"):
-        os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    for name in ("repositories", "worktrees"):
+        path = os.path.join(directory, name)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            why = "is not a directory to which only the user of the server can write"
+            raise GitFailed(f"{name} in workspace.directory {why}")
 
 
 def _names_in(folder: str) -> list[str]:

@@ -547,6 +547,42 @@ async def test_a_link_in_the_place_of_a_worktree_is_not_followed(node: Node, tmp
     assert (node.tree / "README").read_text() == "hello\n"
 
 
+@pytest.mark.promises("nodes.git-hostile")
+async def test_a_command_before_the_first_turn_in_a_repository_cannot_make_a_clone(
+    node: Node, tmp_path: Path, origin: Origin
+) -> None:
+    other = replace(node.settings, repository=None, cwd=str(tmp_path))
+    attack = f"mkdir -p {node.clone}; mv {node.directory} {tmp_path}/moved; mkdir -p {node.clone}; echo ran"
+
+    printed = await node.run(attack, settings=other)
+
+    assert printed.endswith("ran\n")
+    assert not node.clone.exists()
+    assert not (tmp_path / "moved").exists()
+    assert (await node.prepared()).commit == origin.branches()["main"]
+
+
+@pytest.mark.promises("nodes.git-hostile")
+@pytest.mark.parametrize("planted", ["link", "clone", "objects", "writable"])
+async def test_a_clone_that_parley_has_not_made_is_refused(node: Node, tmp_path: Path, planted: str) -> None:
+    """The clone was made before `workspace.directory` was set, so commands could write there."""
+    elsewhere = tmp_path / "elsewhere"
+    await Node(node.sandboxed, tmp_path, str(tmp_path / "origin.git"), name="b").prepared()
+    (tmp_path / "git-b").rename(node.directory)
+    if planted == "link":
+        (node.directory / "repositories").rename(elsewhere)
+        (node.directory / "repositories").symlink_to(elsewhere)
+    elif planted == "writable":
+        (node.directory / "repositories").chmod(0o777)
+    else:
+        path = node.clone if planted == "clone" else node.clone / "objects"
+        path.rename(elsewhere)
+        path.symlink_to(elsewhere)
+
+    with pytest.raises(WorkspaceUnavailable, match="directory"):
+        await node.prepare()
+
+
 @pytest.mark.parametrize("content", [b"", b"not zlib", zlib.compress(b"blob 1\0x") + b"more", zlib.compress(b"x")])
 def test_an_object_that_does_not_match_its_name_is_not_added(tmp_path: Path, content: bytes) -> None:
     name = hashlib.sha1(b"blob 1\0x").hexdigest()
