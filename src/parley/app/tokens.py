@@ -23,6 +23,7 @@ __all__ = [
     "create_share_token",
     "create_token",
     "described",
+    "end_code_sign_ins",
     "http_address",
     "page_address",
     "reload_resident_tokens",
@@ -101,6 +102,17 @@ async def code_sign_ins(store: Store) -> list[StoredSignIn]:
         StoreError: the store cannot be read.
     """
     return [one for one in await store.sign_ins() if not one.token and not one.is_code]
+
+
+async def end_code_sign_ins(store: Store) -> None:
+    """End the sign-ins with a one-time code, and make unused codes invalid.
+
+    Raises:
+        StoreError: the store cannot be read or changed.
+    """
+    # A browser that is signing in replaces its code by a sign-in between the two calls.
+    while digests := [one.digest for one in await store.sign_ins() if not one.token]:
+        await store.remove_sign_ins(digests)
 
 
 def described(token: StoredToken) -> dict[str, Any]:

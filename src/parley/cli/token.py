@@ -161,12 +161,12 @@ async def _list(args: argparse.Namespace) -> int:
 
 async def _revoke(args: argparse.Namespace) -> int:
     from parley.app.stores import open_store
-    from parley.app.tokens import code_sign_ins, reload_resident_tokens
+    from parley.app.tokens import end_code_sign_ins, reload_resident_tokens
 
     loader = settings_loader()
     async with open_store(loader, to_write=True) as store:
         if args.name == PAGE:
-            await store.remove_sign_ins([one.digest for one in await code_sign_ins(store)])
+            await end_code_sign_ins(store)
         elif not await store.remove_token(args.name):
             raise CommandFailed(f"there is no token {args.name!r}; `parley token ls` lists them")
     reload_resident_tokens(loader.home)

@@ -134,11 +134,14 @@ class SignIns:
         digest = token_digest(code)
         try:
             found = await self._store.sign_in(digest)
-            if found is None or not found.is_code or not await self._store.remove_sign_ins([digest]):
+            if found is None or not found.is_code or not self._is_valid(found):
                 raise SignInFailed
-            if not self._is_valid(found):
+            new = await self._begin(b"", PAGE_USER)
+            # The code is removed last, so that a revocation in the meantime finds the code or the sign-in.
+            if not await self._store.remove_sign_ins([digest]):
+                await self.end(new.principal)
                 raise SignInFailed
-            return await self._begin(b"", PAGE_USER)
+            return new
         except StoreError as error:
             raise SignInNotStored(error) from error
 

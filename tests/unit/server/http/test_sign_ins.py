@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from kit.system.waiting import until
+from parley.app.tokens import end_code_sign_ins
 from parley.errors import StoreFailed
 from parley.ports.store import StoredSignIn, StoredToken
 from parley.server.context import PAGE_USER, Principal, Role
@@ -167,6 +168,25 @@ async def test_a_text_that_is_no_code_signs_nobody_in(code: str) -> None:
 
     with pytest.raises(SignInFailed):
         await sign_ins.with_code(code)
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
+async def test_a_revocation_finds_the_code_or_the_sign_in_of_a_browser_that_is_signing_in(is_before: bool) -> None:
+    class RevokedMeanwhile(MemoryStore):
+        async def add_sign_in(self, sign_in: StoredSignIn) -> None:
+            if is_before and not sign_in.is_code:
+                await end_code_sign_ins(self)
+            await super().add_sign_in(sign_in)
+            if not is_before and not sign_in.is_code:
+                await end_code_sign_ins(self)
+
+    store = RevokedMeanwhile()
+    sign_ins = SignIns(Authenticator(), store)
+
+    with pytest.raises(SignInFailed):
+        await with_code(sign_ins)
+    assert await store.sign_ins() == []
+    assert sign_ins.subscriptions() == []
 
 
 async def test_a_cookie_is_no_code() -> None:
