@@ -66,7 +66,7 @@ async def test_a_turn_is_interrupted_and_continued(
         await user.sees("long")
         await user.page.get_by_role("button", name="Stop").click()
         await user.sees("Interrupted by page")
-        await user.sees_state("Stopped")
+        await user.sees_state("Interrupted")
         model.says("the rest")
         await user.button("Continue").click()
         await user.sees("the rest")

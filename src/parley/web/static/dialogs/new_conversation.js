@@ -2,9 +2,8 @@
 
 import { h } from "../dom.js"
 import { POLICY_NAMES, SANDBOX_NAMES, field, fillChoices, fillModels } from "../composer/turn_settings.js"
+import { lastDirectory } from "../state/last_directory.js"
 import { openDialog } from "./dialog.js"
-
-const LAST_DIRECTORY = "parley.directory"
 
 /**
  * @param {import("../protocol/connection.js").Connection} connection
@@ -14,8 +13,13 @@ const LAST_DIRECTORY = "parley.directory"
 export async function newConversation(connection, list, created) {
   const settings = await connection.call("settingsList")
   const directories = [...new Set([settings.cwd, ...settings.roots, ...list.entries.map((entry) => entry.cwd)])]
-  const last = localStorage.getItem(LAST_DIRECTORY)
+  const last = lastDirectory()
   const cwd = h("input", { type: "text", required: true, list: "directories", autocomplete: "off", spellcheck: "false", dir: "ltr", value: last && directories.includes(last) ? last : settings.cwd })
+  const unchecked = h("p", { class: "hint", role: "status" })
+  cwd.addEventListener("input", () => {
+    const isKnown = !cwd.value.trim() || directories.includes(cwd.value.trim())
+    unchecked.textContent = isKnown ? "" : "No conversation in the list has this directory. The server does not check whether it exists: if it does not, every command fails."
+  })
   const message = h("textarea", { rows: 3, autofocus: true, dir: "auto" })
   message.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches) return
@@ -34,6 +38,12 @@ export async function newConversation(connection, list, created) {
   openDialog("New conversation", (close) => {
     const submit = async (/** @type {Event} */ event) => {
       event.preventDefault()
+      if (!cwd.value.trim().startsWith("/")) {
+        problem.textContent = "Enter the whole path of the directory, beginning with “/”."
+        problem.hidden = false
+        cwd.focus()
+        return
+      }
       /** @type {Record<string, string>} */
       const args = { cwd: cwd.value.trim() }
       if (model.value.trim()) args.model = model.value.trim()
@@ -42,7 +52,6 @@ export async function newConversation(connection, list, created) {
       if (sandbox.value) args.sandbox = sandbox.value
       try {
         const result = await connection.call("conversationCreate", args)
-        localStorage.setItem(LAST_DIRECTORY, args.cwd)
         close()
         created(result.conversation_id, message.value.trim())
       } catch (error) {
@@ -57,6 +66,7 @@ export async function newConversation(connection, list, created) {
         h("datalist", { id: "directories" }, ...directories.map((value) => h("option", { value }))),
         field("First message (optional)", message),
         field("Directory", cwd),
+        unchecked,
         field("Model", model),
         settings.profiles.length > 0 && field("Profile", profile),
         settings.approval_policies.length > 1 && field("Approvals", policy),

@@ -5,7 +5,6 @@
 import { fill, h, iconButton } from "../dom.js"
 import { stateOf } from "../state/list.js"
 import { visibleText } from "../text/visible.js"
-import { waitingCard } from "./waiting_card.js"
 
 /**
  * @typedef {import("../state/list.js").ConversationList} ConversationList
@@ -61,6 +60,8 @@ export class ListView {
     list.addEventListener("change", () => this.draw())
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.searchTimer = undefined
+    /** @private @type {typeof import("./waiting_card.js").waitingCard | null} loaded when the first conversation waits */
+    this.waitingCard = null
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
     this.rows = new Map()
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
@@ -118,6 +119,11 @@ export class ListView {
   /** @private */
   drawWaiting() {
     const { waiting } = this.list
+    if (waiting.length && !this.waitingCard) {
+      void import("./waiting_card.js").then(({ waitingCard }) => ((this.waitingCard = waitingCard), this.draw()))
+      return
+    }
+    const create = /** @type {typeof import("./waiting_card.js").waitingCard} */ (this.waitingCard)
     const ids = new Set()
     const nodes = waiting.map((one) => {
       const id = one.approval?.approval_id ?? one.conversation_id
@@ -125,7 +131,7 @@ export class ListView {
       const key = `${one.title}:${one.conversation_id === this.current}`
       let card = this.cards.get(id)
       if (!card || card.key !== key) {
-        card = { key, node: waitingCard(one, this.handlers, { canAnswer: this.connection.may("approvalAnswer"), isCurrent: one.conversation_id === this.current }) }
+        card = { key, node: create(one, this.handlers, { canAnswer: this.connection.may("approvalAnswer"), isCurrent: one.conversation_id === this.current }) }
         this.cards.set(id, card)
       }
       return card.node
@@ -156,12 +162,13 @@ export class ListView {
     const title = visibleText(entry.title) || "New conversation"
     const isCurrent = entry.conversation_id === this.current
     const time = ago(entry.updated_at)
-    const key = `${state}:${title}:${isCurrent}:${time}`
+    const isEmpty = !entry.title
+    const key = `${state}:${title}:${isEmpty}:${isCurrent}:${time}`
     const known = this.rows.get(entry.conversation_id)
     if (known?.key === key) return known.node
     const node = h(
       "a",
-      { class: "entry", href: `#c=${entry.conversation_id}`, "data-id": entry.conversation_id, "data-state": state, "aria-current": isCurrent ? "page" : undefined },
+      { class: isEmpty ? "entry empty" : "entry", href: `#c=${entry.conversation_id}`, "data-id": entry.conversation_id, "data-state": state, "aria-current": isCurrent ? "page" : undefined },
       h("span", { class: "state-dot", role: "img", "aria-label": STATE_LABELS[state], title: STATE_LABELS[state] }),
       h("span", { class: "title", dir: "auto" }, title),
       h("time", { datetime: entry.updated_at }, time),

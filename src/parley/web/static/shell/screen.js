@@ -147,7 +147,11 @@ export class Screen {
       else if (method === "elicitation/create") conversation.asked(params)
       else if (method === "notifications/stream_disconnected") this.streamEnded(params)
       else if (method === "page/stream_failed") conversation.streamEnded({ reason: params.message })
-      else if (params?.msg) conversation.event(params)
+      else if (params?.msg) {
+        conversation.event(params)
+        if (params.msg.type === "exec_command_end")
+          void import("../state/last_directory.js").then(({ rememberDirectory }) => rememberDirectory(conversation, this.cwd, params.msg.call_id))
+      }
     }
     if (this.wanted !== null && conversation.loaded) {
       const seq = this.wanted
@@ -232,8 +236,10 @@ export class Screen {
     this.cwd ||= entry?.cwd ?? ""
     const { state } = this.conversation
     const last = this.conversation.turns.at(-1)
-    const failed = state === "idle" && last?.items.at(-1)?.kind === "error"
-    const names = { idle: failed ? "Stopped" : last ? "Done" : "Ready", running: "Working", asking: "Waiting for you" }
+    const end = state === "idle" ? last?.items.at(-1) : undefined
+    const isInterrupted = end?.kind === "error" && end.reason === "interrupted"
+    const failed = end?.kind === "error" && !isInterrupted
+    const names = { idle: failed ? "Failed" : isInterrupted ? "Interrupted" : last ? "Done" : "Ready", running: "Working", asking: "Waiting for you" }
     this.badge.textContent = names[state]
     this.badge.dataset.state = { idle: failed ? "failed" : "done", running: "working", asking: "waiting" }[state]
     this.where.textContent = visibleText(this.cwd)

@@ -19,6 +19,9 @@ import { Output } from "./items.js"
  *   itemRemoved(turn: Turn, item: Item): void, stateChanged(): void }} ConversationView
  */
 
+/** The exit code of a command that did not start, was killed, or ran out of time. */
+const NO_EXIT_CODE = -1
+
 /** @type {ConversationView} */
 const NO_VIEW = {
   reset() {},
@@ -223,10 +226,11 @@ export class Conversation {
         break
       case "exec_command_end": {
         const item = this.changed(msg.call_id, { state: "ended", exitCode: msg.exit_code, seconds: seconds(msg.duration) })
-        if (item?.kind === "command" && item.output.length === 0) {
+        if (item?.kind !== "command") break
+        if (item.output.length === 0) {
           item.output.push("stdout", msg.stdout)
           item.output.push("stderr", msg.stderr)
-        }
+        } else if (msg.exit_code === NO_EXIT_CODE && !item.output.has("stderr", msg.stderr)) item.output.push("stderr", `${item.output.endsLine ? "" : "\n"}${msg.stderr}`)
         break
       }
       case "apply_patch_approval_request":

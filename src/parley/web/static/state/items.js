@@ -29,6 +29,9 @@
  *   A turn. `complete` is false if its beginning is not loaded.
  */
 
+/** The end of a command repeats the beginning of a long stream: so many characters tell whether it is the same text. */
+const COMPARED_CHARACTERS = 200
+
 /** The output of a command as it arrives: pieces of text in order, without duplicates. */
 export class Output {
   constructor() {
@@ -58,6 +61,17 @@ export class Output {
     if (!fresh.length) return
     known.bytes += fresh.length
     this.push(stream, known.decoder.decode(new Uint8Array(fresh), { stream: true }))
+  }
+
+  /** Return true if a stream has begun with the same text. @param {string} stream @param {string} text */
+  has(stream, text) {
+    const received = this.pieces.filter((piece) => piece.stream === stream).map((piece) => piece.text).join("")
+    return received.startsWith(text.slice(0, COMPARED_CHARACTERS))
+  }
+
+  /** True if the last piece ends with a newline. */
+  get endsLine() {
+    return this.pieces.at(-1)?.text.endsWith("\n") ?? true
   }
 
   /**

@@ -67,7 +67,7 @@ export class CommandView {
     const { item } = this
     const time = item.seconds !== undefined && item.seconds >= 0.1 ? duration(item.seconds) : ""
     if (item.state === "ended")
-      return [h("span", { class: item.exitCode === 0 ? "exit" : "exit failed" }, item.exitCode === 0 ? "" : `exit ${item.exitCode}`), time && h("span", { class: "time" }, time)]
+      return [h("span", { class: item.exitCode === 0 ? "exit" : "exit failed" }, `exit ${item.exitCode}`), time && h("span", { class: "time" }, time)]
     if (item.state === "asking") return ["Waiting for you"]
     if (item.state === "denied") return [...visible(item.settlement ? settlementText(item.settlement).slice(0, 80) : "Denied")]
     if (item.state === "stopped") return ["Stopped"]

@@ -198,7 +198,7 @@ export class Transcript {
       view.foot,
       turn.running && this.conversation.state === "running" && h("span", { class: "working" }, h("span", { class: "pulse", "aria-hidden": "true" }), "Working"),
       counts && h("span", { class: "tokens", title: `${counts.input.toLocaleString()} input tokens (${counts.cached.toLocaleString()} cached), ${counts.output.toLocaleString()} output tokens` }, `${short(counts.input + counts.output)} tokens`),
-      h("a", { class: "permalink", href: this.handlers.linkTo(turn.seq), "aria-label": `#${turn.seq}, link to this turn`, title: "Link to this turn" }, `#${turn.seq}`),
+      h("a", { class: "permalink", href: this.handlers.linkTo(turn.seq), title: `Position ${turn.seq}` }, "Link to this turn"),
     )
   }
 
