@@ -89,6 +89,29 @@ async def test_streams_go_on_after_a_restart_with_every_event_once(
     assert not [one for one in (*before, *stream.events) if "disconnected" in str(one.message.get("method"))]
 
 
+@pytest.mark.promises("http.restart")
+async def test_a_restored_session_is_not_told_that_its_streams_ended_with_the_server(
+    serving: Restarted, client: HttpClient, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Before.")
+    async with serving() as server:
+        await begin(client, server)
+        conversation = await client.create()
+        await client.call("conversationStream", conversation_id=conversation)
+        async with client.stream() as stream:
+            await client.say(conversation, "one")
+            await stream.wait_for_message("task_complete")
+            before = list(stream.events)
+    async with AsyncExitStack() as running:
+        client.url = (await running.enter_async_context(serving())).url
+        async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
+            await until_state(client, conversation, "idle")  # the session is restored
+            await running.aclose()
+            rest = await stream.rest()
+
+    assert rest == []
+
+
 class Failing:
     """Makes `find` fail for one conversation."""
 

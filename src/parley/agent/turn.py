@@ -310,8 +310,8 @@ class _Response:
         return [BackgroundEvent(message=replace_surrogates(f"The model's reply was cut off: {self.cut_by}{calls}"))]
 
     def records(self) -> list[LogPayload]:
-        """Return the records of the response. A truncated call gets its output immediately, because it never
-        runs.
+        """Return the records of the response. A truncated call is not run; the records contain an error text as its
+        output.
         """
         output = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
         return [

@@ -26,7 +26,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class GitAddress(NamedTuple):
-    """The address of a repository, without its password."""
+    """The parsed address of a repository. `url` contains no password; `password` does."""
 
     url: str
     protocol: Literal["file", "http", "https", "ssh"]

@@ -270,7 +270,12 @@ class AnthropicDecoder:
         return block
 
     def _extend(self, event: _Event, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> bool:
-        """Add a piece to its block. Return whether the piece adds any content."""
+        """Add a delta to its content block, and append new text and reasoning to `chunks`. Return whether the delta
+        had any content.
+
+        Text for an unknown block begins a text block. `has_halves` is True if the event was decoded with stand-ins
+        for surrogate halves.
+        """
         block = self._blocks.get(event.index)
         if block is None:
             if not delta.text:

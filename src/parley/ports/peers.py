@@ -1,4 +1,4 @@
-"""The interface to the other processes that share the home directory."""
+"""The interface to other servers: processes of the same home and, for a node, the other nodes of the database."""
 
 from __future__ import annotations
 

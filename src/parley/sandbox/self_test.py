@@ -8,8 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from parley.common.os_errors import os_detail
@@ -20,6 +21,9 @@ __all__ = ["ConfinementMechanism", "run_self_test"]
 
 _TIMEOUT_SECONDS: Final = 20.0
 """The timeout, in seconds, for the test command. The command takes a tenth of a second on an idle computer."""
+_PREFIX: Final = "self-test-"
+_ABANDONED_SECONDS: Final = 600.0
+"""The age, in seconds, after which the directory of a self-test is removed. No self-test runs that long."""
 _MAX_ERROR_BYTES: Final = 300
 """The maximum number of bytes of an error message that the reason for a failed test contains."""
 _TRANSIENT: Final = (
@@ -138,6 +142,8 @@ def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
     """Create a writable directory, another directory and a hidden file for the test, yield their paths, and remove
     them after the block.
     """
+    if home is not None:
+        _remove_abandoned(home)
     place = os.path.realpath(_new_directory(home))
     try:
         inside, outside, hidden = (os.path.join(place, name) for name in ("inside", "outside", "hidden"))
@@ -153,11 +159,23 @@ def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
 def _new_directory(home: str | None) -> str:
     for place in filter(None, (home, _FALLBACK)):
         try:
-            return tempfile.mkdtemp(prefix="self-test-", dir=place)
+            return tempfile.mkdtemp(prefix=_PREFIX, dir=place)
         except OSError as error:
             if error.errno not in _UNUSABLE:
                 raise
     return tempfile.mkdtemp(prefix="parley-self-test-")
+
+
+def _remove_abandoned(home: str) -> None:
+    """Remove the directories of self-tests whose processes were killed."""
+    with suppress(OSError), os.scandir(home) as entries:
+        for entry in entries:
+            if (
+                entry.name.startswith(_PREFIX)
+                and entry.is_dir(follow_symlinks=False)
+                and time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS
+            ):
+                shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _last_line(printed: bytearray) -> str:

@@ -33,10 +33,12 @@ compared with all known names, which blocks the event loop.
 """
 
 _MAX_NAMES: Final = 10_000
-"""The maximum number of names in large arguments, including repeated names."""
+"""The maximum number of argument names in a call whose arguments have at least `LARGE_BYTES` (`arguments.py`).
+A repeated name counts each time.
+"""
 
 _MAX_NAME: Final = 1000
-"""The maximum number of characters of a name in large arguments."""
+"""The maximum length, in characters, of an argument name in such a call."""
 
 _MAX_COMPARED: Final = 64 * 1024
 """The maximum size, in bytes, of encoded values that are decoded for a comparison. Larger values are compared as

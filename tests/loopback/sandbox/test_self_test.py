@@ -98,3 +98,14 @@ async def test_a_restriction_that_takes_no_effect_lets_nothing_run(tmp_path: Pat
         "Landlock: a command could still write outside of what it may write to"
     )
     assert os.listdir(tmp_path) == []
+
+
+@SANDBOX
+async def test_directories_of_killed_self_tests_are_removed(sandboxed: Sandboxed, tmp_path: Path) -> None:
+    abandoned, recent = tmp_path / "self-test-abandoned", tmp_path / "self-test-recent"
+    for directory in (abandoned, recent):
+        (directory / "inside").mkdir(parents=True)
+    os.utime(abandoned, (0, 0))
+    await run_self_test(Leaky(sandboxed, lambda within: within), home=str(tmp_path))
+
+    assert os.listdir(tmp_path) == ["self-test-recent"]

@@ -240,6 +240,7 @@ class HttpSessions:
             raise
         session.is_restoring = False
         session.saved_state, session.stored_streams = state, {stream.conversation for stream in state.streams}
+        session.client.session.outlives_server = True
         # The token of the session may have been revoked meanwhile.
         return session if session.id in self._sessions else None
 

@@ -47,9 +47,10 @@ class Saved(NamedTuple):
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Save the conversations that `db` can read and that are missing or older in the file `database`.
+    """Export the conversations that `db` can read and that are missing from the file `database`, or have fewer
+    entries there.
 
-    The files are saved in the home, or in `ELSEWHERE` if the home is not writable.
+    Each conversation is written to its own file in the home, or in `ELSEWHERE` if the home is not writable.
     """
     known = _last_positions(database)
     try:
