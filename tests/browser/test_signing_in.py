@@ -59,6 +59,27 @@ async def test_a_used_code_shows_the_form_and_a_new_code_signs_in(browser: Brows
     await context.close()
 
 
+@pytest.mark.parametrize("way", ["opened", "pasted"])
+async def test_an_address_signs_in_a_tab_that_shows_the_form(
+    browser: Browser, server: HttpServer, way: str
+) -> None:
+    address = await server.service.sign_in_url()
+    assert address is not None
+    context = await browser.new_context(**DESKTOP)
+    page = await context.new_page()
+    await page.goto(address.partition("#")[0])
+    field = page.get_by_label("Code or token")
+    await expect(field).to_be_visible()
+    if way == "opened":
+        await page.goto(address)
+    else:
+        await field.fill(f" {address}\n")
+        await field.press("Enter")
+    await expect(page.locator(".connection")).to_have_attribute("data-state", "live")
+    assert "#" not in page.url
+    await context.close()
+
+
 @pytest.mark.parametrize("accepts", [True, False], ids=["sign in", "stay"])
 async def test_a_link_replaces_another_sign_in_only_after_a_question(
     browser: Browser, server: HttpServer, accepts: bool

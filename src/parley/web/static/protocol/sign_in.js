@@ -10,8 +10,8 @@
  * @typedef {{ account: Account, secret: string }} NewSignIn
  */
 
-/** The fragment of an address that signs in. */
-export const CREDENTIAL = /^#(code|token)=(.+)$/
+/** The end of an address that signs in. */
+export const CREDENTIAL = /#(code|token)=(.+)$/
 export const KEY = `parley.secret:${new URL("./", location.href).pathname}`
 
 /** Return the headers that prove the sign-in. */
@@ -22,14 +22,21 @@ export function credentials() {
   return headers
 }
 
+/** Remove a code or token from the address and return it. Throws an error if it cannot be decoded. */
+export function takeCredentialFromAddress() {
+  const { hash } = location
+  if (CREDENTIAL.test(hash)) history.replaceState(null, "", location.pathname + location.search)
+  return credentialIn(hash)
+}
+
 /**
- * Remove a code or token from the address and return it. Throws an error if it cannot be decoded.
+ * Return the code or token at the end of an address. Throws an error if it cannot be decoded.
+ * @param {string} address
  * @returns {Credential | null}
  */
-export function takeCredentialFromAddress() {
-  const found = CREDENTIAL.exec(location.hash)
+export function credentialIn(address) {
+  const found = CREDENTIAL.exec(address)
   if (!found) return null
-  history.replaceState(null, "", location.pathname + location.search)
   try {
     const value = decodeURIComponent(found[2])
     return found[1] === "code" ? { code: value } : { token: value }

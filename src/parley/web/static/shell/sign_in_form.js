@@ -1,7 +1,7 @@
 /** The form that asks for a code when the page is not signed in. */
 
 import { h } from "../dom.js"
-import { beginSignIn, keepSignIn } from "../protocol/sign_in.js"
+import { beginSignIn, credentialIn, keepSignIn } from "../protocol/sign_in.js"
 
 /**
  * @param {string} problem why the form is shown; empty for the first time
@@ -14,7 +14,8 @@ export function signInForm(problem, done) {
     event.preventDefault()
     const value = input.value.trim()
     try {
-      done(keepSignIn(await beginSignIn({ code: value }).catch(() => beginSignIn({ token: value }))))
+      const pasted = credentialIn(value)
+      done(keepSignIn(await (pasted ? beginSignIn(pasted) : beginSignIn({ code: value }).catch(() => beginSignIn({ token: value })))))
     } catch (error) {
       message.textContent = /** @type {Error} */ (error).message
       message.hidden = false
@@ -24,7 +25,7 @@ export function signInForm(problem, done) {
     "div",
     { class: "sign-in" },
     h("h1", null, "Parley"),
-    h("p", null, "Sign in with a one-time code. ", h("code", null, "parley serve --sign-in"), " prints a new address with a code. A token works as well."),
+    h("p", null, "Sign in with a one-time code. ", h("code", null, "parley serve --sign-in"), " prints a new address with a code. The address and a token work as well."),
     h("form", { onsubmit: submit }, input, h("button", { type: "submit", class: "button primary" }, "Sign in")),
     message,
   )
