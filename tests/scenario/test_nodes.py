@@ -1,6 +1,6 @@
 """Nodes that share a database: a client of one node uses the conversations that run on another node
 (`parley.app.node_membership`, `parley.peers.nodes`, `parley.server.http.node_endpoint`,
-`parley.transports.websocket`).
+`parley.transports.websocket`, `parley.common.node_challenge`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_of, stored_events, turn_in
 from kit.clients.shell_turns import sh
-from kit.servers.node_process import NODE_TOKEN, NodeProcess
+from kit.servers.node_process import NODE_TOKEN, NodeProcess, link_headers
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.system.commands import PATIENCE_SECONDS
+from parley.errors import NoLink
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
+from parley.transports.websocket import WebSocketDialer
 from parley.wire.events import AgentMessageDelta, ErrorEvent, ExecCommandEnd, TaskComplete
 from parley.wire.nodes import NODE_VERSIONS
 
@@ -188,26 +193,72 @@ async def test_a_link_needs_the_token_of_the_nodes_and_a_known_version(
     url = a.description["url"].removesuffix("/mcp") + "/node"
 
     async def status(token: str, *protocols: str) -> int | None:
-        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+        async with aiohttp.ClientSession() as session:
+            headers = await link_headers(session, url, *protocols, token=token)
             try:
-                async with session.ws_connect(url, protocols=protocols):
-                    return None
+                async with session.ws_connect(url, protocols=protocols, headers=headers):
+                    pass
+                async with session.ws_connect(url, protocols=protocols, headers=headers):
+                    return 0  # the proof was valid twice
             except aiohttp.WSServerHandshakeError as error:
                 return error.status
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         wrong = await status("x" * 40, *NODE_VERSIONS)
         of_client = await status(a.description["token"], *NODE_VERSIONS)
-        unknown = await status(NODE_TOKEN, "parley-node.0")
-        newer = await status(NODE_TOKEN, "parley-node.99", *NODE_VERSIONS)
+        async with aiohttp.ClientSession() as session:
+            asks = {"Authorization": "Parley-Node caller=1", "Sec-WebSocket-Protocol": "parley-node.0"}
+            async with session.get(url, headers=asks) as answer:
+                unknown = answer.status
+            bearer = {"Authorization": f"Bearer {NODE_TOKEN}"}
+            async with session.get(url, headers=bearer) as answer:
+                as_bearer = answer.status
+            headers = await link_headers(session, url)
+            async with session.ws_connect(url, protocols=NODE_VERSIONS, headers=headers) as link:
+                accepted = link.protocol
+        replayed = await status(NODE_TOKEN, "parley-node.99", *NODE_VERSIONS)
         async with aiohttp.ClientSession() as session:
             headers = {"Authorization": f"Bearer {NODE_TOKEN}"}
             async with session.post(a.description["url"], headers=headers, data=b"{}") as answer:
                 as_client = answer.status
 
-    assert (wrong, of_client, unknown, newer, as_client) == (401, 401, 426, None, 401)
+    assert (accepted, unknown, as_bearer, as_client) == (NODE_VERSIONS[0], 426, 401, 401)
+    assert (wrong, of_client) == (401, 401)
+    assert replayed == 401
     assert "refused the link of a node at 127.0.0.1: its token is wrong" in a.stderr_text()
     assert NODE_TOKEN not in a.stderr_text()
+
+
+@pytest.mark.promises("nodes.token")
+async def test_a_server_with_another_address_gets_nothing_that_opens_a_link(
+    nodes: tuple[NodeProcess, NodeProcess],
+) -> None:
+    """The server passes the question of a node on to another node, and returns the answer."""
+    a, _ = nodes
+    real = a.description["url"].removesuffix("/mcp") + "/node"
+    seen: list[dict[str, str]] = []
+
+    async def pass_on(request: web.BaseRequest) -> web.Response:
+        seen.append(dict(request.headers))
+        async with session.get(real, headers={**request.headers, "Host": urlsplit(real).netloc}) as answer:
+            shown = answer.headers["WWW-Authenticate"]
+        return web.Response(status=answer.status, headers={"WWW-Authenticate": shown})
+
+    dialer = WebSocketDialer()
+    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as session:
+        async with RawTestServer(pass_on) as impostor:
+            with pytest.raises(NoLink, match="has another address"):
+                await dialer.dial(str(impostor.make_url("")), token=NODE_TOKEN, versions=NODE_VERSIONS, seconds=30)
+        channel, version = await dialer.dial(
+            real.removesuffix("/node"), token=NODE_TOKEN, versions=NODE_VERSIONS, seconds=30
+        )
+        channel.close()
+        await dialer.close()
+
+    assert version == NODE_VERSIONS[0]
+    assert len(seen) == 1
+    assert NODE_TOKEN not in str(seen)
+    assert "proof" not in seen[0]["Authorization"]
 
 
 @pytest.mark.promises("nodes.token")
@@ -217,15 +268,16 @@ async def test_a_broken_message_ends_its_link_and_changes_nothing(
 ) -> None:
     a, _ = nodes
     url = a.description["url"].removesuffix("/mcp") + "/node"
-    headers = {"Authorization": f"Bearer {NODE_TOKEN}"}
-    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession(headers=headers) as session:
-        async with session.ws_connect(url, protocols=NODE_VERSIONS) as link:
+    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as session:
+        headers = await link_headers(session, url)
+        async with session.ws_connect(url, protocols=NODE_VERSIONS, headers=headers) as link:
             if isinstance(sent, str):
                 await link.send_str(sent)
             else:
                 await link.send_bytes(sent + b"\n")
             ended = await link.receive()
-        async with session.ws_connect(url, protocols=NODE_VERSIONS) as link:
+        headers = await link_headers(session, url)
+        async with session.ws_connect(url, protocols=NODE_VERSIONS, headers=headers) as link:
             ask = b'{"jsonrpc":"2.0","id":1,"method":"parley/follow","params":{"conversation_id":"x","after":0}}\n'
             await link.send_bytes(ask)
             answer = await link.receive_bytes()

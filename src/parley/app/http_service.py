@@ -259,7 +259,8 @@ class HttpService:
 
 
 def _node_endpoint(nodes: NodeMembership, authenticator: Authenticator) -> NodeEndpoint:
-    return NodeEndpoint(nodes.token, authenticator, nodes.peers.accept, versions=nodes.peers.versions)
+    peers = nodes.peers
+    return NodeEndpoint(nodes.token, authenticator, peers.accept, url=lambda: peers.url, versions=peers.versions)
 
 
 def _checked(token: str | None) -> str | None:

@@ -99,9 +99,9 @@ class NodeMembership:
         )
         self._running = running
         self._missing = await asyncio.to_thread(_missing, roots)
+        self.peers.advertise(url)  # other nodes can connect as soon as the database contains this node
         await self._store.join(node, lambda: self._load(roots))
         self._node = node
-        self.peers.advertise(url)
 
     def _load(self, roots: Sequence[str]) -> NodeLoad:
         """Return the current load of this node, and check in the background which roots are missing, because their

@@ -21,7 +21,7 @@ from parley.errors import NoLink, ParleyError
 from parley.peers.link import SocketLink
 from parley.peers.unix import UnixPeers
 from parley.transports.unix import MAX_UNREAD_BYTES, Connection
-from parley.wire.nodes import NODE_PATH, NODE_VERSIONS
+from parley.wire.nodes import NODE_VERSIONS
 
 if TYPE_CHECKING:
     from parley.transports.websocket import WebSocketDialer
@@ -77,6 +77,11 @@ class NodePeers:
         self._local.accept(channel, serve=lambda connection: self._serve(connection, version))
 
     @property
+    def url(self) -> str:
+        """The announced address of this process; empty if there is none."""
+        return self._url
+
+    @property
     def address(self) -> str:
         return self._url or self._local.address
 
@@ -109,8 +114,7 @@ class NodePeers:
             library = await loop.run_in_executor(None, import_module, "parley.transports.websocket")
             if self._dialer is None:
                 self._dialer = library.WebSocketDialer()
-        url = address.rstrip("/") + NODE_PATH
-        return await self._dialer.dial(url, token=self._token, protocols=self.versions, seconds=CONNECT_SECONDS)
+        return await self._dialer.dial(address, token=self._token, versions=self.versions, seconds=CONNECT_SECONDS)
 
     def can_reach(self, address: str) -> bool:
         return address.startswith("http") or self._local.can_reach(address)

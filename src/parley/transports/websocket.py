@@ -11,13 +11,16 @@ import errno
 import logging
 import socket
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
 import aiohttp
 
+from parley.common.node_challenge import Challenge, new_nonce, read_fields, write_fields
 from parley.common.os_errors import os_detail
 from parley.common.resolver import DaemonResolver
 from parley.errors import NoLink
+from parley.wire.nodes import NODE_PATH
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -46,11 +49,12 @@ class WebSocketDialer:
         self._carrying: set[asyncio.Task[None]] = set()
 
     async def dial(
-        self, url: str, *, token: str, protocols: Sequence[str], seconds: float
+        self, address: str, *, token: str, versions: Sequence[str], seconds: float
     ) -> tuple[socket.socket, str]:
-        """Connect to a URL, and return a socket for the connection and the subprotocol that the server has chosen.
+        """Connect to the node with an announced address, and return a socket for the connection and the version of
+        the link that the node has chosen.
 
-        `protocols` are the subprotocols to offer.
+        `token` is the shared token of the nodes, which is not sent. `versions` are the versions to offer.
 
         Raises:
             ConnectionRefusedError: the computer is running, and no process listens at the address.
@@ -63,17 +67,22 @@ class WebSocketDialer:
             )
         try:
             async with asyncio.timeout(seconds):
+                challenge = await _challenge(self._session, address, token, versions)
+                proof = challenge.proof(token, "caller")
+                shown = write_fields(
+                    caller=challenge.caller, called=challenge.called, version=challenge.version, proof=proof
+                )
                 opened = await self._session.ws_connect(
-                    url,
-                    protocols=protocols,
-                    headers={"Authorization": f"Bearer {token}"},
+                    address.rstrip("/") + NODE_PATH,
+                    protocols=versions,
+                    headers={"Authorization": shown},
                     heartbeat=HEARTBEAT_SECONDS,
                     max_msg_size=MAX_MESSAGE_BYTES,
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
         except TimeoutError:
             raise NoLink("no answer in time") from None
-        # The library's errors contain the request with its token, so they must not be chained or passed on.
+        # The library's errors contain the request with its proof, so they must not be chained or passed on.
         except aiohttp.ClientConnectorError as error:
             if error.os_error.errno == errno.ECONNREFUSED:
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused") from None
@@ -82,14 +91,14 @@ class WebSocketDialer:
             raise NoLink(f"the answer was HTTP status {error.status}", status=error.status) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NoLink(type(error).__name__) from None
-        if opened.protocol is None:
+        if opened.protocol != challenge.version:
             await opened.close()
-            raise NoLink("the server knows none of the versions " + ", ".join(protocols))
+            raise NoLink("the server knows none of the versions " + ", ".join(versions))
         ours, theirs = socket.socketpair()
         task = asyncio.get_running_loop().create_task(carry(opened, ours))
         self._carrying.add(task)
         task.add_done_callback(self._carrying.discard)
-        return theirs, opened.protocol
+        return theirs, challenge.version
 
     async def close(self) -> None:
         """Close all connections. Their sockets must be closed first."""
@@ -100,6 +109,28 @@ class WebSocketDialer:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+async def _challenge(
+    session: aiohttp.ClientSession, address: str, token: str, versions: Sequence[str]
+) -> Challenge:
+    """Ask a node for a challenge, and check that the node has the token.
+
+    Raises:
+        NoLink: the server at the address does not have the token, or knows none of the versions.
+    """
+    caller = new_nonce()
+    headers = {"Authorization": write_fields(caller=caller), "Sec-WebSocket-Protocol": ", ".join(versions)}
+    url = address.rstrip("/") + NODE_PATH
+    async with session.get(url, headers=headers, allow_redirects=False) as answer:
+        status, shown = answer.status, answer.headers.get("WWW-Authenticate", "")
+    fields = read_fields(shown)
+    if status != HTTPStatus.UNAUTHORIZED or fields.get("version") not in versions:
+        raise NoLink(f"the answer was HTTP status {status}", status=status)
+    challenge = Challenge(url=address, version=fields["version"], caller=caller, called=fields.get("called", ""))
+    if not challenge.is_proof(token, "called", fields.get("proof", "")):
+        raise NoLink("the server does not have the token of the nodes, or has another address")
+    return challenge
 
 
 async def carry(opened: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, channel: socket.socket) -> None:

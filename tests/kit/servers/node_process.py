@@ -7,13 +7,33 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
+
 from kit.servers.resident_process import ResidentProcess
 from parley.client import Client, connect
+from parley.common.node_challenge import Challenge, new_nonce, read_fields, write_fields
 from parley.testing import ScriptedModel
+from parley.wire.nodes import NODE_VERSIONS
 
-__all__ = ["NODE_TOKEN", "NodeProcess"]
+__all__ = ["NODE_TOKEN", "NodeProcess", "link_headers"]
 
 NODE_TOKEN: Final = "a-token-that-all-nodes-of-the-tests-share"
+
+
+async def link_headers(
+    session: aiohttp.ClientSession, url: str, *versions: str, token: str = NODE_TOKEN
+) -> dict[str, str]:
+    """Return the headers that open one link to the node whose endpoint for other nodes is `url`. They prove the
+    token.
+    """
+    caller, offered = new_nonce(), ", ".join(versions or NODE_VERSIONS)
+    headers = {"Authorization": write_fields(caller=caller), "Sec-WebSocket-Protocol": offered}
+    async with session.get(url, headers=headers) as answer:
+        fields = read_fields(answer.headers.get("WWW-Authenticate", ""))
+    version, called = fields.get("version", ""), fields.get("called", "")
+    challenge = Challenge(url=url.removesuffix("/node"), version=version, caller=caller, called=called)
+    proof = challenge.proof(token, "caller")
+    return {"Authorization": write_fields(caller=caller, called=called, version=version, proof=proof)}
 
 
 class NodeProcess(ResidentProcess):

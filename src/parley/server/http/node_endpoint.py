@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Sequence
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from parley.common.limited_log import LimitedLog
+from parley.common.node_challenge import Challenge, read_fields, write_fields
 from parley.ports.http import HttpRequest
-from parley.server.http.authentication import UNAUTHORIZED, Authenticator, bearer_token
-from parley.server.http.tokens import token_digest
+from parley.server.http.authentication import UNAUTHORIZED, Authenticator
 from parley.wire.http import HttpAnswer
 from parley.wire.nodes import common_version
 
@@ -24,9 +26,13 @@ __all__ = ["NodeEndpoint"]
 log = logging.getLogger(__name__)
 
 
+CHALLENGE_SECONDS: Final = 30.0
+"""The time for which a proof can be made with the random number of this node, in seconds."""
+
+
 class NodeEndpoint:
-    """Accepts connections of other nodes. Only the shared token of the nodes is valid here, and it is valid nowhere
-    else.
+    """Accepts connections of other nodes. Only a proof of the shared token of the nodes is valid here, and it is
+    valid nowhere else.
     """
 
     def __init__(
@@ -35,30 +41,78 @@ class NodeEndpoint:
         authenticator: Authenticator,
         accept: Callable[[socket, str], None],
         *,
+        url: Callable[[], str],
         versions: Sequence[str],
     ) -> None:
-        """Create the endpoint. `token` is the shared token of the nodes. `authenticator` counts wrong tokens.
-        `accept` gets the socket and the version of each accepted connection. `versions` are the versions that this
-        node supports, the newest first.
+        """Create the endpoint. `token` is the shared token of the nodes. `authenticator` counts wrong proofs.
+        `accept` gets the socket and the version of each accepted connection. `url` returns the announced address of
+        this node; empty if it has announced none. `versions` are the versions that this node supports, the newest
+        first.
         """
-        self._digest, self._authenticator, self._accept = token_digest(token), authenticator, accept
-        self._versions = versions
+        self._token, self._authenticator, self._accept = token, authenticator, accept
+        self._url, self._versions = url, versions
+        self._key = secrets.token_bytes(32)
+        self._used: dict[str, float] = {}
+        """The random numbers of this node that were used in a valid proof, with the times when they expire."""
         self._log = LimitedLog(log)
 
     async def answer(self, request: HttpRequest) -> object:
         """Return the answer to a request: an opened WebSocket, or an error."""
-        if not hmac.compare_digest(token_digest(bearer_token(request)), self._digest):
+        given = request.header("Authorization")
+        fields = read_fields(given[0]) if len(given) == 1 else {}
+        version = common_version(request.header("Sec-WebSocket-Protocol"), self._versions)
+        if fields.keys() == {"caller"} and (url := self._url()):
+            if version is None:
+                return self._upgrade_required(request)
+            challenge = Challenge(url=url, version=version, caller=fields["caller"], called=self._nonce())
+            proof = challenge.proof(self._token, "called")
+            shown = write_fields(called=challenge.called, version=version, proof=proof)
+            return HttpAnswer(status=HTTPStatus.UNAUTHORIZED, headers={"WWW-Authenticate": shown})
+        if not self._is_proven(fields):
             self._log.warning("refused the link of a node at %s: its token is wrong", request.remote)
             if delay := self._authenticator.failed():
                 await asyncio.sleep(delay)
             return UNAUTHORIZED
         if request.method != "GET":
             return HttpAnswer(status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": "GET"})
-        version = common_version(request.header("Sec-WebSocket-Protocol"), self._versions)
-        if version is None or [one.lower() for one in request.header("Upgrade")] != ["websocket"]:
-            known = ", ".join(self._versions)
-            self._log.warning("refused the link of a node at %s: it knows none of %s", request.remote, known)
-            headers = {"Upgrade": "websocket", "Sec-WebSocket-Protocol": known}
-            return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
+        if (
+            version is None
+            or version != fields.get("version")
+            or [one.lower() for one in request.header("Upgrade")] != ["websocket"]
+        ):
+            return self._upgrade_required(request)
         request.authenticated()
         return request.open_link(version, lambda channel: self._accept(channel, version))
+
+    def _upgrade_required(self, request: HttpRequest) -> HttpAnswer:
+        known = ", ".join(self._versions)
+        self._log.warning("refused the link of a node at %s: it knows none of %s", request.remote, known)
+        headers = {"Upgrade": "websocket", "Sec-WebSocket-Protocol": known}
+        return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
+
+    def _nonce(self) -> str:
+        """Return a random number with the time when it expires, sealed so that it needs no memory."""
+        text = f"{secrets.token_hex(16)}.{int(time.monotonic() + CHALLENGE_SECONDS)}"
+        return self._sealed(text)
+
+    def _sealed(self, text: str) -> str:
+        seal = hmac.digest(self._key, text.encode(errors="surrogateescape"), "sha256").hex()
+        return f"{text}.{seal}"
+
+    def _is_proven(self, fields: Mapping[str, str]) -> bool:
+        """Return whether a request proves the token, with a random number of this node that was not used before."""
+        called = fields.get("called", "")
+        text, _, _ = called.rpartition(".")
+        expected = self._sealed(text).encode(errors="surrogateescape")
+        if not hmac.compare_digest(expected, called.encode(errors="surrogateescape")):
+            return False
+        expires, now = int(text.partition(".")[2]), time.monotonic()
+        challenge = Challenge(
+            url=self._url(), version=fields.get("version", ""), caller=fields.get("caller", ""), called=called
+        )
+        if expires < now or called in self._used:
+            return False
+        if not challenge.is_proof(self._token, "caller", fields.get("proof", "")):
+            return False
+        self._used = {one: until for one, until in self._used.items() if until >= now} | {called: expires}
+        return True

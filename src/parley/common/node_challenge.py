@@ -1,0 +1,67 @@
+"""The proof that two nodes have the same token, without sending it.
+
+The node that connects sends a random number. The other node answers with a random number of its own, the version
+of the link, and a proof. The first node checks the proof and connects again with a proof of its own, which is valid
+once.
+
+Each proof is an HMAC over both numbers, the version, and the address of the node that was called. The address is
+the one that this node has announced, so a server with another address cannot pass the proofs on.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Final, Literal, NamedTuple
+
+__all__ = ["SCHEME", "Challenge", "new_nonce", "read_fields", "write_fields"]
+
+SCHEME: Final = "Parley-Node"
+"""The authentication scheme in the headers `Authorization` and `WWW-Authenticate`."""
+
+_MAX_CHARACTERS: Final = 500
+
+
+class Challenge(NamedTuple):
+    """What both proofs of one connection are about."""
+
+    url: str
+    """The address of the node that is called."""
+    version: str
+    caller: str
+    """The random number of the node that connects."""
+    called: str
+    """The random number of the node that is called."""
+
+    def proof(self, token: str, side: Literal["caller", "called"]) -> str:
+        """Return the proof that one of the two nodes has the token."""
+        fields = (side, self.url.rstrip("/"), self.version, self.caller, self.called)
+        key = hmac.digest(token.encode(), b"link of nodes", "sha256")
+        return hmac.digest(key, _bytes("\n".join(fields)), "sha256").hex()
+
+    def is_proof(self, token: str, side: Literal["caller", "called"], given: str) -> bool:
+        return hmac.compare_digest(_bytes(self.proof(token, side)), _bytes(given))
+
+
+def _bytes(text: str) -> bytes:
+    """Encode text that may come from a header with invalid bytes."""
+    return text.encode(errors="surrogateescape")
+
+
+def new_nonce() -> str:
+    """Return a random number that has never been used."""
+    return secrets.token_hex(32)
+
+
+def write_fields(**fields: str) -> str:
+    """Return the value of a header with the scheme `Parley-Node`."""
+    return f"{SCHEME} " + ", ".join(f"{name}={value}" for name, value in fields.items())
+
+
+def read_fields(value: str) -> dict[str, str]:
+    """Return the fields of the value of a header. They are empty if the value has another scheme or is too long."""
+    scheme, _, rest = value.partition(" ")
+    if scheme.lower() != SCHEME.lower() or len(value) > _MAX_CHARACTERS:
+        return {}
+    pairs = (one.strip().partition("=") for one in rest.split(","))
+    return {name: field for name, _, field in pairs}
