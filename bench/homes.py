@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from bench.servers import MODEL
@@ -23,13 +25,32 @@ from parley.wire.events import AgentMessage, TaskComplete, TaskStarted, UserMess
 from parley.wire.ids import ConversationId, EventId, MessageId
 from parley.wire.items import TextItem
 
-__all__ = ["fill", "keep_long", "write_conversations"]
+__all__ = ["fill", "keep_long", "keep_turns", "write_conversations"]
 
 
 def keep_long(home: Path, *, messages: int) -> str:
     """Write one conversation with one turn, in which the agent sends `messages` messages. Return the id of the
     conversation."""
     (conversation_id,) = asyncio.run(_keep(home, conversations=1, messages=messages))
+    return conversation_id
+
+
+def keep_turns(home: Path, question: str, *, turns: int) -> str:
+    """Write one conversation with `turns` short turns. Return the id of the conversation."""
+    return asyncio.run(_keep_turns(home, question, turns=turns))
+
+
+async def _keep_turns(home: Path, question: str, *, turns: int) -> ConversationId:
+    conversation_id = ConversationId("00000000-0000-4000-8000-000000000000")
+    payloads = [
+        SettingsChosen(model=MODEL, cwd="/"),
+        *chain.from_iterable(_turn(number + 1, question, ["Done"]) for number in range(turns)),
+    ]
+    store = SqliteStore(str(home))
+    try:
+        await bulk_create(store, conversation_id, pages_of(Log().append(payloads, at=time.time())))
+    finally:
+        await store.close()
     return conversation_id
 
 
@@ -63,11 +84,14 @@ async def _write(store: Store, conversation_id: ConversationId, messages: int) -
 
 def _conversation(messages: int) -> list[LogPayload]:
     texts = [f"message {number}" for number in range(messages)]
+    return [SettingsChosen(model=MODEL, cwd="/"), *_turn(1, "please say something", texts)]
+
+
+def _turn(number: int, question: str, texts: Sequence[str]) -> list[LogPayload]:
     return [
-        SettingsChosen(model=MODEL, cwd="/"),
-        TurnStarted(event_id=EventId("1")),
+        TurnStarted(event_id=EventId(str(number))),
         TaskStarted(),
-        UserMessage(message_id=MessageId("1"), content=(TextItem(text="please say something"),)),
+        UserMessage(message_id=MessageId(str(number)), content=(TextItem(text=question),)),
         ModelAsked(),
         *(AgentMessage(message=text) for text in texts),
         *(ModelSaid(item=MessageItem(text=text)) for text in texts),

@@ -7,9 +7,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from bench.homes import keep_turns
 from bench.report import NotAvailable, Row
 from bench.resident import HttpPeer, Resident, resident
 from bench.servers import Parley
@@ -146,13 +148,12 @@ def _deltas(base_url: str, executable: str) -> list[Row]:
 def _opening(base_url: str, executable: str, repetitions: int) -> list[Row]:
     name = Parley.name
     first: list[float] = []
-    with resident(base_url) as server, HttpPeer(server) as peer:
-        conversation = peer.create(server.work)
-        peer.follow(conversation)
-        for _ in range(TURNS):
-            peer.say(conversation, "A question of ordinary length about the code in this directory")
-            while peer.read()[1] == 0:
-                pass
+    with resident(base_url) as server:
+        # Running so many turns would take longer than everything else that this module measures.
+        home = Path(server.environ[Parley.home_variable])
+        conversation = keep_turns(
+            home, "A question of ordinary length about the code in this directory", turns=TURNS
+        )
         with _browser(executable, server) as (view, _):
             painted = view.evaluate("performance.getEntriesByType('paint').at(-1)?.startTime ?? 0")
             for _ in range(repetitions):
