@@ -57,6 +57,9 @@ async def test_a_link_shows_one_conversation_until_it_is_revoked(resident: Resid
     assert (code, address) == (0, description["url"].removesuffix("mcp"))
     assert "the port" not in link
     assert "port changes" in notes
+    assert f"`parley token revoke {name}`" in notes
+    assert "valid until 20" in notes
+    assert "works on this computer only" in notes
     assert (signed_in.json["role"], signed_in.json["conversation_id"]) == ("observer", shown)
     assert [one["conversation_id"] for one in listed["conversations"]] == [shown]
     assert status["state"] == "idle"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from parley.config.load import STORE_VARIABLE, Loader
 from parley.config.types import StoreUrl
@@ -14,6 +14,8 @@ from parley.stores.sqlite.store import SqliteStore
 from parley.wire.ids import ConversationId
 
 __all__ = ["inspect_postgres", "on_changes", "open_store", "server_store"]
+
+NO_DRIVER: Final = "the Python package asyncpg is not installed; install parley-server[postgres]"
 
 
 def server_store(loader: Loader) -> Store:
@@ -74,6 +76,10 @@ def _database(loader: Loader) -> StoreUrl | None:
 
 
 def _postgres_store(url: str) -> MaintainedStore:
+    from importlib.util import find_spec
+
+    if find_spec("asyncpg") is None:  # a server would otherwise start, and fail at each call
+        raise BadSetting(f"PostgreSQL cannot be used: {NO_DRIVER}")
     from parley.stores.postgres.store import PostgresStore  # few servers need it
 
     return PostgresStore(url)

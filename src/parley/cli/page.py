@@ -18,7 +18,8 @@ _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Page:
-    """Writes a conversation in real time: text wrapped at 80 columns, in colour on a terminal.
+    """Writes a conversation in real time: messages wrapped at 80 columns, and in colour on a terminal. Output of
+    commands and diffs keep their lines.
 
     On a terminal, control characters are escaped, because the text may come from the model or its commands.
     """
@@ -62,9 +63,9 @@ class Page:
                 self._word(part)
 
     def lines(self, text: str) -> None:
-        """Write a text line by line. Long lines are truncated."""
+        """Write a text line by line. Long lines are written whole; a terminal wraps them at its own width."""
         for line in self._safe(text).splitlines():
-            self._print(f"{INDENT}{line}"[:WIDTH].rstrip() + "\n")
+            self._print(f"{INDENT}{line}".rstrip() + "\n")
 
     def _word(self, word: str) -> None:
         lead, self._space = self._space, ""

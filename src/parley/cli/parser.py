@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
-__all__ = ["make_parser"]
+__all__ = ["make_parser", "option_names"]
 
 
 def make_parser(
@@ -36,6 +37,11 @@ def make_parser(
     configure(parser)
     parser.add_argument("-h", "--help", action="help", help="show this help")
     return parser
+
+
+def option_names(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the names of all long options of a parser, such as `--json`."""
+    return re.findall(r"--[a-z][a-z-]*", parser.format_usage())
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

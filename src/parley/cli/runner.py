@@ -110,16 +110,26 @@ def _usage_error(text: str, prog: str) -> UsageError:
 
 
 def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argparse.Namespace:
-    from parley.cli.parser import make_parser
+    from parley.cli.parser import make_parser, option_names
 
     parser = make_parser(
         f"parley {name}", command.DESCRIPTION, configure=command.configure, usage_error=_usage_error
     )
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
-        what = "unknown option" if unknown[0].startswith("-") else "unexpected argument"
-        raise UsageError(f"{what} {unknown[0]!r}")
+        given = unknown[0]
+        if given.startswith("-"):
+            raise UsageError(f"unknown option {given!r}{_did_you_mean(given, option_names(parser))}")
+        raise UsageError(f"unexpected argument {given!r}")
     return args
+
+
+def _did_you_mean(given: str, known: Sequence[str]) -> str:
+    """Return a question that names the most similar option; an empty string if there is none."""
+    from difflib import get_close_matches  # only a usage error needs it
+
+    found = get_close_matches(given.partition("=")[0], known, n=1) if given.startswith("--") else []
+    return f", perhaps `{found[0]}`" if found else ""
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import time
+from ipaddress import ip_address
 from typing import Final
+from urllib.parse import urlsplit
 
 from parley.cli.durations import seconds
 from parley.cli.ids import match_conversation
@@ -67,9 +69,18 @@ async def run(args: argparse.Namespace) -> int:
         print_json({**described(stored), "type": "share", "url": link})
         return 0
     print(link, flush=True)
-    if sys.stdout.isatty():
-        print_note("share", f"`parley token revoke {stored.name}` makes the link invalid")
+    expiry = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored.expires_at))
+    print_note("share", f"valid until {expiry}; `parley token revoke {stored.name}` makes the link invalid")
+    if _is_loopback(urlsplit(address).hostname or ""):
+        print_note("share", "the link works on this computer only; for others, set `serve.public_url`")
     settings = loader.serve_settings()
     if not settings.port and settings.public_url is None:
         print_note("share", "the link ends with the server, whose port changes unless `serve.port` is set")
     return 0
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

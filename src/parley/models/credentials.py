@@ -19,7 +19,7 @@ from parley.models.errors import MissingVariable
 __all__ = ["Credentials", "credentials"]
 
 OPENAI_KEY: Final = "OPENAI_API_KEY"
-OPENAI_HINT: Final = "Set it, or put it into auth.json in Parley's home directory."
+OPENAI_HINT: Final = 'Set it, or put {"OPENAI_API_KEY": "..."} into auth.json in Parley\'s home directory.'
 
 HIDDEN: Final = "***"
 

@@ -44,7 +44,8 @@ class NoNodeForDirectory(InvalidRequest):
         """
         known = ", ".join(announced)
         why = f"announced by: {known}" if known else "no node has announced it"
-        super().__init__(f"No node can run a turn in the {place} ({why})")
+        remedy = "start a node that has it, or set workspace.roots on the nodes that do"
+        super().__init__(f"No node can run a turn in the {place} ({why}); {remedy}")
         self.place, self.announced = place, tuple(announced)
 
 

@@ -143,3 +143,13 @@ def test_a_retry_of_a_request_is_shown_with_its_reason_and_delay() -> None:
     retry = events.RequestRetry(attempt=1, max_attempts=4, delay_ms=1500, reason="429 Too Many Requests")
 
     assert "request_retry: 429 Too Many Requests; retrying 1/4 in 1.5 s" in rendered(retry)
+
+
+@pytest.mark.parametrize("out", [StringIO, Terminal])
+def test_long_lines_of_output_and_diffs_are_shown_whole(out: type[StringIO]) -> None:
+    line = "x" * 200
+    output = events.ExecCommandOutputDelta(call_id=CallId("c"), stream="stdout", chunk=tuple(f"{line}\n".encode()))
+    diff = events.TurnDiff(unified_diff=f"@@ -1 +1 @@\n+{line}")
+
+    assert f"      {line}\n" in rendered(output, out=out())
+    assert f"      +{line}\n" in rendered(diff, out=out())

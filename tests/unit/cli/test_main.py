@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +98,25 @@ def test_a_command_explains_itself_and_refuses_unknown_options(capsys: Captured,
     assert capsys.readouterr() == ("", said)
 
 
+def test_a_misspelt_option_comes_with_the_nearest_one(capsys: Captured) -> None:
+    code = main(["send", "ab", "hello", "--folow"])
+    said = "parley send: unknown option '--folow', perhaps `--follow`; see `parley send --help`\n"
+
+    assert (code, capsys.readouterr()) == (2, ("", said))
+
+
+def test_without_asyncpg_the_only_line_is_the_reason(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
+    monkeypatch.setenv("PARLEY_STORE_URL", "postgresql://parley@127.0.0.1:1/parley")
+    code = main(["token", "ls"])
+    reason = "the Python package asyncpg is not installed; install parley-server[postgres]"
+
+    assert (code, capsys.readouterr()) == (2, ("", f"parley token: PostgreSQL cannot be used: {reason}\n"))
+
+
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_on_windows_every_command_says_where_it_runs(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: str
@@ -111,3 +132,14 @@ def test_on_windows_there_is_help(capsys: Captured, monkeypatch: pytest.MonkeyPa
 
     assert main(["--help"]) == 0
     assert "usage: parley COMMAND" in capsys.readouterr().out
+
+
+def test_an_import_of_a_backup_names_the_steps_of_a_restore(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
+    backup = tmp_path / "monday.db"
+    sqlite3.connect(backup).execute("PRAGMA user_version = 1").connection.close()
+    code = main(["import", str(backup)])
+
+    assert (code, "shows how to restore a backup" in capsys.readouterr().err) == (1, True)

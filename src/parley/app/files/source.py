@@ -37,6 +37,9 @@ __all__ = ["SourceFile", "with_new_approval_id"]
 LINE_BYTES: Final = 256 * 1024**2
 """The maximum length of a line, in bytes. Parley never writes longer lines."""
 
+_SQLITE: Final = b"SQLite format 3\0"
+"""The first bytes of a backup."""
+
 CHECKED_AT_ONCE: Final = 500
 """The number of entries between two checks for cancellation."""
 
@@ -68,6 +71,9 @@ class SourceFile:
         if not stat.S_ISREG(os.stat(self._path).st_mode):
             raise OSError(0, "not a regular file")
         with open(self._path, "rb") as file:
+            if file.read(len(_SQLITE)) == _SQLITE:
+                return "a database, not an export; docs/files.md (parley backup) shows how to restore a backup"
+            file.seek(0)
             try:
                 members = msgspec.json.decode(file.readline(LINE_BYTES), type=dict[str, object])
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
