@@ -79,16 +79,31 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
             "azure (AZURE_OPENAI_API_KEY)",
         ),
         ("limits", found.text("limits")[0]),
-        ("hidden", f"{tmp_path}/.ssh"),
+        ("hidden", f"commands cannot read: {tmp_path}/.ssh"),
         (
             "missing",
-            ", ".join(
+            "hidden paths that do not exist: "
+            + ", ".join(
                 f"{tmp_path}/{name}"
                 for name in (".parley", ".aws", ".gnupg", ".config/gh", ".netrc", ".docker/config.json")
             ),
         ),
         ("sandbox", f"{used}, the first that works"),
+        ("verdict", "ready"),
     ]
+
+
+@pytest.mark.promises("sandbox.doctor")
+@SANDBOX
+async def test_the_last_line_says_whether_it_is_ready(tmp_path: Path) -> None:
+    unset = await doctor(tmp_path)
+    wrong = await doctor(tmp_path, "-c", "sandbox_mode=nonsense", OPENAI_API_KEY="sk-never-told")
+
+    missing = "Missing environment variable: `OPENAI_API_KEY`. "
+    hint = 'Set it, or put {"OPENAI_API_KEY": "..."} into auth.json in Parley\'s home directory'
+    assert (unset.exit_code, unset.lines[-1]) == (0, ("verdict", f"not ready: {missing}{hint}"))
+    assert (wrong.exit_code, wrong.lines[-1][0]) == (1, "verdict")
+    assert wrong.lines[-1][1].startswith("not ready: the home or its settings cannot be used")
 
 
 @pytest.mark.promises("config.unknown")
@@ -283,14 +298,15 @@ async def test_existing_hidden_paths_are_listed(tmp_path: Path) -> None:
     paths = [f"{tmp_path}/{name}" for name in ("link", "lost", "missing")]
     found = await doctor(tmp_path, "-c", f"sandbox.hidden_paths={paths}")
 
-    assert found.text("hidden") == [f"{tmp_path}/keys"]
-    assert found.text("missing") == [", ".join((f"{tmp_path}/.parley", *paths[1:]))]
+    assert found.text("hidden") == [f"commands cannot read: {tmp_path}/keys"]
+    absent = ", ".join((f"{tmp_path}/.parley", *paths[1:]))
+    assert found.text("missing") == [f"hidden paths that do not exist: {absent}"]
 
 
 async def test_the_secrets_of_a_user_without_a_home_variable_are_those_of_the_account(tmp_path: Path) -> None:
     found = await doctor(tmp_path, HOME="", PARLEY_HOME=str(tmp_path))
 
-    named = ", ".join((*found.text("hidden"), *found.text("missing"))).split(", ")
+    named = ", ".join((*found.text("hidden"), *found.text("missing"))).replace(": ", ", ").split(", ")
     assert {*named} & SECRET
 
 

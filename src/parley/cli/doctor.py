@@ -40,6 +40,9 @@ uses no network.
 With --repair, nothing is checked. All readable parts of the home's conversations
 are written to a new home; the old home is not changed.
 
+The last line is the verdict: ready, or not ready with the reasons. A missing API key
+is a reason, but does not change the exit code.
+
 exit code: 0 if home and settings can be used and commands can be confined, or if
 every conversation was repaired completely; 2 for wrong arguments or, with --repair,
 wrong settings; otherwise 1."""
@@ -116,15 +119,25 @@ async def _check(overrides: Sequence[str]) -> int:
     _line("python", f"{platform.python_version()}, {sys.executable}")
     _line("sqlite", _sqlite())
     _line("system", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    problems = []
     is_usable, settings = _look_at_home(overrides)
-    is_usable = await _look_at_database(overrides) and is_usable
+    if not is_usable or settings is None:
+        problems.append("the home or its settings cannot be used")
+    if not await _look_at_database(overrides) and settings is not None:
+        problems.append("the database cannot be used")
     if settings is not None:
-        is_usable = _look_at_model(settings) and is_usable
+        if not _look_at_model(settings):
+            problems.append("the script cannot be read")
         _look_at_providers(settings_loader(overrides))
         _look_at_programs(settings)
     print()
-    is_confined = await _look_at_sandbox(settings)
-    return 0 if is_usable and is_confined and settings is not None else 1
+    if not await _look_at_sandbox(settings):
+        problems.append("commands cannot be confined")
+    code = 1 if problems else 0
+    if settings is not None and (no_key := _why_no_key(settings)) is not None:
+        problems.append(no_key.rstrip("."))  # servers can run without the key, so the exit code is the same
+    _line("verdict", f"not ready: {'; '.join(problems)}" if problems else "ready")
+    return code
 
 
 def _line(name: str, text: str) -> None:
@@ -290,14 +303,14 @@ def _look_at_providers(loader: Loader) -> None:
 
 def _look_at_model(settings: Settings) -> bool:
     """Describe the model. Return False if its script cannot be read."""
-    from parley.app.standalone import has_price, why_no_key
+    from parley.app.standalone import has_price
 
     provider = settings.provider
     _line("model", f"{settings.model}, by {provider.id} ({provider.wire_api}{_shown_address(provider.base_url)})")
     if (settings.limits.turn_cost or settings.limits.conversation_cost) and not has_price(settings):
         _line("price", "unknown for this model, so the limits on the cost have no effect; set it in [prices]")
     if provider.is_openai or provider.env_key:
-        _line("key", why_no_key(settings) or "is set")
+        _line("key", _why_no_key(settings) or "is set")
     else:
         _line("key", "not needed")
     _line("policy", f"approval_policy {settings.approval_policy}, sandbox_mode {settings.sandbox_mode}")
@@ -309,6 +322,12 @@ def _look_at_model(settings: Settings) -> bool:
         _line("script", f"{provider.script}: {os_detail(error)}")
         return False
     return True
+
+
+def _why_no_key(settings: Settings) -> str | None:
+    from parley.app.standalone import why_no_key
+
+    return why_no_key(settings)
 
 
 def _look_at_programs(settings: Settings) -> None:
@@ -366,9 +385,10 @@ async def _look_at_sandbox(settings: Settings | None) -> bool:
 
 def _look_at_hidden(hidden: Sequence[str], wanted: Sequence[str]) -> None:
     missing = [path for path in wanted if not os.path.exists(path)]
-    for title, paths in (("hidden", hidden), ("missing", missing)):
-        if paths:
-            _line(title, ", ".join(paths))
+    if hidden:
+        _line("hidden", f"commands cannot read: {', '.join(hidden)}")
+    if missing:
+        _line("missing", f"hidden paths that do not exist: {', '.join(missing)}")
 
 
 def _advice(faults: Mapping[str, str], *, is_installed: bool) -> Iterator[str]:
