@@ -70,6 +70,16 @@ async def test_the_python_example_prints_the_text_as_it_is_written(
         await check_live(parley_model, sys.executable, example, env=env, cwd=home.work)
 
 
+async def test_the_python_example_reports_a_failed_turn(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    parley_model.fails(400, body="no")
+    with home_of(parley_model, tmp_path / "bin") as (home, env):
+        command = (sys.executable, str(EXAMPLES / "live_text.py"))
+        code, out, errors = await output_of(*command, env=env, cwd=home.work, seconds=RUN_SECONDS)
+
+    assert (code, out) == (1, b"")
+    assert b"400" in errors
+
+
 @pytest.mark.long
 @pytest.mark.promises("stream.as-log")
 async def test_the_typescript_example_prints_the_text_as_it_is_written(

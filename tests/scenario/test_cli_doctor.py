@@ -447,3 +447,15 @@ async def test_it_reports_missing_programs(tmp_path: Path) -> None:
         "tool server name: no-such-program does not exist or is not executable",
         "notify: no-such-notifier does not exist or is not executable",
     ]
+
+
+async def test_it_says_whether_the_server_is_a_node(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[node]\nid = "node-1"\nurl = "https://node-1.example.com"\n')
+    url = "postgresql://parley@127.0.0.1:1/parley"
+    without = await doctor(tmp_path, PARLEY_HOME=str(tmp_path), PARLEY_STORE_URL=url)
+    at_home = await doctor(tmp_path, PARLEY_HOME=str(tmp_path), PARLEY_NODE_TOKEN="t" * 32)
+    node = await doctor(tmp_path, PARLEY_HOME=str(tmp_path), PARLEY_NODE_TOKEN="t" * 32, PARLEY_STORE_URL=url)
+
+    assert without.text("node") == ["not a node: PARLEY_NODE_TOKEN is not set"]
+    assert at_home.text("node") == ["not a node: its conversations are not in PostgreSQL"]
+    assert node.text("node") == ["node-1 at https://node-1.example.com"]

@@ -699,3 +699,15 @@ async def test_a_refused_relay_serves_its_client_and_says_so(start: Start, home:
     listener.close()
 
     assert "served without it: it is of another version" in process.stderr_text()
+
+
+async def test_a_table_for_a_node_without_a_token_is_reported_at_the_start(
+    parley_model: ScriptedModel, home: Path
+) -> None:
+    async with ResidentProcess(parley_model, home, config='[node]\nid = "node-1"\n') as server:
+        text = (await parley("serve", "--status", env=server.environ))[1]
+        errors = server.stderr_text()
+
+    reason = "not a node: PARLEY_NODE_TOKEN is not set"
+    assert f"node    {reason}\n" in text
+    assert f"[node] has no effect: this server is {reason}" in errors

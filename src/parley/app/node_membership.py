@@ -124,6 +124,11 @@ class NodeMembership:
         """The id of this node; None if this process is not a node."""
         return None if self._node is None else self._node.id
 
+    @property
+    def description(self) -> str | None:
+        """The id and the URL of this node, for people; None if this process is not a node."""
+        return None if self._node is None else f"{self._node.id} at {self._node.url}"
+
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
         if (own := self._node) is None:
             return None

@@ -34,7 +34,8 @@ from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refu
 from parley.config.checks import MAX_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
-from parley.config.types import ServeSettings
+from parley.config.nodes import why_not_node
+from parley.config.types import NodeSettings, ServeSettings
 from parley.config.working_directory import working_directory
 from parley.errors import BadHome, ConfigError, ParleyError, StoreError
 from parley.server.serve import ClientConnection
@@ -229,6 +230,13 @@ class Resident:
             "pid": os.getpid(),
             "version": __version__,
         }
+
+    def why_not_node(self) -> str | None:
+        """Return the reason why the server is not a node; None if it is a node."""
+        nodes = self._server.nodes
+        if nodes is not None and nodes.has_joined:
+            return None
+        return why_not_node(self._server.loader) or "it does not serve HTTP"
 
     def stop(self) -> None:
         """Shut the server down when the running turns have ended, or after `drain_seconds`. A second call shuts the
@@ -454,6 +462,8 @@ class Resident:
                     "started": self._began,
                     "stopping": self._stopping.is_set(),
                     "store": self._server.core.context.availability,
+                    "node": None if self._server.nodes is None else self._server.nodes.description,
+                    "not_a_node": self.why_not_node(),
                 }
             case "stop":
                 asyncio.get_running_loop().call_soon(self.stop)
@@ -525,6 +535,8 @@ async def run_resident(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     collect_rarely()
     report_unknown_keys(server.loader)
+    if server.loader.node_settings() != NodeSettings() and (why := resident.why_not_node()) is not None:
+        log.warning("[node] has no effect: this server is not a node: %s", why)
     try:
         ready({**resident.description, "token": resident.token, "page": await resident.sign_in_url()})
         _notify_systemd("READY=1")

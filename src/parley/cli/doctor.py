@@ -21,7 +21,8 @@ from parley.common.git_addresses import GIT_SEARCH_PATH
 from parley.common.os_errors import os_detail
 from parley.config.errors import ProviderNotFound
 from parley.config.load import STORE_VARIABLE, Loader
-from parley.config.types import Settings, SettingsOverrides, WorkspaceSettings
+from parley.config.nodes import why_not_node
+from parley.config.types import NodeSettings, Settings, SettingsOverrides, WorkspaceSettings
 from parley.config.working_directory import working_directory
 from parley.errors import BadSetting, CommandNotStarted, ConfigError
 from parley.version import __version__
@@ -186,6 +187,7 @@ def _look_at_home(overrides: Sequence[str]) -> tuple[bool, Settings | None]:
     for sentence in unknown:
         _line("unknown", sentence)
     _look_at_webhook(loader)
+    _look_at_node(loader)
     has_workspace = _look_at_workspace(loader)
     return fault is None and has_workspace, settings
 
@@ -216,6 +218,19 @@ def _look_at_webhook(loader: Loader) -> None:
     else:
         if webhook is not None:
             _line("webhook", f"notified{_shown_address(webhook.url)}, the secret is set")
+
+
+def _look_at_node(loader: Loader) -> None:
+    """Say whether a server with these settings is a node, if the settings or the token suggest it."""
+    try:
+        node, why = loader.node_settings(), why_not_node(loader)
+        if node == NodeSettings() and loader.node_token() is None:
+            return
+    except ConfigError as error:
+        _line("node", f"cannot be used: {error}")
+        return
+    name, url = node.id or platform.node(), node.url or "the address of `parley serve`"
+    _line("node", f"{name} at {url}" if why is None else f"not a node: {why}")
 
 
 def _look_at_workspace(loader: Loader) -> bool:
