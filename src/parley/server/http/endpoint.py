@@ -81,6 +81,13 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 64 * 1024 * 1024
 
 
+_WRONG_HOST: Final = HttpAnswer(
+    status=HTTPStatus.FORBIDDEN,
+    body=b"the Host of the request is not an address of this server; for a forwarded port, set serve.public_url\n",
+    headers={"Content-Type": "text/plain"},
+)
+
+
 class HttpEndpoint:
     """Answers the HTTP requests to `/mcp`."""
 
@@ -136,7 +143,7 @@ class HttpEndpoint:
         path = self._guard.path_of(request)
         file = None if self._page is None else self._file(path, request, self._page)
         if (status := self._guard.refusal(request, is_page=file is not None)) is not None:
-            return HttpAnswer(status=status)
+            return HttpAnswer(status=status) if self._guard.accepts_host(request) else _WRONG_HOST
         if file is not None:
             request.has_no_body()
             return file

@@ -96,6 +96,11 @@ class Guard:
             return self.own_origin(request) is not None
         return request.method in ("GET", "HEAD") and request.header("Sec-Fetch-Site") == ["same-origin"]
 
+    def accepts_host(self, request: HttpRequest) -> bool:
+        """Return whether a request names an address of this server, or does not name exactly one host."""
+        host = request.header("Host")
+        return len(host) != 1 or host[0].lower() in self._hosts
+
     def refusal(self, request: HttpRequest, *, is_page: bool = False) -> HTTPStatus | None:
         """Return the HTTP error status with which a request must be answered; None if the request is accepted.
 
