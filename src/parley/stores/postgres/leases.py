@@ -428,7 +428,6 @@ class LeaseKeeper:
 
     async def close(self) -> None:
         """Release all leases without calling their callbacks."""
-        number, connection = self.number, self._connection
         self.held.clear()
         if self._joining is not None:
             self._joining.cancel()
@@ -436,7 +435,9 @@ class LeaseKeeper:
         if self._registering is not None and not self._registering.done():
             self._registering.cancel()
             await asyncio.wait((self._registering,))
-        self._connection, renewing = None, self._renewing
+        # a registration may have completed while it was being cancelled
+        number, connection, renewing = self.number, self._connection, self._renewing
+        self._connection = None
         self._unregister()
         if renewing is not None:
             await asyncio.wait((renewing,))
