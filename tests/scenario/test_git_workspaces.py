@@ -340,6 +340,49 @@ async def test_the_work_of_an_interrupted_turn_is_pushed(
 
 
 @pytest.mark.promises("nodes.git")
+@pytest.mark.parametrize(
+    "ending",
+    ["interrupt", "end of input", pytest.param("kill", marks=[pytest.mark.child_process, pytest.mark.long])],
+)
+async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
+    parley_model: ScriptedModel, tmp_path: Path, origin: Origin, ending: str
+) -> None:
+    # Git opens this file after it has written `aaa` and before it writes `sub/file`, and waits for the other end.
+    gate = "sub/.gitattributes"
+    parley_model.says(sh("c1", f"echo one > file; mkdir sub; mkfifo {gate}"))
+    parley_model.says("First")
+    parley_model.says(sh("c2", "cat aaa sub/file"))
+    parley_model.says("Second")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with server_with(parley_model, tmp_path, str(origin.path)) as server:
+            here = await server.client.create(repository="app", **WRITES)
+            await (await here.send("go")).result()
+            branch = short(here.id)
+            origin.commit(branch, {"aaa": "theirs\n", "sub/file": "theirs\n"})
+            inside = tmp_path / "git" / "repositories" / "app.git" / "worktrees" / here.id / "tree"
+            async with here.stream() as stream:
+                await here.send("again")
+                await until((inside / "aaa").exists)
+                if ending == "interrupt":
+                    await here.interrupt()
+                    await events_until(stream, is_(ErrorEvent))
+                elif ending == "kill":
+                    server.kill()
+            if ending == "end of input":
+                server.close_stdin()
+            if ending != "interrupt":
+                await server.exit_code()
+        (inside / gate).unlink()
+        async with server_with(parley_model, tmp_path, str(origin.path)) as server:
+            result = await (await server.client.conversation(here.id).send("and again")).result()
+
+    assert result.text == "Second"
+    assert origin.subjects(branch) == ["By a person", "go", "By a person"]
+    assert (origin.text(branch, "aaa"), origin.text(branch, "sub/file")) == ("theirs", "theirs")
+    assert origin.text(branch, "file") == "one"
+
+
+@pytest.mark.promises("nodes.git")
 async def test_a_message_that_arrives_during_the_push_joins_the_turn(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin
 ) -> None:

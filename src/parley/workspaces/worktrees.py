@@ -22,13 +22,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from glob import glob
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below_any
+from parley.common.shield import run_to_completion
 from parley.config.types import Repository, Settings, WorkspaceSettings
 from parley.errors import (
     BRANCH_DIVERGED,
@@ -52,6 +53,8 @@ from parley.workspaces.start import Start, choose_start
 __all__ = ["GitWorktrees"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 URGENT_SECONDS: Final = 10.0
 """The timeout in seconds for each Git command at the end of a turn that a shutdown has ended."""
@@ -77,6 +80,10 @@ _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
 _USED: Final = "parley-used"
 """The name of a file in the administrative directory of a worktree. Its modification time is the time of the last
 use of the worktree.
+"""
+_CHECKOUT: Final = "parley-checkout"
+"""The name of a file in the administrative directory of a worktree. It contains the commit and the branch to which
+the files of the worktree are being changed, and is removed when all files have changed.
 """
 
 
@@ -208,8 +215,8 @@ class _Worktree:
         """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
-        await asyncio.to_thread(self._return_worktree)
         await asyncio.to_thread(self._remove_locks)
+        await self._finish_checkout()
         head = await self._head() if await asyncio.to_thread(self._exists) else None
         problem = await self._fetch(last, head)
         tips, base = await self._tips(), head
@@ -253,15 +260,19 @@ class _Worktree:
                     os.unlink(os.path.join(self.clone, path))
 
     def _exists(self) -> bool:
-        """Return whether the worktree exists. A link or another object in its place is no worktree."""
+        """Return whether the worktree exists with all its files. A link or another object in its place is no
+        worktree.
+        """
         try:
             check_worktree(self._path)
         except (GitFailed, OSError):
             return False
-        return os.path.isfile(os.path.join(self._admin, "HEAD"))
+        if self._unfinished_checkout() is not None:
+            return False
+        return all(os.path.isfile(os.path.join(self._admin, name)) for name in ("HEAD", "index"))
 
     def _return_worktree(self) -> None:
-        """Put the worktree in its place again, if the server was killed while Git wrote its files."""
+        """Put the worktree in its place again, if it was moved so that Git could write its files."""
         was_used = os.path.isfile(os.path.join(self._admin, _USED))
         if was_used and os.path.isdir(self._inside) and not os.path.lexists(self._path):
             os.rename(self._inside, self._path)
@@ -349,12 +360,12 @@ class _Worktree:
         return {name.removeprefix(pattern): commit for commit, name in rows}
 
     async def _create(self, start: Start) -> None:
-        await asyncio.to_thread(self._clear)
-        await asyncio.to_thread(self._make_admin, start.branch)
+        await _completed(self._clear)
+        await _completed(self._make_admin, start.branch)
         await self._point(start)
         await self._tree_git("read-tree", "--reset", "-u", start.commit, work_tree=self._inside)
-        await asyncio.to_thread(self._restore_pointer, self._inside)
-        await asyncio.to_thread(os.rename, self._inside, self._path)
+        await _completed(self._restore_pointer, self._inside)
+        await _completed(os.rename, self._inside, self._path)
 
     def _clear(self) -> None:
         """Move an object that is in the place of the worktree aside, and remove the administrative directory of the
@@ -378,7 +389,7 @@ class _Worktree:
         """Make the commit and the branch of a start those of the worktree."""
         await self._clone_git("update-ref", f"refs/heads/{start.branch}", start.commit, writes=("refs",))
         head = f"ref: refs/heads/{start.branch}\n".encode()
-        await asyncio.to_thread(write_new_file, self._admin, "HEAD", head)
+        await _completed(write_new_file, self._admin, "HEAD", head)
 
     async def _move(self, head: str, start: Start) -> str | None:
         """Move the worktree from its commit `head` to the start of the turn. Return the name under which other work
@@ -394,22 +405,55 @@ class _Worktree:
         if not await self._is_ancestor(made or head, start.commit):
             kept = f"refs/parley/kept/{self._id}/{(made or head)[:12]}"
             await self._clone_git("update-ref", kept, made or head, writes=("refs",))
-        await self._point(start)
-        await asyncio.to_thread(self._take_worktree)
+        # All files except ignored ones are in a commit and in the index now.
         try:
-            # All files except ignored ones are in the index, so this command removes those that the commit does not
-            # contain.
-            await self._tree_git("read-tree", "--reset", "-u", start.commit, work_tree=self._inside)
+            await self._check_out(start)
         except GitFailed as error:
             log.warning("the worktree of %s is made again: %s", self._id, error)
-            await asyncio.to_thread(self._return_worktree)
+            await _completed(self._return_worktree)
             await self._create(start)
-        else:
-            await asyncio.to_thread(self._return_worktree)
         return kept
 
+    async def _check_out(self, start: Start) -> None:
+        """Change the files of the worktree to those of a commit. Files that are neither in the commit nor in the
+        index stay.
+
+        If the call does not complete, nothing is committed from the worktree until the checkout was repeated.
+        """
+        await _completed(write_new_file, self._admin, _CHECKOUT, f"{start.commit} {start.branch}".encode())
+        await self._point(start)
+        await _completed(self._take_worktree)
+        await self._tree_git("read-tree", "--reset", "-u", start.commit, work_tree=self._inside)
+        await _completed(self._return_worktree)
+        await _completed(os.unlink, os.path.join(self._admin, _CHECKOUT))
+
+    async def _finish_checkout(self) -> None:
+        """Repeat a checkout that did not complete. The worktree then contains files of two commits, and none of
+        them is work of the conversation.
+        """
+        if (start := await asyncio.to_thread(self._unfinished_checkout)) is not None:
+            await asyncio.to_thread(self._remove_locks)
+            try:
+                if not is_from_parley(start.branch, start.commit):
+                    raise GitFailed(f"the file {_CHECKOUT} is damaged")
+                await self._check_out(start)
+            except (GitFailed, OSError) as error:
+                log.warning("the checkout in the worktree of %s cannot be repeated: %s", self._id, error)
+        await _completed(self._return_worktree)
+
+    def _unfinished_checkout(self) -> Start | None:
+        """Return the commit and the branch of a checkout that did not complete; None if there is none."""
+        try:
+            with open(os.path.join(self._admin, _CHECKOUT), encoding="utf-8", errors="replace") as file:
+                commit, _, branch = file.read(1000).partition(" ")
+        except FileNotFoundError:
+            return None
+        return Start(commit=commit, branch=branch)
+
     def _take_worktree(self) -> None:
-        """Move the worktree to a place where commands of the model cannot change it."""
+        """Move the worktree to a place where commands of the model cannot change it. Do nothing if it is there."""
+        if os.path.isdir(self._inside) and not os.path.lexists(self._path):
+            return
         shutil.rmtree(self._inside, ignore_errors=True)
         self._note_use()
         os.rename(self._path, self._inside)
@@ -447,6 +491,8 @@ class _Worktree:
         """Commit the files and push the branch. The result is that of `Workspaces.save`."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
         await asyncio.to_thread(check_worktree, self._path)
+        if not await asyncio.to_thread(self._exists):
+            raise GitFailed("the worktree is incomplete, because its checkout was interrupted")
         head = await self._head()
         code = message = None
         made, problem, nested = await self._commit(head, commit_message(text, self._id), seconds=seconds)
@@ -588,10 +634,12 @@ class _Worktree:
 
     async def is_pushed(self) -> bool:
         """Return whether the repository contains everything in the worktree that Git does not ignore."""
-        await asyncio.to_thread(self._return_worktree)
+        await self._finish_checkout()
         if not await asyncio.to_thread(os.path.lexists, self._path):
             return True
         await asyncio.to_thread(check_worktree, self._path)
+        if not await asyncio.to_thread(self._exists):
+            return False
         head = await self._head()
         if not (await self._changes()).is_empty:
             return False
@@ -715,6 +763,13 @@ class _Worktree:
         """Check the clone, and run a Git command."""
         await asyncio.to_thread(check_clone, self.clone)
         return await self._git.run(*arguments, **options)
+
+
+async def _completed(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function in a thread. The call completes before a cancellation is raised, so that it does not change
+    files during the next turn.
+    """
+    return await run_to_completion(asyncio.ensure_future(asyncio.to_thread(function, *arguments)))
 
 
 def _listed(paths: Sequence[str]) -> str:

@@ -60,6 +60,7 @@ class Origin:
         start = (f"origin/{branch}",) if known else ()
         self.git("checkout", "--quiet", "-B", branch, *start, cwd=self._work)
         for name, content in files.items():
+            (self._work / name).parent.mkdir(exist_ok=True)
             (self._work / name).write_text(content)
         self.git("add", "--all", cwd=self._work)
         self.git("commit", "--quiet", "--message", "By a person", cwd=self._work)

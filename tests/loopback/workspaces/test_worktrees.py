@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -480,6 +481,133 @@ async def test_every_kind_of_change_is_committed_as_git_add_does(
     assert origin.git("rev-parse", f"{ended.branch}^{{tree}}") == origin.git(
         *reference, "write-tree", cwd=node.tree
     )
+
+
+# --- checkouts that were interrupted -------------------------------------------------------
+
+
+class _Interrupting:
+    """Runs commands until the Git command `at`. Instead of this command, it runs a shell script in the same
+    sandbox, and then ends the task as an interrupt does.
+    """
+
+    def __init__(self, commands: Sandboxed, at: str, script: str) -> None:
+        self._commands, self._at, self._script = commands, at, script
+
+    async def run(self, command: Command, *, output: Output) -> CommandResult:
+        if self._at not in command.argv:
+            return await self._commands.run(command, output=output)
+        partial = replace(command, argv=("/bin/sh", "-c", self._script, command.argv[-1]))
+        result = await self._commands.run(partial, output=output)
+        assert result.exit_code == 0
+        raise asyncio.CancelledError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._commands, name)
+
+
+PARTIAL = """
+set -e
+touch "$GIT_DIR/index.lock"
+git show "$0:aaa" > aaa
+rm -f README
+"""
+"""Does a part of the work of `git read-tree -u`: some files have changed, and the index has not."""
+
+
+async def interrupt(node: Node, command: str, script: str, last: WorkspaceUpdated | None = None) -> None:
+    """Interrupt the turn after `last` at a Git command, of which only a script was run."""
+    node.worktrees._commands = _Interrupting(node.sandboxed, command, script)
+    with pytest.raises(asyncio.CancelledError):
+        await node.prepare(last)
+    node.worktrees._commands = node.sandboxed
+
+
+def files_of(node: Node) -> dict[str, str]:
+    return {path.name: path.read_text() for path in node.tree.iterdir() if path.name != ".git"}
+
+
+@pytest.mark.promises("nodes.git")
+async def test_the_first_checkout_is_repeated_if_it_was_interrupted(node: Node, origin: Origin) -> None:
+    commit = origin.commit("main", {"aaa": "a\n", "zzz": "z\n"})
+
+    await interrupt(node, "read-tree", PARTIAL)
+    begun = await node.prepared()
+
+    assert (begun.commit, begun.code) == (commit, UNSET)
+    assert files_of(node) == {"README": "hello\n", "aaa": "a\n", "zzz": "z\n"}
+    assert await node.save(begun) is None
+
+
+@pytest.mark.promises("nodes.git")
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        pytest.param("read-tree", PARTIAL, id="during"),
+        pytest.param("update-ref", "true", id="before"),
+        pytest.param("read-tree", "true", id="begun", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("before_next_turn", ["nothing", "removal", pytest.param("outage", marks=pytest.mark.long)])
+async def test_a_later_checkout_is_repeated_if_it_was_interrupted(
+    node: Node, origin: Origin, command: str, script: str, before_next_turn: str
+) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file; echo installed > .gitignore; echo x > installed")
+    first = await node.saved(begun)
+    theirs = {"README": "theirs\n", "aaa": "theirs\n", "zzz": "theirs\n"}
+    commit = origin.commit(first.branch, theirs)
+
+    await interrupt(node, command, script, first)
+    not_saved = await node.saved(first)
+    if before_next_turn == "removal":
+        (origin.path.with_name("author") / "aaa").unlink()
+        del theirs["aaa"]
+        commit = origin.commit(first.branch, {})
+    elif before_next_turn == "outage":
+        origin.path.rename(origin.path.with_name("moved.git"))
+    second = await node.prepared(first)
+
+    assert (not_saved.code, not_saved.commit) == ("commit_failed", first.commit)
+    assert second.commit == commit
+    assert second.code == ("fetch_failed" if before_next_turn == "outage" else UNSET)
+    own = {"file": "one\n", ".gitignore": "installed\n", "installed": "x\n"}
+    assert files_of(node) == theirs | own
+    assert await node.save(second) is None
+
+
+@pytest.mark.parametrize("damage", ["marker", pytest.param("index", marks=pytest.mark.long)])
+async def test_a_worktree_whose_checkout_cannot_be_repeated_is_made_again(
+    node: Node, origin: Origin, damage: str
+) -> None:
+    begun = await node.prepared()
+    await node.run("rm README")
+    if damage == "index":
+        (node.clone / "worktrees" / node.id / "index").unlink()
+    else:
+        (node.clone / "worktrees" / node.id / "parley-checkout").write_text("--stdin ../../x")
+    not_saved = await node.saved(begun)
+
+    assert not_saved.message == "the worktree is incomplete, because its checkout was interrupted"
+    assert await node.prepare(begun) is None
+    assert files_of(node) == {"README": "hello\n"}
+    assert await node.save(begun) is None
+
+
+async def test_an_unused_worktree_is_removed_although_its_checkout_was_interrupted(
+    node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
+) -> None:
+    begun = await node.prepared()
+    await node.run("echo one > file")
+    first = await node.saved(begun)
+    origin.commit(first.branch, {"aaa": "theirs\n"})
+    await interrupt(node, "read-tree", PARTIAL, first)
+    os.utime(node.clone / "worktrees" / node.id / "parley-used", (0, 0))
+
+    await Node(sandboxed, tmp_path, str(origin.path)).prepared()
+
+    assert not (node.clone / "worktrees" / node.id).exists()
+    assert (await node.prepared(first)).code is UNSET
 
 
 # --- what Git commands can write to --------------------------------------------------------
