@@ -405,7 +405,7 @@ class _Worktree:
         if not await self._is_ancestor(made or head, start.commit):
             kept = f"refs/parley/kept/{self._id}/{(made or head)[:12]}"
             await self._clone_git("update-ref", kept, made or head, writes=("refs",))
-        # All files except ignored ones are in a commit and in the index now.
+        # All files are in a commit and in the index now, except ignored ones and those that Git cannot read.
         try:
             await self._check_out(start)
         except GitFailed as error:
