@@ -82,9 +82,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 test: setup with-bubblewrap with-chromium  ## Run everything that CI runs, in less than three minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
-# Many tests wait for other processes or for time to pass, so four workers are needed to keep two cores busy.
+# Many tests wait for other processes or for time to pass, so six workers are needed to keep two cores busy.
 tests: compiled
-	$(PYTEST) --workers 4 -m "not long" $(PYTEST_ARGS)
+	$(PYTEST) --workers 6 -m "not long" $(PYTEST_ARGS)
 
 test-long: compiled with-bubblewrap with-chromium  ## Run the long tests, and the other tests with every server as a child process
 	@PIECES="$(PIECES)" $(BIN)/python tests/long_runs.py $(PYTEST_ARGS)

@@ -64,7 +64,9 @@ async def foreign_server() -> AsyncIterator[tuple[int, list[str]]]:
 
 
 @pytest.mark.promises("page.secrets", "page.link", "http.host")
-@pytest.mark.parametrize(("host", "gets_cookie"), [("127.0.0.1", True), ("localhost", False)])
+@pytest.mark.parametrize(
+    ("host", "gets_cookie"), [("127.0.0.1", True), pytest.param("localhost", False, marks=pytest.mark.long)]
+)
 async def test_a_foreign_page_reads_nothing_and_changes_nothing(
     browser: Browser, server: HttpServer, host: str, *, gets_cookie: bool
 ) -> None:

@@ -25,6 +25,7 @@ def reply(request: RecordedRequest) -> Says:
     return Says((HOLD,)) if prompt == "wait" else Says(("Done",))
 
 
+@pytest.mark.long
 @pytest.mark.promises("cancel.unanswered", "cancel.answered-send", "codex.progress-before-result")
 async def test_it_reports_no_error(parley_model: ScriptedModel, tmp_path: Path) -> None:
     modules = await fetched("The TypeScript client", *TYPESCRIPT_SDK)

@@ -57,6 +57,7 @@ async def test_a_command_in_a_removed_directory_reports_it_in_one_line(tmp_path:
     assert await in_a_removed_directory(tmp_path, name, *rest) == (code, "", f"parley {name}: {WHY}")
 
 
+@pytest.mark.long
 async def test_the_demo_needs_no_working_directory(tmp_path: Path) -> None:
     code, out, err = await in_a_removed_directory(tmp_path, "demo")
 

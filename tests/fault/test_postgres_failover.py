@@ -158,6 +158,7 @@ async def pause_replay(pair: PostgresPair) -> None:
     await with_connection(pair.standby.url, lambda db: db.execute("SELECT pg_wal_replay_pause()"))
 
 
+@pytest.mark.long
 async def test_a_write_that_only_the_primary_has_is_not_acknowledged_after_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -370,6 +371,7 @@ async def until_acquired(store: PostgresStore, conversation_id: ConversationId) 
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_a_host_that_does_not_answer_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The computer of the old primary is off, so connections to it are neither accepted nor refused."""
     # If the store waited for this host, the call would last longer than the test allows.

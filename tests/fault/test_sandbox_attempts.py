@@ -104,11 +104,8 @@ def test_attributes_outside_are_open_to_landlock_where_anything_may_be_written(
 # --- as an unprivileged user -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kinds",
-    [("special_modes",), pytest.param(KINDS, marks=pytest.mark.long)],
-    ids=len,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [("special_modes",), KINDS], ids=len)
 def test_an_ordinary_user_comes_as_far_as_the_superuser(kinds: Sequence[str]) -> None:
     survey = Survey(**json.loads(as_nobody("-m", "kit.attacks.confined", *kinds)))
     for kind, outcomes in survey.by_itself.items():

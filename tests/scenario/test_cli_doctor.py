@@ -449,6 +449,7 @@ async def test_it_reports_missing_programs(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 async def test_it_says_whether_the_server_is_a_node(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[node]\nid = "node-1"\nurl = "https://node-1.example.com"\n')
     url = "postgresql://parley@127.0.0.1:1/parley"
