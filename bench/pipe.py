@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, UnsetType
 __all__ = ["Arrivals", "Gone", "Pipe", "Silent"]
 
 READ_BYTES: Final = 1024 * 1024
-PATIENCE_SECONDS: Final = 20
+TIMEOUT_SECONDS: Final = 20
 """The maximum time in seconds in which a server may send nothing. A peer that starts 100 turns at once sends
 nothing for some seconds."""
 EXIT_SECONDS: Final = 1
@@ -30,7 +30,7 @@ class Gone(Exception):
 
 
 class Silent(Gone):
-    """Raised when the server sent nothing for `PATIENCE_SECONDS`."""
+    """Raised when the server sent nothing for `TIMEOUT_SECONDS`."""
 
 
 class Arrivals(NamedTuple):
@@ -140,7 +140,7 @@ class Pipe:
             self._held = self.read()
 
     def count(self, delta: bytes, end: bytes, *, turns: int = 1) -> Arrivals:
-        """Count deltas until `turns` turns have ended, or until the server sends nothing for `PATIENCE_SECONDS`.
+        """Count deltas until `turns` turns have ended, or until the server sends nothing for `TIMEOUT_SECONDS`.
 
         Args:
             delta: A marker that occurs once in each delta notification, and in no other message.
@@ -165,8 +165,8 @@ class Pipe:
 
     def read(self) -> bytes:
         """Return the next block of output as soon as some output has arrived."""
-        if not self._poll.poll(PATIENCE_SECONDS * 1000):
-            raise Silent(f"the server sent nothing for {PATIENCE_SECONDS} s")
+        if not self._poll.poll(TIMEOUT_SECONDS * 1000):
+            raise Silent(f"the server sent nothing for {TIMEOUT_SECONDS} s")
         data = os.read(self._stdout, READ_BYTES)
         if not data:
             raise Gone(f"the server exited with {self._process.wait(EXIT_SECONDS)}")

@@ -21,7 +21,7 @@ from bench.servers import MODEL, Parley, process_cpu_seconds
 __all__ = ["HttpPeer", "Resident", "resident", "until_all_ended"]
 
 READ_BYTES: Final = 1024 * 1024
-PATIENCE_SECONDS: Final = 120.0
+TIMEOUT_SECONDS: Final = 120.0
 DELTA: Final = b'"method":"agent_message_delta"'
 END: Final = b'"method":"task_complete"'
 SNAPSHOT: Final = b'"method":"notifications/initial_state"'
@@ -70,7 +70,7 @@ def resident(
         finally:
             process.terminate()
             process.terminate()
-            process.wait(timeout=PATIENCE_SECONDS)
+            process.wait(timeout=TIMEOUT_SECONDS)
             assert process.stdout is not None
             process.stdout.close()
 
@@ -170,7 +170,7 @@ class HttpPeer:
         return counts[0], counts[1]
 
     def _connect(self) -> socket.socket:
-        channel = socket.create_connection(self._address, timeout=PATIENCE_SECONDS)
+        channel = socket.create_connection(self._address, timeout=TIMEOUT_SECONDS)
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return channel
 
@@ -193,7 +193,7 @@ def until_all_ended(peers: Sequence[HttpPeer]) -> list[int]:
             assert peer.stream is not None
             selector.register(peer.stream, selectors.EVENT_READ, peer)
         while left:
-            if not (ready := selector.select(PATIENCE_SECONDS)):
+            if not (ready := selector.select(TIMEOUT_SECONDS)):
                 raise Gone("the streams are silent")
             for key, _ in ready:
                 some, ends = key.data.read()

@@ -34,7 +34,7 @@ computer affects all of them."""
 MAY_TAKE: Final[Mapping[Mechanism, float]] = {"landlock": 1.0, "bubblewrap": 4.0}
 """The budget of each mechanism, as a multiple of the time of `codex debug landlock`."""
 
-PATIENCE_SECONDS: Final = 60.0
+TIMEOUT_SECONDS: Final = 60.0
 
 
 def sandboxed(peers: Sequence[Server], *, repetitions: int) -> list[Row]:
@@ -119,7 +119,7 @@ async def _run(commands: CommandRunner, policy: SandboxPolicy | None, work: Path
         argv=("true",),
         cwd=str(work),
         env={"PATH": os.environ["PATH"]},
-        timeout_seconds=PATIENCE_SECONDS,
+        timeout_seconds=TIMEOUT_SECONDS,
         policy=policy,
     )
     await _run_once(commands, command)  # warm up: the first command starts the helper processes

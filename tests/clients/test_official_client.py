@@ -42,7 +42,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from kit.clients.messages import turn_value
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import Home
 from parley.version import __version__
@@ -62,7 +62,7 @@ class Connected:
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """Return the value of a typed result, which the client has validated with the output schema of the tool."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             result = await self.session.call_tool(tool, arguments)
         assert not result.is_error, result
         value = result.structured_content
@@ -92,7 +92,7 @@ class Connected:
 
     async def notified(self, *wanted: str) -> tuple[str, dict[str, Any]]:
         """Return the next notification of one of these types, unchanged."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while (seen := await self.notifications.get()).method not in wanted:
                 pass
         return seen.method, dict(seen.params or {})
@@ -130,7 +130,7 @@ async def connected(model: ScriptedModel) -> AsyncIterator[Connected]:
                                 await send.send(message)
 
                     tasks.start_soon(relay)
-                    async with asyncio.timeout(PATIENCE_SECONDS):
+                    async with asyncio.timeout(TIMEOUT_SECONDS):
                         await session.initialize()
                         # from now on, the client validates results with the output schemas
                         await session.list_tools()
@@ -149,7 +149,7 @@ def text_of(result: CallToolResult) -> str:
 async def test_it_initializes_and_lists_the_tools(parley_model: ScriptedModel) -> None:
     async with connected(parley_model) as client:
         initialized = client.session.initialize_result
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             tools = (await client.session.list_tools()).tools
             await client.session.send_ping()
 
@@ -222,7 +222,7 @@ async def test_it_runs_codex_and_codex_reply_and_gets_their_progress(parley_mode
             await parley_model.wait_until_held()
             parley_model.release()
 
-    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with connected(parley_model) as client, asyncio.timeout(TIMEOUT_SECONDS):
         result = await client.session.call_tool(
             "codex", {"prompt": "go", "cwd": client.cwd}, progress_callback=on_notification
         )
@@ -261,7 +261,7 @@ async def test_its_cancelled_codex_call_interrupts_the_turn(parley_model: Script
 
 async def test_a_failed_call_is_a_result_with_its_reason(parley_model: ScriptedModel) -> None:
     parley_model.fails(400, body="no such model")
-    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with connected(parley_model) as client, asyncio.timeout(TIMEOUT_SECONDS):
         failed = await client.session.call_tool("codex", {"prompt": "go"})
         unfit = await client.session.call_tool("conversationCreate", {"prompt": "", "model": "m"})
         unknown = await client.session.call_tool("nope", {})
@@ -367,7 +367,7 @@ async def test_it_can_be_asked_and_answers_with_a_form(parley_model: ScriptedMod
             async with (
                 stdio_client(parameters(home), errlog=log) as (arriving, leaving),
                 ClientSession(arriving, leaving, elicitation_callback=fill_in) as session,
-                asyncio.timeout(PATIENCE_SECONDS),
+                asyncio.timeout(TIMEOUT_SECONDS),
             ):
                 await session.initialize()
                 result = await session.call_tool("codex", {"prompt": "go", **careful})
@@ -387,7 +387,7 @@ async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
     home = Home(parley_model, config="[mcp]\nmodern = false\n")
     home.open()
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS), Client(parameters(home)) as client:
+        async with asyncio.timeout(TIMEOUT_SECONDS), Client(parameters(home)) as client:
             result = await client.call_tool("codex", {"prompt": "go"})
 
             assert client.protocol_version == "2025-11-25"
@@ -397,7 +397,7 @@ async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
 
 
 async def test_it_lists_reads_and_subscribes_to_resources(parley_model: ScriptedModel) -> None:
-    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with connected(parley_model) as client, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await client.create()
         listed = await client.session.list_resources()
         templates = (await client.session.list_resource_templates()).resource_templates
@@ -423,7 +423,7 @@ async def test_it_lists_reads_and_subscribes_to_resources(parley_model: Scripted
 
 
 async def test_it_gets_prompts_and_completes_their_arguments(parley_model: ScriptedModel) -> None:
-    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with connected(parley_model) as client, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await client.create()
         prompts = (await client.session.list_prompts()).prompts
         prompt = await client.session.get_prompt("review-changes", {"conversation": conversation})
@@ -439,7 +439,7 @@ async def test_it_gets_prompts_and_completes_their_arguments(parley_model: Scrip
 async def test_it_runs_codex_as_a_task(parley_model: ScriptedModel) -> None:
     parley_model.says("fir", HOLD, "st")
     parley_model.says("on", HOLD, "e")
-    async with connected(parley_model) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with connected(parley_model) as client, asyncio.timeout(TIMEOUT_SECONDS):
         session = client.session
         initialized = session.initialize_result
         assert initialized is not None

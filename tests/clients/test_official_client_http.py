@@ -21,7 +21,7 @@ from kit.clients.official_client import Received, recorded
 from kit.clients.shell_turns import sh
 from kit.servers.cutting_port import CuttingPort
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import ScriptedModel
 
 
@@ -45,7 +45,7 @@ async def connected(
         return ElicitResult(action="accept", content={"decision": "approved"})
 
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         http_of(server) as http,
         recorded(streamable_http_client(url or server.url, http_client=http), received or Received()) as streams,
         ClientSession(streams[0], streams[1], elicitation_callback=approve) as session,
@@ -110,7 +110,7 @@ async def test_the_client_that_looks_for_a_newer_protocol_first_finds_its_way(
 ) -> None:
     parley_model.says("Hello")
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         HttpServer(parley_model, tmp_path / "other", config="[mcp]\nmodern = false\n") as server,
         http_of(server) as http,
         Client(streamable_http_client(server.url, http_client=http)) as client,

@@ -20,7 +20,7 @@ from kit.clients.http_events import positions_in
 from kit.clients.official_client import Received, recorded
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import ScriptedModel
 
 
@@ -57,7 +57,7 @@ async def test_it_lists_calls_approves_streams_and_resumes(
         parley_model.says(text)
     received = Received()
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         HttpServer(parley_model, tmp_path / "home") as server,
         Client(recorded(streams(server, transport), received), elicitation_callback=approve) as client,
     ):

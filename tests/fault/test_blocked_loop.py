@@ -17,7 +17,7 @@ from kit.builders.events import user_message
 from kit.builders.long_logs import create_long
 from kit.builders.records import message, model_asked, model_said, settings_chosen, turn_ended, turn_started
 from kit.servers.local_server import LocalServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.loop_watchdog import Watchdog, watching_the_loop
 from parley.conversation.log import Log, LogPayload
 from parley.ports.store import Store
@@ -75,7 +75,7 @@ class Client:
 @asynccontextmanager
 async def connected(home: Path, store: Store) -> AsyncIterator[Client]:
     ours, theirs = socket.socketpair()
-    ours.settimeout(PATIENCE_SECONDS)
+    ours.settimeout(TIMEOUT_SECONDS)
     with ours, theirs:
         async with LocalServer(str(home), store=store) as server:
             transport = DescriptorTransport(stdin=theirs.fileno(), stdout=theirs.fileno())

@@ -18,7 +18,7 @@ from kit.builders.tools import NoCommands
 from kit.builders.transcript import OutputShown, RecordingTranscript
 from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
-from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, PATIENT, call_item, closing, context, program
+from kit.servers.tool_servers import ENVIRON, SLOW_TIMING, TIMEOUT_SECONDS, call_item, closing, context, program
 from parley.config.types import ToolServer
 from parley.conversation.log import LogPayload
 from parley.ports.tools import Action, Granted, ToolContext, Verdict
@@ -76,7 +76,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
     context = ToolContext(settings=settings(cwd=str(tmp_path)), transcript=transcript, authorize=grant)
     patches = Patches(context, NoCommands())
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         output = await patches.apply(
             CALL, patch("*** Update File: old.txt", "-alpha", "+beta"), workdir=str(tmp_path)
         )
@@ -122,8 +122,8 @@ def without_duration(event: LogPayload) -> LogPayload:
 
 async def test_a_call_of_a_tool_server_that_breaks_down_by_our_own_mistake_is_seen_to_end() -> None:
     transcript = FailingTranscript()
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool, pool.lease([program("x")]) as lease:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             output = await ServerTools(context(transcript), lease).run(call_item("x__steps", '{"count": 1}', CALL))
 
     assert output == "internal error: ZeroDivisionError"
@@ -149,8 +149,8 @@ for line in sys.stdin:
 async def test_a_result_that_has_no_content_cannot_be_read() -> None:
     transcript = RecordingTranscript()
     server = ToolServer(name="x", command=sys.executable, args=("-c", EMPTY_HANDED))
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([server]) as lease:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool, pool.lease([server]) as lease:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             output = await ServerTools(context(transcript), lease).run(call_item("x__give", "{}", CALL))
 
     assert output == "tool call error: tool call failed for `x/give`: its answer cannot be read"

@@ -14,7 +14,7 @@ import pytest
 from kit.builders.events import agent_message, task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import command_output, settings_chosen, turn_ended, turn_started
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.files.gc import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.client import ToolFailed
 from parley.ports.store import Query, StateName, Summary
@@ -76,7 +76,7 @@ async def test_they_say_so_and_can_be_deleted_and_lists_do_without_them(
 ) -> None:
     damaged = await damaged_home(tmp_path / "home")
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         ParleyProcess(parley_model, home=tmp_path / "home") as parley,
     ):
         listed = {one.conversation_id for one in (await parley.client.list(text="hello")).conversations}
@@ -117,7 +117,7 @@ async def test_a_list_shows_what_it_can(parley_model: ScriptedModel, tmp_path: P
     with closing(sqlite3.connect(home / "parley.db")) as db, db:
         for name, damage in zip(names, SHOWN.values(), strict=True):
             assert db.execute(damage, (name,)).rowcount == 1
-    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(parley_model, home=home) as parley:
+    async with asyncio.timeout(TIMEOUT_SECONDS), ParleyProcess(parley_model, home=home) as parley:
         listed = (await parley.client.list()).conversations
         found = (await parley.client.list(text="go")).conversations
         there = (await parley.client.list(cwd="/")).conversations

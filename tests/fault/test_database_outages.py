@@ -23,7 +23,7 @@ from kit.servers.node_process import NODE_TOKEN
 from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
 from kit.servers.resident_process import outcome_of, start_parley
 from kit.servers.short_outages import CALL_SECONDS, shorten_outages
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
 from parley.client import Client, Conversation, connect
@@ -83,7 +83,7 @@ async def serving(
     model: ScriptedModel, home: Path, database: str, kind: str = "node", *, node_id: str = "a"
 ) -> AsyncIterator[Served]:
     notices: list[str] = []
-    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(database) as port:
+    async with asyncio.timeout(TIMEOUT_SECONDS), DatabasePort(database) as port:
         env = {"PARLEY_STORE_URL": port.url, **({"PARLEY_NODE_TOKEN": NODE_TOKEN} if kind == "node" else {})}
         config = f'[node]\nid = "{node_id}"\n[workspace]\nmode = "shared"\n'
         async with InProcessResident(model, home, config=config, http=HttpChoice(token=TOKEN), env=env) as server:

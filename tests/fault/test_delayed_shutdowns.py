@@ -18,7 +18,7 @@ from kit.clients.codex_calls import speaking
 from kit.clients.requests import initialize, tool
 from kit.clients.shared_home import events_until, is_
 from kit.clients.wire_client import speaking as talking
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.app.serving import SystemClock
 from parley.config.load import Loader
@@ -110,7 +110,7 @@ async def test_a_part_that_does_not_end_is_abandoned_and_named(
         tools=AgentTools(commands=NoCommands()),
         commands=NoCommands(),
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await ServerCore(ServerContext(conversations=conversations, loader=loader)).serve_only_client(client)
         await http.close()
 
@@ -132,7 +132,7 @@ async def test_a_client_that_does_not_read_is_given_up(parley_model: ScriptedMod
         )
         assert server.stdin is not None
         assert server.stderr is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             server.stdin.write(b"".join(REQUEST % number for number in range(500)))  # more than a pipe holds
             server.stdin.close()
             complaint = (await server.stderr.read()).decode()
@@ -168,7 +168,7 @@ async def test_a_call_that_waits_for_a_process_stopped_while_writing_is_answered
     home = tmp_path / "home"
     async with ParleyProcess(parley_model, home=home) as other:
         conversation = await other.create()
-    async with talking(parley_model, home=home) as client, asyncio.timeout(PATIENCE_SECONDS):
+    async with talking(parley_model, home=home) as client, asyncio.timeout(TIMEOUT_SECONDS):
         with (home / "write.lock").open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             request = client.message(conversation.id, "go")
@@ -188,7 +188,7 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
     async with (
         speaking(parley_model, home=home) as wire,
         ParleyProcess(parley_model, home=home) as other,
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
     ):
         wire.codex(1, "go")
         await parley_model.wait_until_held()
@@ -215,7 +215,7 @@ async def test_a_command_that_another_process_may_still_execute_is_not_reported_
     async with (
         ParleyProcess(parley_model, home=home) as other,
         talking(parley_model, home=home) as client,
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
     ):
         conversation = await other.create()
         await conversation.send("go")

@@ -13,7 +13,7 @@ from kit.clients.requests import ping, pong
 from kit.servers.compose_on_host import ComposeOnHost, no_proxy
 from kit.servers.postgres import NEEDS_POSTGRES
 from kit.servers.resident_process import parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import connect
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
@@ -30,7 +30,7 @@ async def test_conversations_continue_after_the_loss_of_a_node_and_of_the_primar
 ) -> None:
     for turn in (["one"], ["lost with its node", HOLD], ["two"], ["three"]):
         parley_model.says(*turn)
-    async with asyncio.timeout(4 * PATIENCE_SECONDS), ComposeOnHost(parley_model, tmp_path) as services:
+    async with asyncio.timeout(4 * TIMEOUT_SECONDS), ComposeOnHost(parley_model, tmp_path) as services:
         token = await services.token()
         _, report, _ = await parley("doctor", env=services.nodes["node-1"].environ)
         async with connect(url=services.url, token=token, reconnect_seconds=0) as client:
@@ -54,7 +54,7 @@ async def test_the_proxy_passes_on_only_requests_of_clients_and_of_the_page(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     async with (
-        asyncio.timeout(4 * PATIENCE_SECONDS),
+        asyncio.timeout(4 * TIMEOUT_SECONDS),
         ComposeOnHost(parley_model, tmp_path) as services,
         aiohttp.ClientSession() as session,
     ):

@@ -18,7 +18,7 @@ from kit.clients.codex_calls import Output, history, speaking
 from kit.clients.shell_turns import ran as expected_output
 from kit.clients.shell_turns import sh, turn
 from kit.servers.tool_servers import program
-from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, ran, start_of
+from kit.system.commands import PYTHON, TIMEOUT_SECONDS, Ran, marked, ran, start_of
 from parley.errors import CommandNotStarted
 from parley.ports.commands import CommandResult
 from parley.testing import ScriptedModel
@@ -165,7 +165,7 @@ async def test_the_spare_supervisor_ends_with_the_fork_server(executor: Executor
             os.kill(fork_server, 9)
         else:
             await executor.close()
-        ended, _, _ = await asyncio.to_thread(select.select, [descriptor], [], [], PATIENCE_SECONDS)
+        ended, _, _ = await asyncio.to_thread(select.select, [descriptor], [], [], TIMEOUT_SECONDS)
     finally:
         os.close(descriptor)
 

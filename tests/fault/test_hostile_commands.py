@@ -16,8 +16,8 @@ import pytest
 from kit.system.commands import (
     DAEMON,
     PATH,
-    PATIENCE_SECONDS,
     PYTHON,
+    TIMEOUT_SECONDS,
     Meter,
     Ran,
     cancelled_after,
@@ -36,7 +36,7 @@ FORK_SERVER: Final = "$(cut -d ' ' -f 4 /proc/$PPID/stat)"
 """A shell expression for the PID of the fork server, which is the grandparent of the shell."""
 
 
-async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds: float = PATIENCE_SECONDS) -> Ran:
+async def shell(executor: Executor, script: str, marker: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Ran:
     return await ran(executor, "sh", "-c", script, marker, timeout_seconds=timeout_seconds)
 
 
@@ -107,7 +107,7 @@ async def test_a_line_of_100_megabytes_is_read_and_not_kept(executor: Executor, 
 async def drained(executor: Executor, *argv: str) -> tuple[int, int]:
     """Return the size of a command's output, and the growth of this process's memory during the command."""
     meter = Meter()
-    ended = await executor.start(start_of(*argv, timeout_seconds=4 * PATIENCE_SECONDS), output=meter)
+    ended = await executor.start(start_of(*argv, timeout_seconds=4 * TIMEOUT_SECONDS), output=meter)
     assert ended.exit_code == 0
     return meter.size, meter.peak
 
@@ -210,7 +210,7 @@ async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marke
     tasks = [
         asyncio.create_task(executor.start(start, output=lambda stream, data: running.release())) for _ in range(20)
     ]
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         for _ in tasks:
             await running.acquire()
     killer = await shell(executor, f"kill -9 {FORK_SERVER}; sleep 1000", marker)
@@ -229,7 +229,7 @@ async def test_a_supervisor_that_does_not_answer_is_killed_with_its_command(
     stopped = asyncio.Event()
     start = start_of("sh", "-c", script, marker, timeout_seconds=1000)
     task = asyncio.create_task(executor.start(start, output=lambda stream, data: stopped.set()))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await stopped.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -267,7 +267,7 @@ async def test_cancelling_a_running_command_twice_leaves_nothing_either(executor
     daemon = f"{DAEMON}\nif os.fork() == 0: leave()\nos.write(1, b'x')\nwhile True: signal.pause()"
     start = start_of(*PYTHON, daemon, marker)
     task = asyncio.create_task(executor.start(start, output=lambda stream, data: left.set()))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await left.wait()
     task.cancel()
     await asyncio.sleep(0)
@@ -313,14 +313,14 @@ async def test_a_killed_server_leaves_no_command(marker: str) -> None:
         sys.executable, "-c", SERVER, "sh", "-c", script, marker, stdout=subprocess.PIPE
     )
     assert server.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await server.stdout.readexactly(len("x\n") * 3)
         family = descendants(server.pid)
         watched = [os.pidfd_open(pid) for pid in family]
         server.kill()
         await server.wait()
         for descriptor in watched:
-            await asyncio.to_thread(select.select, [descriptor], [], [], PATIENCE_SECONDS)
+            await asyncio.to_thread(select.select, [descriptor], [], [], TIMEOUT_SECONDS)
             os.close(descriptor)
 
     # the fork server, and at least the supervisor and three other processes of each command

@@ -25,7 +25,7 @@ from kit.clients.http_client import HttpClient, raw_exchange
 from kit.clients.requests import initialize, ping, pong, request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.frozen_time import frozen_time
 from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
@@ -571,7 +571,7 @@ async def listener(**options: float) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{port}/mcp"
     finally:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await serving.close(1)
 
 
@@ -590,7 +590,7 @@ async def test_a_connection_without_a_complete_request_is_closed(data: bytes) ->
             writer.write(data)
             answer = await reader.readuntil(b"\r\n\r\n") if is_first_complete else b""
         with contextlib.suppress(ConnectionResetError):
-            await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+            await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS)
         writer.close()
 
     assert status(answer) == (200 if is_first_complete else 0)
@@ -612,7 +612,7 @@ async def test_headers_that_come_byte_by_byte_do_not_extend_the_deadline() -> No
 
         slow = asyncio.create_task(trickle())
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+            assert await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS) == b""
         slow.cancel()
         writer.close()
 

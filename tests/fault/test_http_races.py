@@ -14,7 +14,7 @@ from kit.clients.reading import until_state
 from kit.clients.requests import tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import RecordedRequest, Reply, Says, ScriptedModel
 
 CLIENTS = 10
@@ -69,7 +69,7 @@ async def race(model: ScriptedModel, home: Path, *, rounds: int) -> None:
             await client.call("conversationStream", conversation_id=conversation)
             racers.append(Racer(number, client, await stack.enter_async_context(client.stream())))
         for number in range(rounds):
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await clients[0].say(conversation, f"round {number}")
                 approvals = await asyncio.gather(*(racer.asked() for racer in racers))
                 pairs = zip(racers, approvals, strict=True)

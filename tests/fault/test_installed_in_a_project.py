@@ -23,7 +23,7 @@ from kit.clients.wire_client import WireClient, speaking
 from kit.servers.installed import ATTACK, Installed, install
 from kit.servers.resident_process import ResidentProcess
 from kit.servers.webhook_receiver import WebhookReceiver
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.testing import Call, ScriptedModel
 
@@ -149,7 +149,7 @@ async def _output_of(*argv: str, cwd: Path | None = None, env: dict[str, str] | 
     process = await asyncio.create_subprocess_exec(
         *argv, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         said, _ = await process.communicate()
     return said
 

@@ -20,7 +20,7 @@ from kit.builders.events import agent_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import settings_chosen
 from kit.clients.wire_client import speaking
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.conversation.log import Entry
@@ -53,7 +53,7 @@ async def until_begun(home: Path, *, before: int) -> None:
 
 async def parley(home: Path, *arguments: str) -> str:
     process = await start(home, *arguments)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, _ = await process.communicate()
     assert process.returncode == 0
     return out.decode()

@@ -17,7 +17,7 @@ import pytest
 
 from kit.builders.entries import FIRST
 from kit.builders.long_logs import write_long
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.cpu import precise_cpu_seconds
 from kit.system.memory import memory_bytes
 from parley.wire.mcp import FULL_VERSION
@@ -52,7 +52,7 @@ class Server:
         """Return unread bytes, at least one."""
         assert self._process.stdout is not None
         unread, self._unread = self._unread, b""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return unread or await self._process.stdout.read(1024 * 1024)
 
     async def line(self) -> bytes:

@@ -16,7 +16,7 @@ from kit.builders.entries import FIRST, everything_in
 from kit.clients.approving import ApprovingClient
 from kit.clients.shared_home import log_of, said
 from kit.servers.store_process import Answer, StoreProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import ToolFailed
 from parley.conversation.export_format import read_head
@@ -154,7 +154,7 @@ async def test_a_server_that_lost_its_log_says_what_to_import_and_nothing_is_los
             await parley.client.list()
     place = saved_in(str(failed.value))
     assert place is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         importing = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "parley", "import", str(place), env=os.environ | {"PARLEY_HOME": str(home)}
         )
@@ -172,7 +172,7 @@ async def test_when_the_home_disappears_turns_end_streams_report_it_and_nothing_
 ) -> None:
     home = tmp_path / "home"
     raw = RawParley(parley_model, home=home)
-    async with asyncio.timeout(PATIENCE_SECONDS), raw:
+    async with asyncio.timeout(TIMEOUT_SECONDS), raw:
         client = ApprovingClient(raw, {})
         await client.initialize(FULL_VERSION)
         other = await client.create()

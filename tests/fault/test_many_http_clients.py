@@ -10,7 +10,7 @@ import pytest
 from kit.clients.http_clients import HttpClients
 from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import ResidentProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import RecordedRequest, Reply, Says, ScriptedModel
 from parley.tools.rlimits import raise_own_limit
 
@@ -38,7 +38,7 @@ async def test_20_clients_that_disconnect_at_random_have_every_event_once(
 ) -> None:
     parley_model.set_handler(reply)
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         HttpServer(parley_model, tmp_path / "home", config=MANY) as server,
         HttpClients(server.url, server.token, clients=20, conversations=5, seed=1) as group,
     ):

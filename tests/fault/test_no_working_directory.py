@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 WHY = "the working directory cannot be used: No such file or directory\n"
 ID = "67e55044-10b1-426f-9247-bb680e5fe0c8"
@@ -44,7 +44,7 @@ async def in_a_removed_directory(tmp_path: Path, *arguments: str) -> tuple[int |
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()
 

@@ -27,7 +27,7 @@ from kit.servers.database_port import DatabasePort
 from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.servers.postgres_pair import postgres_pair
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.printed import PRINTED
 from parley.client import Approval, Client, Conversation
 from parley.client.errors import Disconnected, RequestFailed, ServerRefused, ToolFailed
@@ -252,7 +252,7 @@ class Chaos:
             message_id, where = str(uuid4()), self.random.choice(self.conversations)
             words = f"{self.random.choice(('say', 'run'))} {self._count}"
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await client.conversation(where).send(words, message_id=message_id)
         except (*ENDED, RequestFailed, ToolFailed) as error:
             self._unanswered[message_id] = where, words
@@ -285,7 +285,7 @@ async def approve(approval: Approval) -> None:
 
 async def log_at_rest(client: Client, conversation: Conversation) -> list[tuple[int, Event]]:
     """Answer open approvals until a conversation is idle, and return its events with their positions."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         page = await conversation.read(limit=1)
         while page.state != "idle":
             for approval in await client.approvals(conversation.id):
@@ -430,7 +430,7 @@ async def test_a_node_that_was_stopped_beyond_its_lease_is_fenced_and_serves_aga
     parley_model.says("Written by the other node")
     parley_model.says("Written later")
     a, b = [NodeProcess(parley_model, tmp_path, name, databases.url(), **SHORT_LEASE_PROGRAM) for name in "ab"]
-    async with asyncio.timeout(PATIENCE_SECONDS), a, b, a.client() as one, b.client() as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), a, b, a.client() as one, b.client() as two:
         here = await one.create(cwd=tmp_path, model=MODEL)
         there = two.conversation(here.id)
         await here.send("go")

@@ -15,7 +15,7 @@ from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
 from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, with_connection
 from kit.servers.postgres_pair import PostgresPair, postgres_pair
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.printed import PRINTED
 from kit.system.waiting import until
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed
@@ -214,7 +214,7 @@ async def ask(pair: PostgresPair, sql: str) -> int:
 
 async def until_some(pair: PostgresPair, sql: str, writing: asyncio.Future[object]) -> None:
     """Wait until the result of a query is not zero. Check that the write is not acknowledged before."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not await ask(pair, sql):
             assert not writing.done()
             await asyncio.sleep(0.01)
@@ -265,7 +265,7 @@ async def test_a_call_that_gives_up_does_not_show_its_write_before_the_standby_h
 async def test_a_write_whose_wait_for_the_standby_is_cancelled_is_not_acknowledged(
     write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", TIMEOUT_SECONDS)
     async with with_stopped_standby() as (pair, store, lease):
         writing = asyncio.ensure_future(WRITES[write](store, lease))
         for _ in range(3):
@@ -283,7 +283,7 @@ async def test_a_write_whose_wait_for_the_standby_is_cancelled_is_not_acknowledg
 async def test_a_repeated_removal_of_sessions_is_not_acknowledged_before_the_standby_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", TIMEOUT_SECONDS)
     async with postgres_pair() as pair, DatabasePort(pair.primary.url) as port:
         store = PostgresStore(port.url)
         await store.save_session(SESSION)
@@ -363,7 +363,7 @@ async def set_expiry(pair: PostgresPair, seconds: float) -> None:
 
 
 async def until_acquired(store: PostgresStore, conversation_id: ConversationId) -> Lease:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             try:
                 return await store.acquire(conversation_id, address="")
@@ -375,13 +375,13 @@ async def until_acquired(store: PostgresStore, conversation_id: ConversationId) 
 async def test_a_host_that_does_not_answer_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The computer of the old primary is off, so connections to it are neither accepted nor refused."""
     # If the store waited for this host, the call would last longer than the test allows.
-    monkeypatch.setattr("parley.stores.postgres.database.CONNECT_SECONDS", 10 * PATIENCE_SECONDS)
-    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", 10 * PATIENCE_SECONDS)
+    monkeypatch.setattr("parley.stores.postgres.database.CONNECT_SECONDS", 10 * TIMEOUT_SECONDS)
+    monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", 10 * TIMEOUT_SECONDS)
     async with postgres_pair() as pair, DatabasePort(pair.primary.url) as silent:
         silent.hold()
         hosts = [silent.url.rpartition("@")[2].partition("/")[0], f"127.0.0.1:{pair.primary.port}"]
         store = PostgresStore(pair.url_of(*hosts))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await store.create(FIRST, [], summary())
 
         assert await everything_in(store) == []

@@ -11,7 +11,7 @@ import pytest
 
 from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, said, summary
 from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.files.gc import DAY_SECONDS, find_unneeded, remove_unneeded
 from parley.conversation.log import Entry
 from parley.errors import LeaseLost, StoreFailed
@@ -98,7 +98,7 @@ async def gc(store: PostgresStore) -> int:
 
 async def prepared(clock: Clock, month: str) -> None:
     """Wait until a month has partitions, which are created in the background."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while f"entries_{month}" not in await clock.partitions():  # noqa: ASYNC110 - another process creates them
             await asyncio.sleep(0.01)
 

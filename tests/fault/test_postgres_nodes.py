@@ -11,7 +11,7 @@ import pytest
 from kit.builders.entries import FIRST, said, summary
 from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import BadHome, LeaseLost, OwnedElsewhere
 from parley.ports.nodes import Node
 from parley.stores.postgres.store import PostgresStore
@@ -91,7 +91,7 @@ async def test_a_node_without_the_database_loses_its_conversations_before_anothe
         times["lost"] = loop.time()
         lost.set()
 
-    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(databases.url()) as port:
+    async with asyncio.timeout(TIMEOUT_SECONDS), DatabasePort(databases.url()) as port:
         one = PostgresStore(port.url, lease_seconds=2.0)
         two = PostgresStore(databases.url(), lease_seconds=2.0)
         await one.join(A)
@@ -119,7 +119,7 @@ async def test_a_node_without_the_database_loses_its_conversations_before_anothe
 
 @pytest.mark.promises("nodes.node-lost")
 async def test_a_cut_off_node_is_replaced_at_once_if_its_computer_refuses_connections(databases: Databases) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(databases.url()) as port:
+    async with asyncio.timeout(TIMEOUT_SECONDS), DatabasePort(databases.url()) as port:
         one, two = PostgresStore(port.url), PostgresStore(databases.url())
         await one.join(A)
         await one.create(FIRST, [], summary())

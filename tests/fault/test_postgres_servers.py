@@ -18,7 +18,7 @@ from kit.clients.shared_home import log_of
 from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, PostgresServer, with_connection
 from kit.system.certificates import make_certificate
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.stores import inspect_postgres
 from parley.client import Conversation
 from parley.client.errors import ToolFailed
@@ -130,7 +130,7 @@ async def test_clients_of_a_node_get_an_error_while_the_disk_of_the_primary_is_f
     parley_model.says("One")
     parley_model.says("Two")
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         NodeProcess(parley_model, tmp_path, "a", server.url) as node,
         node.client() as client,
     ):

@@ -12,7 +12,7 @@ import pytest
 from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, summary
 from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, PASSWORD, Databases, with_connection
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import BadHome, LeaseLost, OwnedElsewhere, StoreFailed
 from parley.ports.store import Lease, Query, SearchQuery
 from parley.stores.postgres.driver import connect
@@ -132,7 +132,7 @@ async def test_the_draft_of_a_process_that_has_ended_is_removed(stores: Both, da
 
 
 async def test_the_draft_of_a_process_that_is_cut_off_for_a_moment_is_kept(databases: Databases) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(databases.url()) as port:
+    async with asyncio.timeout(TIMEOUT_SECONDS), DatabasePort(databases.url()) as port:
         one, two = PostgresStore(port.url, lease_seconds=60), PostgresStore(databases.url())
         draft = await one.draft()
         await draft.add(answers(1, 5))

@@ -12,7 +12,7 @@ import pytest
 
 from kit.attacks.nobody import as_nobody
 from kit.attacks.swaps import ENOUGH, PATTERNS, WITHOUT_PAUSE, Pattern, Swapping, Ways, escapes, survey
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import BUBBLEWRAP, LANDLOCK
 from parley.errors import SandboxUnavailable
 from parley.sandbox import Sandboxed
@@ -28,7 +28,7 @@ def ways(tmp_path: Path) -> Ways:
 async def test_a_link_that_comes_between_the_look_and_the_start_opens_nothing(ways: Ways) -> None:
     starter, victim = Swapping(ways), ways.victim("landlock")
     commands = Sandboxed(lambda: starter)
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+    async with asyncio.timeout(3 * TIMEOUT_SECONDS):
         before = await commands.run(victim, output=lambda stream, data: None)
         starter.swaps_next = True
         meanwhile = await commands.run(victim, output=lambda stream, data: None)
@@ -44,7 +44,7 @@ async def test_a_link_that_comes_between_the_look_and_the_start_opens_nothing(wa
 async def test_a_link_that_comes_between_the_look_and_the_mounts_lets_nothing_run(ways: Ways) -> None:
     starter, victim = Swapping(ways), ways.victim("bubblewrap")
     commands = Sandboxed(lambda: starter)
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+    async with asyncio.timeout(3 * TIMEOUT_SECONDS):
         before = await commands.run(victim, output=lambda stream, data: None)
         starter.swaps_next = True
         with pytest.raises(SandboxUnavailable) as refused:
@@ -60,7 +60,7 @@ async def test_a_link_that_comes_between_the_look_and_the_mounts_lets_nothing_ru
 
 @BUBBLEWRAP
 async def test_links_that_come_and_go_while_mounts_are_made_open_nothing(ways: Ways) -> None:
-    async with asyncio.timeout(3 * PATIENCE_SECONDS):
+    async with asyncio.timeout(3 * TIMEOUT_SECONDS):
         control = await survey(ways, WITHOUT_PAUSE, looks=False, starts=ENOUGH)
         found = await survey(ways, WITHOUT_PAUSE, looks=True, starts=20)
 
@@ -124,7 +124,7 @@ async def test_a_link_that_comes_and_goes_while_a_command_starts_opens_nothing(w
     commands, outcomes = Sandboxed(Executor), list[str]()
     # The pause is long enough for the command to find the directory in some starts and the link in others.
     with ways.swapped(Pattern(1, 0.002)):
-        async with asyncio.timeout(3 * PATIENCE_SECONDS):
+        async with asyncio.timeout(3 * TIMEOUT_SECONDS):
             while len(outcomes) < STARTS or len(set(outcomes)) < 2:
                 try:
                     await commands.run(victim, output=lambda stream, data: None)

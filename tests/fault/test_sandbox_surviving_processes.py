@@ -15,8 +15,8 @@ from kit.clients.shell_turns import nothing_left_of
 from kit.system.commands import (
     DAEMON,
     PATH,
-    PATIENCE_SECONDS,
     PYTHON,
+    TIMEOUT_SECONDS,
     Meter,
     Ran,
     cancelled_after,
@@ -50,11 +50,11 @@ async def commands() -> AsyncIterator[Sandboxed]:
     """Return one runner for all tests, because the self-test takes longer than most of them."""
     commands = Sandboxed(Executor)
     yield commands
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await commands.close()
 
 
-def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> Command:
+def command(mechanism: Mechanism, *argv: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Command:
     return Command(
         argv=argv,
         cwd="/",
@@ -79,7 +79,7 @@ async def cancelled(commands: Sandboxed, command: Command) -> None:
     """Run a command until its first output, then cancel it."""
     begun = asyncio.Event()
     task = asyncio.create_task(commands.run(command, output=lambda stream, data: begun.set()))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -166,7 +166,7 @@ async def test_a_killed_server_leaves_no_confined_command(marker: str, mechanism
         *(sys.executable, "-c", SERVER, mechanism, "sh", "-c", script, marker), stdout=subprocess.PIPE
     )
     assert server.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await server.stdout.readexactly(len("x\n"))
         server.kill()
         await server.wait()
@@ -220,7 +220,7 @@ async def test_output_without_end_is_read_and_not_kept(
     await ran(commands, command(mechanism, "true"))
     meter = Meter()
     whole = command(
-        mechanism, "sh", "-c", f"{script} | head -c {size}", marker, timeout_seconds=4 * PATIENCE_SECONDS
+        mechanism, "sh", "-c", f"{script} | head -c {size}", marker, timeout_seconds=4 * TIMEOUT_SECONDS
     )
     ended = await commands.run(whole, output=meter)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
 
@@ -61,7 +61,7 @@ async def test_a_patch_in_progress_is_completed_before_the_server_exits(
     assert server.stdin is not None
     assert server.stdout is not None
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             content = await opened_for_writing(pipe)
             server.stdin.close()
             await server.stdout.read()  # the end of stdout means that the server has closed the connection

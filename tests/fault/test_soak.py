@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from kit.clients.soak import (
-    PATIENCE_SECONDS,
     SLACK_BYTES,
+    TIMEOUT_SECONDS,
     Calling,
     Size,
     Soaked,
@@ -62,7 +62,7 @@ async def test_after_two_minutes_of_everything_all_views_agree_and_nothing_is_le
                 sizes.append(Size(client, [sleeper, *lives]))
 
             await stack.aclose()  # stop the model, so that its connections close
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while client.open_files() > files:
                     await client.ping()
             left = client.open_files(), client.threads(), client.waiting
@@ -94,7 +94,7 @@ async def test_no_page_skips_what_happens_in_the_moment_in_which_its_wait_ends(
     """The timeouts of many calls are about as long as the time until an event arrives."""
     for number in range(RESPONSES):
         parley_model.says(f"word {number}", Call("no_such_tool", {}, call_id=f"c{number}"))
-    async with asyncio.timeout(4 * PATIENCE_SECONDS), ParleyProcess(parley_model, checked=False) as parley:
+    async with asyncio.timeout(4 * TIMEOUT_SECONDS), ParleyProcess(parley_model, checked=False) as parley:
         conversation = await parley.create()
         await conversation.send("speak")
 

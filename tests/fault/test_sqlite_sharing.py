@@ -14,7 +14,7 @@ import pytest
 from kit.builders.entries import FIRST, OTHER, everything_in, said, summary
 from kit.servers.lock_holders import held_by_flock
 from kit.servers.store_process import StoreProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.errors import LeaseLost, OwnedElsewhere, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
@@ -86,7 +86,7 @@ async def test_a_holder_is_notified_once_that_it_has_lost_its_lease(tmp_path: Pa
         await old.check()
     with pytest.raises(LeaseLost):
         await old.append(lease, [said(1, "late")], summary())
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await lost.wait()
     await old.check()
     await old.release(lease)

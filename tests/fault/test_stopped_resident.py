@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from kit.servers.resident_process import ResidentProcess, outcome_of, parley, start_parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.testing import ScriptedModel
 
@@ -92,6 +92,6 @@ async def test_another_program_that_holds_the_lock_is_named(stopped: ResidentPro
     holder.stdout.readline()
     env = {**stopped.environ, "PARLEY_HOME": str(home)}
     done = await asyncio.gather(parley("serve", "--status", env=env), parley("serve", env=env))
-    await asyncio.to_thread(holder.communicate, b"\n", PATIENCE_SECONDS)
+    await asyncio.to_thread(holder.communicate, b"\n", TIMEOUT_SECONDS)
 
     assert [f"process {holder.pid} (flock" in errors for _, _, errors in done] == [True, True]

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from kit.clients.codex_calls import Output, Wire, answered, history, interrupted, is_event, speaking
-from kit.clients.shell_turns import PATIENCE_SECONDS, Gate, nothing_left_of, ran, sh, turn, until_running
+from kit.clients.shell_turns import TIMEOUT_SECONDS, Gate, nothing_left_of, ran, sh, turn, until_running
 from kit.servers.on_terminal import ON_TERMINAL
 from kit.system.commands import marked
 from parley.testing import Call, ScriptedModel
@@ -76,7 +76,7 @@ async def begin(wire: Wire, marker: str, *, request_id: int = 1) -> None:
 async def test_background_processes_of_a_command_end_with_it(parley_model: ScriptedModel, marker: str) -> None:
     async with speaking(parley_model) as wire:
         # the command's result is not delayed, although a background process holds the pipes
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             seen = await turn(wire, sh("c1", f"{in_background(marker)} echo hi"))
         left = marked(marker)
 

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from kit.servers.tool_server import Message
-from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, PATIENT, Loopback, Spoil, call_text, closing
+from kit.servers.tool_servers import ENVIRON, SLOW_TIMING, TIMEOUT_SECONDS, Loopback, Spoil, call_text, closing
 from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.rpc.streamable_http import REOPEN_SECONDS
@@ -34,7 +34,7 @@ async def far(loopback: Loopback) -> AsyncIterator[Lease]:
     """Return the tools of an HTTP tool server."""
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
         pool.lease([ToolServer(name="far", url=url)]) as lease,
     ):
         yield lease
@@ -153,7 +153,7 @@ async def test_of_an_endless_answer_little_is_taken() -> None:
         loopback.spoils["tools/call"] = spoil
         with pytest.raises(ToolServerFailed) as failure:
             await call_text(lease, "far__add", {"a": 1, "b": 2})
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await left.wait()
 
     assert failure.value.detail == TOO_LONG
@@ -255,7 +255,7 @@ async def test_tools_that_changed_are_announced_on_the_stream_without_a_request(
 
 async def test_a_redirect_within_the_origin_is_followed() -> None:
     loopback = Loopback(token="s3cret")
-    async with loopback.open() as url, closing(ServerPool({"TOKEN": "s3cret"}, timing=PATIENT)) as pool:
+    async with loopback.open() as url, closing(ServerPool({"TOKEN": "s3cret"}, timing=SLOW_TIMING)) as pool:
         server = ToolServer(name="far", url=url.replace("/mcp", "/old"), bearer_token_env_var="TOKEN")
         async with pool.lease([server]) as lease:
             assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
@@ -279,8 +279,8 @@ async def test_why_a_far_server_did_not_start_is_said_in_a_few_words(
     loopback.spoils[method] = spoil
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
-        asyncio.timeout(PATIENCE_SECONDS),
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
+        asyncio.timeout(TIMEOUT_SECONDS),
     ):
         failed = await pool.start([ToolServer(name="far", url=url)])
 
@@ -296,8 +296,8 @@ async def test_a_first_answer_that_is_too_long_names_the_limit(
     loopback.spoils[method] = spoils(b" " * (limit + 1))
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
-        asyncio.timeout(PATIENCE_SECONDS),
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
+        asyncio.timeout(TIMEOUT_SECONDS),
     ):
         failed = await pool.start([ToolServer(name="far", url=url)])
 
@@ -317,7 +317,7 @@ async def test_an_answer_in_an_event_is_counted_from_its_own_beginning() -> None
 
     loopback = Loopback()
     loopback.spoils["tools/call"] = spoil
-    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
+    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool:
         server = ToolServer(name="far", url=url, max_answer_bytes=8192)
         async with pool.lease([server]) as lease:
             assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "fine"
@@ -332,8 +332,8 @@ async def test_an_answer_of_the_wrong_shape_is_no_start(method: str) -> None:
     loopback.spoils[method] = spoil
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
-        asyncio.timeout(PATIENCE_SECONDS),
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
+        asyncio.timeout(TIMEOUT_SECONDS),
     ):
         failed = await pool.start([ToolServer(name="far", url=url)])
 

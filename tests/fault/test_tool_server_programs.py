@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kit.servers.tool_servers import ENVIRON, PATIENCE_SECONDS, marker, running
+from kit.servers.tool_servers import ENVIRON, TIMEOUT_SECONDS, marker, running
 from kit.system.commands import open_descriptors
 from kit.system.waiting import until
 from parley.tools.errors import NotStarted
@@ -30,7 +30,7 @@ async def test_a_program_that_cannot_be_watched_is_ended_with_all_its_pipes() ->
     mark = marker()
     descriptors = open_descriptors()
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(NotStarted) as refused:
             await Program.start(argv(mark), ENVIRON, name="x", pidfd_open=no_more_descriptors)
 
@@ -47,7 +47,7 @@ async def test_a_program_whose_start_is_cancelled_is_ended_with_all_its_pipes() 
         starting.cancel()
         return os.pidfd_open(pid)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         starting = asyncio.create_task(Program.start(argv(mark), ENVIRON, name="x", pidfd_open=cancel_and_open))
         await asyncio.wait([starting])
 
@@ -57,9 +57,9 @@ async def test_a_program_whose_start_is_cancelled_is_ended_with_all_its_pipes() 
 
 async def test_where_the_system_does_not_tell_of_ends_a_thread_waits_for_them() -> None:
     mark = marker()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         short = await Program.start(argv(mark, "raise SystemExit(3)"), ENVIRON, name="x", pidfd_open=None)
-        ended = await short.wait(PATIENCE_SECONDS)
+        ended = await short.wait(TIMEOUT_SECONDS)
         how = short.how_it_ended()
         await short.stop()
         stubborn = await Program.start(argv(mark), ENVIRON, name="y", pidfd_open=None)

@@ -18,8 +18,8 @@ from msgspec import structs
 from kit.builders.transcript import RecordingTranscript
 from kit.servers.tool_servers import (
     ENVIRON,
-    PATIENCE_SECONDS,
-    PATIENT,
+    SLOW_TIMING,
+    TIMEOUT_SECONDS,
     Loopback,
     call_item,
     call_text,
@@ -40,12 +40,12 @@ from parley.tools.servers.program import LEAVE_SECONDS, TERM_SECONDS
 from parley.wire.events import McpToolCallBegin, McpToolCallEnd
 
 HASTY = Timing(answer_seconds=0.5)
-EAGER = Timing(answer_seconds=PATIENCE_SECONDS, retry_seconds=0)
+EAGER = Timing(answer_seconds=TIMEOUT_SECONDS, retry_seconds=0)
 
 
 @pytest.fixture
 async def pool() -> AsyncIterator[ServerPool]:
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool:
         yield pool
 
 
@@ -59,7 +59,7 @@ async def mark() -> AsyncIterator[str]:
 
 async def failures(pool: ServerPool, *servers: ToolServer) -> list[str]:
     """Return the failures of `start`, without their common beginning."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         sentences = [sentence for _, sentence in await pool.start(servers)]
     named = [sentence.removeprefix("MCP client for ").split(" failed to start: ", 1) for sentence in sentences]
     assert all(len(one) == 2 for one in named), sentences
@@ -80,7 +80,7 @@ def write_program(path: Path, mode: str, mark: str) -> ToolServer:
 
 
 async def test_each_server_that_cannot_be_started_has_its_sentence_in_order(pool: ServerPool) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         failed = await pool.start(
             [
                 ToolServer(name="broken", command="/no/such/program"),
@@ -119,7 +119,7 @@ async def test_a_server_that_never_answers_is_given_up_and_ended(mark: str) -> N
 
 
 async def test_other_calls_do_not_wait_while_a_server_starts(mark: str) -> None:
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([program("x")]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool, pool.lease([program("x")]) as lease:
         starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
         await until(lambda: running(mark) == 1)
 
@@ -137,7 +137,7 @@ async def test_every_conversation_reports_a_failed_server_without_a_second_try(t
     server = ToolServer(name="x", command=str(script))
     expected = ["`x` the program ended before it answered (exit code 3)"]
 
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool:
         assert [await failures(pool, server), await failures(pool, server)] == [expected] * 2
         async with pool.lease([server]) as lease:
             assert lease.specs() == ()
@@ -170,7 +170,7 @@ async def test_a_server_that_failed_is_started_again_without_delaying_later_turn
         assert await failures(pool, server) == expected
         write_program(tmp_path / "server", "mute", mark)
 
-        async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]) as lease:
+        async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([server]) as lease:
             assert lease.specs() == ()
             assert await failures(pool, server) == expected
             await until(lambda: running(mark) == 1)
@@ -187,7 +187,7 @@ async def test_a_turn_does_not_wait_for_a_server_that_is_started_again_after_a_c
             with pytest.raises(ToolServerFailed):
                 await call_text(lease, "x__crash")
 
-        async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]) as lease:
+        async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([server]) as lease:
             assert lease.specs() == specs
             assert specs
 
@@ -200,18 +200,18 @@ async def test_an_idle_server_that_failed_is_not_waited_for_again(tmp_path: Path
         assert await failures(pool, server) == expected
         write_program(tmp_path / "server", "mute", mark)
         for _ in range(3):
-            async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([server]):
+            async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([server]):
                 await until(lambda: running(mark) == 1)
                 assert await failures(pool, server) == expected
             await until(lambda: running(mark) == 0)  # no lease uses it
 
 
 async def test_closing_does_not_wait_for_a_server_that_still_starts(mark: str) -> None:
-    pool = ServerPool(ENVIRON, timing=PATIENT)
+    pool = ServerPool(ENVIRON, timing=SLOW_TIMING)
     starting = asyncio.create_task(pool.start([program("slow", "mute", mark=mark)]))
     await until(lambda: running(mark) == 1)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await pool.close()
         assert await starting == ()
 
@@ -273,7 +273,7 @@ async def test_an_answer_that_is_too_long_fails_its_call_alone(pool: ServerPool)
 async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: ServerPool) -> None:
     async with pool.lease([program("x")]) as lease:
         tools = ServerTools(context(RecordingTranscript()), lease)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert await tools.run(call_item("x__deep", '{"depth": 100}')) == (
                 "tool call error: tool call failed for `x/deep`: its answer is nested too deeply"
             )
@@ -288,7 +288,7 @@ async def test_the_call_that_meets_a_crash_fails_and_the_next_one_works(pool: Se
         tools = ServerTools(context(transcript), lease)
         before, specs = await call_text(lease, "x__pid"), lease.specs()
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             output = await tools.run(call_item("x__crash", "{}"))
 
         assert output == (
@@ -309,7 +309,7 @@ async def test_all_calls_under_way_fail_when_their_server_is_killed(pool: Server
         await transcript.until(6)  # the three calls have begun and are waiting
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGKILL)
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             outputs = await asyncio.gather(*calls)
 
     assert (
@@ -336,14 +336,14 @@ async def test_a_server_that_cannot_be_started_again_reports_it_to_the_model(tmp
     assert python is not None
     (tmp_path / "server").symlink_to(python)
     server = ToolServer(name="x", command=str(tmp_path / "server"), args=program("x").args)
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool, pool.lease([server]) as lease:
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool, pool.lease([server]) as lease:
         tool = lease.find("x__add")
         assert tool is not None
         with pytest.raises(ToolServerFailed):
             await call_text(lease, "x__crash")
         (tmp_path / "server").unlink()
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             with pytest.raises(ToolServerFailed) as failure:
                 await tool.call({"a": 1, "b": 2}, progress=lambda *_: None)
 
@@ -366,7 +366,7 @@ async def test_cancelling_a_call_stops_it_at_the_server_and_affects_no_other_cal
 
         ending.cancel()
         await asyncio.wait([ending])
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while await call_text(lease, "x__cancelled") != "1":
                 pass
             await call_text(lease, "x__release")
@@ -386,7 +386,7 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
     loopback, transcript = Loopback(), RecordingTranscript()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
         ending = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
@@ -394,7 +394,7 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
 
         ending.cancel()
         await asyncio.wait([ending])
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while await call_text(lease, "x__cancelled") != "1":
                 pass
 
@@ -402,7 +402,7 @@ async def test_cancelling_a_call_over_http_stops_it_at_the_server() -> None:
 
 
 async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor_the_end(mark: str) -> None:
-    pool = ServerPool(ENVIRON, timing=PATIENT)
+    pool = ServerPool(ENVIRON, timing=SLOW_TIMING)
     async with pool.lease([program("x", mark=mark)]) as lease:
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
         transcript = RecordingTranscript()
@@ -411,7 +411,7 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
         await transcript.until(1)
 
         ending.cancel()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.wait([ending])
             await pool.close()
 
@@ -424,14 +424,14 @@ async def test_a_server_that_does_not_listen_holds_up_neither_a_cancellation_nor
 @pytest.mark.parametrize("where", ["program", "address"])
 async def test_a_call_that_takes_too_long_is_stopped_at_the_server_which_continues(where: str) -> None:
     transcript, loopback = RecordingTranscript(), Loopback()
-    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
+    async with loopback.open() as url, closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool:
         server = program("x") if where == "program" else ToolServer(name="x", url=url)
         async with (
             pool.lease([structs.replace(server, tool_timeout_seconds=1)]) as hasty,
             pool.lease([server]) as lease,
         ):
             before = await call_text(lease, "x__pid")
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 with frozen_time():
                     tools = ServerTools(context(transcript), hasty)
                     waiting = asyncio.create_task(tools.run(call_item("x__wait", "{}")))
@@ -474,7 +474,7 @@ async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerP
         await transcript.until(2)
 
         await call_text(lease, "x__release")
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert await waiting == '[{"text":"released","type":"text"}]'
 
 
@@ -484,12 +484,12 @@ async def test_without_a_limit_a_call_may_take_as_long_as_it_likes(pool: ServerP
 @pytest.mark.parametrize("mode", ["serve", "stubborn", "leaving"])
 async def test_closing_leaves_nothing_running(mode: str) -> None:
     mark = marker()
-    pool = ServerPool(ENVIRON, timing=PATIENT)
+    pool = ServerPool(ENVIRON, timing=SLOW_TIMING)
     async with pool.lease([program("x", mode, mark=mark)]) as lease:
         await call_text(lease, "x__child")
         await until(lambda: running(mark) > 1)
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await pool.close()
 
         await until(lambda: running(mark) == 0)
@@ -497,11 +497,11 @@ async def test_closing_leaves_nothing_running(mode: str) -> None:
 
 async def test_a_server_that_is_stopped_in_its_tracks_is_ended_too() -> None:
     mark = marker()
-    pool = ServerPool(ENVIRON, timing=PATIENT)
+    pool = ServerPool(ENVIRON, timing=SLOW_TIMING)
     async with pool.lease([program("x", mark=mark)]) as lease:
         os.kill(int(await call_text(lease, "x__pid")), signal.SIGSTOP)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await pool.close()
 
     await until(lambda: running(mark) == 0)
@@ -511,7 +511,7 @@ async def test_closing_does_not_wait_for_an_http_server_that_does_not_answer() -
     loopback = Loopback()
     async with loopback.open() as url:
         async with (
-            closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+            closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
             pool.lease([ToolServer(name="x", url=url)]) as lease,
         ):
             assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
@@ -526,8 +526,8 @@ def test_a_program_that_does_not_exit_is_abandoned_within_two_seconds() -> None:
 
 
 async def test_a_call_under_way_fails_when_the_pool_closes(mark: str) -> None:
-    pool, transcript = ServerPool(ENVIRON, timing=PATIENT), RecordingTranscript()
-    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
+    pool, transcript = ServerPool(ENVIRON, timing=SLOW_TIMING), RecordingTranscript()
+    async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([program("x", mark=mark)]) as lease:
         waiting = asyncio.create_task(ServerTools(context(transcript), lease).run(call_item("x__wait", "{}")))
         await transcript.until(2)
 
@@ -545,7 +545,7 @@ async def test_many_starts_and_ends_leave_no_descriptor_and_no_task(mark: str) -
         return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
 
     async def one_start() -> None:
-        async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
+        async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool:
             await pool.start([program("e", "exit", mark=mark), ToolServer(name="b", command="/no/such/program")])
             async with pool.lease([program("x", mark=mark), program("g", "garbage", mark=mark)]) as lease:
                 await call_text(lease, "g__add", {"a": 1, "b": 2})
@@ -615,7 +615,7 @@ async def test_a_server_that_forgot_the_session_is_greeted_again_at_the_next_cal
     loopback = Loopback()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
         pool.lease([ToolServer(name="x", url=url)]) as lease,
     ):
         assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
@@ -636,7 +636,7 @@ async def test_an_address_that_went_away_fails_the_call_and_may_come_back() -> N
         async with pool.lease([server]) as lease:
             tool = lease.find("x__add")
             assert tool is not None
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 with pytest.raises(ToolServerFailed) as failure:
                     await tool.call({"a": 1, "b": 2}, progress=lambda *_: None)
 

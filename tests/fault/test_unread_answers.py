@@ -14,7 +14,7 @@ from typing import IO
 import msgspec
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS, resident_bytes
+from kit.system.commands import TIMEOUT_SECONDS, resident_bytes
 from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home
 
@@ -93,7 +93,7 @@ def _ask_until_nothing_is_taken(stdin: int, size: int) -> int:
     with selectors.DefaultSelector() as selector:
         selector.register(stdin, selectors.EVENT_WRITE)
         while asked < ANSWERED_AT_MOST // size:
-            if not selector.select(QUIET_SECONDS if asked * size > KEPT_AT_LEAST else PATIENCE_SECONDS):
+            if not selector.select(QUIET_SECONDS if asked * size > KEPT_AT_LEAST else TIMEOUT_SECONDS):
                 break
             request = REQUEST % (asked + 1)
             try:
@@ -152,7 +152,7 @@ def _leave_without_reading(home: Home) -> int:
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:
     try:
-        return process.wait(timeout=PATIENCE_SECONDS)
+        return process.wait(timeout=TIMEOUT_SECONDS)
     finally:
         process.kill()
 

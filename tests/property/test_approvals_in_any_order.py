@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.servers.local_server import LocalClient, LocalServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.log import LogView
 from parley.runtime.conversation import Conversation
 
@@ -187,7 +187,7 @@ def check_guest(client: LocalClient, answered: set[int], *, here: bool) -> None:
 
 async def play(script: list[tuple[tuple[Any, ...], bool]]) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as server:
+        async with asyncio.timeout(TIMEOUT_SECONDS), LocalServer(home) as server:
             party = Party(server, await server.create({"approvals": {"timeout_seconds": 300}}))
             for place in range(3):
                 await party.arrive(place)

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kit.servers.local_server import LocalClient, LocalServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.runtime.conversation import Conversation
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
 
@@ -123,7 +123,7 @@ class Caller:
 
 async def play(script: Script, version: str) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS), LocalServer(home) as server:
+        async with asyncio.timeout(TIMEOUT_SECONDS), LocalServer(home) as server:
             caller = Caller(await server.client(version=version), await server.create())
             for step, settles in script:
                 caller.do(step)

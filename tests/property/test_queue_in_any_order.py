@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.runtime.errors import NotQueued
@@ -215,7 +215,7 @@ class Play:
 
 async def play(script: list[tuple[Any, ...]]) -> None:
     with TemporaryDirectory() as home:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             played = Play(home)
             await played.start()
             try:

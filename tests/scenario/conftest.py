@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from kit.clients.shared_home import Start
 from kit.servers.resident_process import ResidentProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import ParleyProcess, ScriptedModel
 
 
@@ -29,7 +29,7 @@ async def start(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[St
             given = {"home": tmp_path / "home", **options}
             return await stack.enter_async_context(ParleyProcess(parley_model, **given))
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield make
 
 

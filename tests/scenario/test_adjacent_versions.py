@@ -18,7 +18,7 @@ from kit.clients.shared_home import events_until, is_, log_of
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.node_process import NODE_TOKEN
 from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.client import Client, connect
 from parley.client.errors import ToolFailed
@@ -59,7 +59,7 @@ async def clients(
     request: pytest.FixtureRequest, parley_model: ScriptedModel, tmp_path: Path, databases: Databases
 ) -> AsyncIterator[tuple[Client, Client]]:
     """Yield clients of two nodes of different versions, in both orders."""
-    async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
+    async with asyncio.timeout(TIMEOUT_SECONDS), AsyncExitStack() as stack:
         pair = [
             await start(stack, parley_model, tmp_path, databases.url(), older=older, workspace='mode = "shared"')
             for older in (request.param == "older", request.param != "older")
@@ -102,7 +102,7 @@ async def test_a_node_of_the_older_version_begins_only_its_own_turns(
     directory = tmp_path / "of-older"
     directory.mkdir()
     parley_model.says("Here")
-    async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
+    async with asyncio.timeout(TIMEOUT_SECONDS), AsyncExitStack() as stack:
         roots = {"newer": tmp_path / "newer", "older": directory}
         newer, older = [
             await start(
@@ -158,7 +158,7 @@ async def test_a_newer_server_migrates_the_database_while_an_older_one_is_runnin
             await older.append(lease, [said(appended + 1, f"{appended + 1}")], summary())
             appended += 1
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         appending = asyncio.ensure_future(keep_appending())
         while appended < 20:  # noqa: ASYNC110 - the statements are prepared now
             await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ from kit.clients.messages import task_complete as completed
 from kit.clients.reading import until_state
 from kit.clients.shell_turns import shell
 from kit.servers.on_terminal import ON_TERMINAL
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import Approval, ToolFailed
 from parley.testing import Call, ParleyProcess, RecordedRequest, Says, ScriptedModel
 from parley.wire.elicitation import FULL_SCHEMA
@@ -385,7 +385,7 @@ async def test_our_client_answers_by_a_callback_or_from_a_list(parley_model: Scr
             taken_back.set()
         raise AssertionError("nobody wants to know")
 
-    async with asyncio.timeout(PATIENCE_SECONDS), ParleyProcess(parley_model, on_approval=decide) as parley:
+    async with asyncio.timeout(TIMEOUT_SECONDS), ParleyProcess(parley_model, on_approval=decide) as parley:
         parley_model.says(*(shell(f"c-{name}", "touch", name) for name in "abc"))
         parley_model.says("Done")
         conversation = await parley.create(approval_policy="untrusted", sandbox="danger-full-access")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from kit.servers.hangups import hangups
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
 from parley.cli.main import main
@@ -46,7 +46,7 @@ async def doctor(home: Path, *arguments: str, without: Iterable[Lack] = (), **va
         stdout=PIPE,
         stderr=PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
     lines = [(line[:12].rstrip(), line[12:]) for line in out.decode().splitlines() if line]
     return Outcome(lines, err.decode(), process.returncode)
@@ -377,7 +377,7 @@ async def test_a_signal_ends_it_silently_and_leaves_nothing(tmp_path: Path, numb
             stderr=PIPE,
         )
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while await process.stdout.readline() != b"\n":  # the checks after this line run programs
             pass
         with suppress(ProcessLookupError):
@@ -403,7 +403,7 @@ async def test_it_reports_a_disk_on_which_no_file_can_be_written(tmp_path: Path,
         stdout=PIPE,
         stderr=PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
 
     full = "cannot be written: File too large (os error 27)"

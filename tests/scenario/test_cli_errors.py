@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kit.servers.command_line import Outcome, environ_of, run_parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import connect
 
@@ -172,7 +172,7 @@ async def test_mcp_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
             stdout=file,
             stderr=STDOUT,
         )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         messages = (json.dumps(one).encode() + b"\n" for one in (INITIALIZE, initialized, LIST))
         await process.communicate(b"".join(messages))
@@ -196,7 +196,7 @@ async def test_exec_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
             stdout=file,
             stderr=STDOUT,
         )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await process.wait()
 
     text = output.read_text()
@@ -219,7 +219,7 @@ async def test_an_old_python_gets_one_sentence() -> None:
         "runpy.run_module('parley', run_name='__main__')"
     )
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", pretend, stdout=PIPE, stderr=PIPE)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
 
     assert (out, err) == (b"", b"parley: needs Python 3.11 or newer, and this is Python 3.9.1\n")

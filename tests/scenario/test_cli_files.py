@@ -37,7 +37,7 @@ from kit.builders.records import (
 from kit.builders.rollouts import SESSION, assistant, function_call, function_call_output, rollout, user
 from kit.servers.command_line import Outcome, outcome_of
 from kit.servers.long_wait_program import LONG_WAIT
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.cli.main import main
 from parley.conversation.log import Log, LogPayload
@@ -361,7 +361,7 @@ async def test_the_reader_of_an_export_may_close_the_pipe(home: Home) -> None:
     process = await home.start("export", ID, stdout=write)
     os.close(write)
     os.close(read)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         _, err = await process.communicate()
 
     assert (err, process.returncode) == (b"", -signal.SIGPIPE)
@@ -374,7 +374,7 @@ async def test_a_signal_ends_an_export_and_leaves_nothing_of_it(home: Home) -> N
         process = await home.start("export", ID, "-o", "talk.jsonl", program=LONG_WAIT)
         await until(lambda: bool(os.listdir(home.work)))
         process.terminate()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             out, err = await process.communicate()
 
     assert (out, err, process.returncode) == (b"", b"", 128 + signal.SIGTERM)
@@ -662,7 +662,7 @@ async def test_on_a_terminal_gc_asks_first(full: Home, answer: bytes, left: int)
     try:
         process = await full.start("gc", "--config=store.keep_days=30", stdin=theirs)
         os.write(ours, answer)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             out, err = await process.communicate()
     finally:
         os.close(ours)

@@ -15,7 +15,7 @@ import pytest
 
 from kit.servers.command_line import Outcome, outcome_of
 from kit.servers.hangups import hangups
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, MECHANISMS, SANDBOX
 from parley.cli.main import main
@@ -139,7 +139,7 @@ async def test_a_signal_ends_the_command_and_all_it_started(
     with hangups(ignored=False):
         process = await start(project, *confined_by(mechanism), *WORKSPACE, "--", "sh", "-c", script)
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         ready = await process.stdout.readline()
 
     process.send_signal(number)
@@ -158,7 +158,7 @@ async def test_a_command_that_is_to_outlive_its_terminal_does(project: Path) -> 
     with hangups(ignored=True):
         process = await start(project, *WORKSPACE, "--", "sh", "-c", "echo ready; head -c 2 go; exit 3")
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert await process.stdout.readline() == b"ready\n"
 
     process.send_signal(signal.SIGHUP)
@@ -175,7 +175,7 @@ async def test_a_command_that_is_to_outlive_its_terminal_does(project: Path) -> 
 async def test_a_signal_also_ends_a_command_with_unread_output(project: Path) -> None:
     process = await start(project, "--", "yes")
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert await process.stdout.read(2) == b"y\n"
     process.send_signal(signal.SIGTERM)
 

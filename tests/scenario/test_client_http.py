@@ -21,7 +21,7 @@ from kit.clients.shared_home import ASKS, events_until, is_
 from kit.clients.shell_turns import sh
 from kit.servers.cutting_port import CuttingPort
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import (
     Approval,
@@ -47,7 +47,7 @@ from parley.wire.events import AgentMessageDelta, ExecApprovalRequest, TaskCompl
 
 @pytest_asyncio.fixture
 async def server(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[HttpServer]:
-    async with HttpServer(parley_model, tmp_path / "home") as server, asyncio.timeout(PATIENCE_SECONDS):
+    async with HttpServer(parley_model, tmp_path / "home") as server, asyncio.timeout(TIMEOUT_SECONDS):
         yield server
 
 
@@ -147,7 +147,7 @@ async def test_connect_takes_one_kind_of_server(tmp_path: Path) -> None:
 
 async def refusal(url: str, token: str | None) -> Exception:
     with pytest.raises((OSError, RequestFailed)) as error:
-        async with asyncio.timeout(PATIENCE_SECONDS), connect(url=url, token=token):
+        async with asyncio.timeout(TIMEOUT_SECONDS), connect(url=url, token=token):
             pass
     assert "s3cret" not in str(error.value)
     return error.value
@@ -274,7 +274,7 @@ async def test_streams_that_are_cut_again_and_again_have_every_event_once(
     parley_model.says(*texts)
     async with (
         CuttingPort(server.url, every=every) as port,
-        connect(url=port.url, token=server.token, timeout_seconds=PATIENCE_SECONDS) as client,
+        connect(url=port.url, token=server.token, timeout_seconds=TIMEOUT_SECONDS) as client,
         connect(url=server.url, token=server.token) as other,
     ):
         conversation = await created(other, server)

@@ -9,7 +9,7 @@ import pytest
 
 import parley
 from kit.clients.reading import until_state
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import ClientError, Event, Stream, Turn, TurnFailed, TurnResult, events
 from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel, Usage
 from parley.testing.home import Home
@@ -28,7 +28,7 @@ async def test_the_result_of_a_turn_is_the_answer_to_its_message(
     parley_server.model.says("second answer", Usage(input_tokens=7, cached_input_tokens=1, output_tokens=2))
     conversation = await parley_server.create()
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         first = await conversation.send("one")
         assert (await first.result()).text == "first answer"
         second = await conversation.send("two")
@@ -53,7 +53,7 @@ async def test_a_turn_of_a_conversation_with_history_shows_its_own_events(
     for number in range(3):
         parley_server.model.says(f"answer {number}")
     created = await parley_server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await (await created.send("one")).result()
         await (await created.send("two")).result()
         conversation = parley_server.client.conversation(created.id)
@@ -74,7 +74,7 @@ async def test_readers_of_one_conversation_share_a_stream_and_miss_and_repeat_no
     model.says("Hello, ", HOLD, "wor", HOLD, "ld", HOLD, "!")
     conversation = await parley_server.create()
 
-    async with asyncio.timeout(PATIENCE_SECONDS), conversation.stream() as first:
+    async with asyncio.timeout(TIMEOUT_SECONDS), conversation.stream() as first:
         turn = await conversation.send("greet me")
         seen = [await anext(first) for _ in range(3)]
         assert seen[-1] == events.AgentMessageDelta(delta="Hello, ")
@@ -113,7 +113,7 @@ async def test_a_message_that_joins_a_running_turn_has_the_result_of_that_turn(
     parley_server.model.says("first", HOLD)
     parley_server.model.says("and second")
     conversation = await parley_server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         begun = await conversation.send("one")
         await parley_server.model.wait_until_held()
         joined = await conversation.send("two")
@@ -130,7 +130,7 @@ async def test_a_message_that_joins_a_running_turn_has_the_result_of_that_turn(
 async def test_a_joined_turn_that_is_interrupted_fails_for_both_messages(parley_server: ParleyProcess) -> None:
     parley_server.model.says("half", HOLD)
     conversation = await parley_server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         turns = [await conversation.send("one")]
         await parley_server.model.wait_until_held()
         turns.append(await conversation.send("two"))
@@ -146,7 +146,7 @@ async def test_a_failed_turn_raises_with_its_text_reason_and_code(parley_server:
     parley_server.model.fails(400, body="no")
     conversation = await parley_server.create()
     turn = await conversation.send("go")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(TurnFailed, match="400") as failed:
             await turn.result()
 
@@ -162,7 +162,7 @@ async def test_a_message_that_is_sent_again_has_its_turn_wherever_it_is_in_the_l
 ) -> None:
     parley_server.model.says("first answer")
     conversation = await parley_server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         turn = await conversation.send("one")
         await turn.result()
         await (await conversation.send("two")).result()
@@ -186,7 +186,7 @@ async def test_leaving_a_turn_closes_its_stream_and_its_result_can_still_be_read
 ) -> None:
     parley_server.model.says("Hello, ", HOLD, "world")
     conversation = await parley_server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         turn = await conversation.send("greet me")
         async for event in turn:
             if isinstance(event, events.AgentMessageDelta):
@@ -220,7 +220,7 @@ async def test_a_query_whose_turn_fails_raises_its_error(parley_model: ScriptedM
             shown.append(event)  # noqa: PERF401 - the events before the error count
 
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             with pytest.raises(TurnFailed):
                 await ask()
     finally:
@@ -235,7 +235,7 @@ async def test_a_query_yields_the_events_of_one_turn(parley_model: ScriptedModel
     home.open()
     try:
         server = home.server()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             shown = [event async for event in parley.query("greet me", cwd=home.work, transport=server)]
     finally:
         home.close()

@@ -25,7 +25,7 @@ from kit.clients.messages import (
 )
 from kit.clients.shell_turns import (
     CHUNK_BYTES,
-    PATIENCE_SECONDS,
+    TIMEOUT_SECONDS,
     Gate,
     begun,
     ended,
@@ -135,7 +135,7 @@ async def read(client: BaseClient, conversation: str, **arguments: Any) -> Any:
 
 async def until_open(client: BaseClient, conversation: str, *ends: str) -> Any:
     """Wait until the open output of a command ends with these texts, and return the page."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             page = await read(client, conversation)
             texts = [one["text"] for one in page["open"]]

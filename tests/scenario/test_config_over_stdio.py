@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from kit.builders.json import as_json
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client.errors import ToolFailed
 from parley.testing import ParleyProcess, RawParley, RecordedRequest, ScriptedModel
 from parley.testing.home import MODEL
@@ -25,14 +25,14 @@ DONE = {"content": [{"type": "text", "text": "Done"}]}
 
 async def codex(parley: ParleyProcess, **arguments: Any) -> Any:
     """Return the result of a `codex` call with these arguments."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return as_json(await parley.client.call_tool("codex", {"prompt": "hi", **arguments}))
 
 
 async def create(parley: ParleyProcess, **arguments: Any) -> Any:
     """Return the result of a `conversationCreate` with these arguments."""
     given = {"prompt": "", "model": MODEL, "cwd": str(parley.work), **arguments}
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return as_json(await parley.client.call_tool("conversationCreate", given))
 
 
@@ -50,7 +50,7 @@ async def model_of(parley: ParleyProcess, **arguments: Any) -> str:
 
 async def refusals(parley: ParleyProcess, **arguments: Any) -> list[Any]:
     """Return the refusals of both tools. Check that no conversation was created and that the server continues."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         before = await parley.client.list()
         results = [await codex(parley, **arguments), await create(parley, **arguments)]
         assert await parley.client.list() == before
@@ -152,7 +152,7 @@ async def test_a_profile_and_config_count_for_a_created_conversation_too(plain: 
     parley = await plain(config='[profiles.p]\nmodel_provider = "responses"\n')
     conversation = await parley.create(profile="p", config={"model_providers.responses.http_headers.x-a": "b"})
 
-    async with asyncio.timeout(PATIENCE_SECONDS), conversation.stream() as stream:
+    async with asyncio.timeout(TIMEOUT_SECONDS), conversation.stream() as stream:
         await conversation.send("hi")
         assert await stream.text() == "Done"
 
@@ -322,7 +322,7 @@ async def test_a_conversation_that_is_open_continues_while_the_file_is_broken(pl
     conversation = await parley.create()
     (parley.home / "config.toml").write_text("model = [unclosed")
 
-    async with asyncio.timeout(PATIENCE_SECONDS), conversation.stream() as stream:
+    async with asyncio.timeout(TIMEOUT_SECONDS), conversation.stream() as stream:
         await conversation.send("hi")
         assert await stream.text() == "Done"
 

@@ -10,7 +10,7 @@ import pytest
 from kit.clients.shared_home import Start
 from kit.clients.shell_turns import sh
 from kit.clients.wire_client import speaking
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import Conversation, ToolFailed, TurnFailed
 from parley.testing import HOLD, ScriptedModel
@@ -20,7 +20,7 @@ from parley.wire.mcp import PLAIN_VERSION
 
 async def finished(conversation: Conversation) -> list[object]:
     """Wait until no turn is running, and return the events of the conversation."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while (page := await conversation.read()).state != "idle":
             await conversation.read(after=page.seq, wait_seconds=1)
     return [event.msg for event in page.events]

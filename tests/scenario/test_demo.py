@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import SANDBOX
 from parley.models.demonstration import DEMONSTRATION
@@ -161,7 +161,7 @@ async def start(tmp_path: Path, *arguments: str, without: Iterable[Lack] = ()) -
 
 
 async def outcome(process: Process) -> tuple[str, str, int | None]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
     return out.decode(), err.decode(), process.returncode
 
@@ -229,7 +229,7 @@ async def test_the_demonstration_shows_every_character_once(tmp_path: Path) -> N
 async def test_the_demonstration_prints_words_as_they_come_and_can_be_ended_by_an_interrupt(tmp_path: Path) -> None:
     process = await start(tmp_path)
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         before = await process.stdout.readuntil(b"      Hello!")
     process.send_signal(signal.SIGINT)
     after, errors, exit_code = await outcome(process)

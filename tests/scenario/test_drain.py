@@ -19,7 +19,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.servers.resident_process import ResidentProcess, outcome_of, start_parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import Client, connect
 from parley.client.errors import ToolFailed
 from parley.testing import HOLD, ScriptedModel
@@ -82,7 +82,7 @@ async def test_a_draining_node_ends_its_turn_and_its_queue_and_later_turns_conti
 ) -> None:
     a, b = nodes
     parley_model.says("Let me ", HOLD, "finish.")
-    async with asyncio.timeout(PATIENCE_SECONDS), client_of(a) as one, b.client() as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client_of(a) as one, b.client() as two:
         here, idle = [await one.create(cwd=tmp_path, model=MODEL) for _ in range(2)]
         there = two.conversation(here.id)
         await here.send("go")
@@ -118,7 +118,7 @@ async def test_a_turn_that_waits_for_an_approval_moves_at_once_and_clients_of_th
     a, b = nodes
     parley_model.says(sh("c1", "touch ran"))
     answer = DelayedAnswer()
-    async with asyncio.timeout(PATIENCE_SECONDS), client_of(a, on_approval=answer) as one, b.client() as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), client_of(a, on_approval=answer) as one, b.client() as two:
         asking = await one.create(cwd=tmp_path, model=MODEL, **ASKS)
         async with asking.stream() as stream, two.conversation(asking.id).stream() as elsewhere:
             await asking.send("go")
@@ -151,7 +151,7 @@ async def test_a_draining_server_begins_no_turn_and_its_queue_continues_with_the
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     parley_model.says("Let me ", HOLD, "finish.")
-    async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
+    async with asyncio.timeout(TIMEOUT_SECONDS), AsyncExitStack() as stack:
         server = await stack.enter_async_context(ResidentProcess(parley_model, tmp_path / "home", config=NO_LIMIT))
         one = await stack.enter_async_context(client_of(server))
         here, idle = [await one.create(cwd=tmp_path, model=MODEL) for _ in range(2)]
@@ -189,7 +189,7 @@ async def test_a_draining_server_begins_no_turn_and_its_queue_continues_with_the
 async def test_stop_adds_the_limit_to_a_drain(parley_model: ScriptedModel, tmp_path: Path) -> None:
     parley_model.says("Never said", HOLD)
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         ResidentProcess(parley_model, tmp_path / "home", config=NO_LIMIT) as server,
         client_of(server) as client,
     ):

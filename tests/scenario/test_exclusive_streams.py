@@ -19,7 +19,7 @@ from kit.clients.shared_home import ASKS, DelayedAnswer, Start, events_until, is
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.servers.in_process_resident import CuttingSocket, InProcessResident
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import Stream, StreamEnded, connect
 from parley.testing import HOLD, ScriptedModel
@@ -168,7 +168,7 @@ async def test_the_python_client_does_not_open_a_stream_again_that_was_taken_ove
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         InProcessResident(parley_model, tmp_path / "home") as resident,
         CuttingSocket(resident.path, str(tmp_path / "cut.sock")) as cutting,
         connect(resident.socket(cutting.path)) as one,

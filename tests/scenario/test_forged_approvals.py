@@ -18,7 +18,7 @@ from kit.builders.events import task_started, user_message
 from kit.builders.logs import AT, log_of
 from kit.builders.records import call, model_asked, model_said, settings_chosen, turn_started
 from kit.clients.approving import approving_client, types_of
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.export_format import ExportHead, entry_line, head_line
 from parley.conversation.log import LogPayload
 from parley.testing import ScriptedModel
@@ -62,7 +62,7 @@ async def imported(home: Path, file: str) -> tuple[int | None, str]:
         stdout=DEVNULL,
         stderr=PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         _, stderr = await process.communicate()
     return process.returncode, stderr.decode()
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from kit.clients.requests import ping, pong, tool
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import HOLD, RawParley, ScriptedModel, check_message
 from parley.testing.home import Home
 from parley.wire.framing import MAX_LINE_BYTES
@@ -108,7 +108,7 @@ async def server(model: ScriptedModel) -> AsyncIterator[Process]:
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 assert await process.wait() == 0
     finally:
         home.close()
@@ -131,7 +131,7 @@ async def write_padded(process: Process, head: bytes, tail: bytes, *, length: in
 
 async def read_message(process: Process) -> Any:
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         line = await process.stdout.readline()
     check_message(line)
     return msgspec.json.decode(line)

@@ -20,7 +20,7 @@ from kit.servers.git_http import serve_git
 from kit.servers.git_nodes import GitCluster, Origin, git_settings
 from kit.servers.http_server import HttpServer
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import ToolFailed, TurnFailed
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
@@ -66,7 +66,7 @@ async def test_a_conversation_continues_on_another_node_from_the_pushed_branch(
     parley_model.says(sh("c3", "cat file; echo two >> file"))
     parley_model.says("Second")
     cluster = GitCluster(parley_model, tmp_path, databases.url())
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a, b = await cluster.start("a"), await cluster.start("b")
         async with a.client() as client:
             here = await client.create(repository="app", **WRITES)
@@ -112,7 +112,7 @@ async def test_a_turn_that_waits_for_an_approval_moves_to_another_node_with_its_
     parley_model.says("Done")
     answer = DelayedAnswer()
     cluster = GitCluster(parley_model, tmp_path, databases.url())
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a, b = await cluster.start("a"), await cluster.start("b")
         async with a.client() as first, b.client(on_approval=answer) as client:
             made = await first.create(repository="app", approval_policy="on-request", **WRITES)
@@ -142,7 +142,7 @@ async def test_a_node_that_is_killed_during_the_push_leaves_nothing_that_stops_t
     hook = cluster.origin.hook(f"touch {begun}\nexec sleep 1000")
     parley_model.says(sh("c1", "echo one > file"))
     parley_model.says("First")
-    async with asyncio.timeout(2 * PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(2 * TIMEOUT_SECONDS), cluster:
         a, b = await cluster.start("a"), await cluster.start("b")
         async with a.client() as client:
             here = await client.create(repository="app", **WRITES)
@@ -191,7 +191,7 @@ async def test_a_codex_call_names_the_branch_with_its_work(
 ) -> None:
     parley_model.says(sh("c1", "echo one > file; pwd"))
     parley_model.says("Done")
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         settings = await server.client.settings()
         result = await server.client.codex("Do it", repository="app", **WRITES)
         answer = msgspec.convert(result.structured_content, CodexResult)
@@ -227,7 +227,7 @@ async def test_a_codex_call_names_the_branch_with_its_work(
 async def test_a_repository_is_named_and_never_given_by_an_address(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin, arguments: dict[str, Any], detail: str
 ) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         refused = await server.client.call_tool("conversationCreate", arguments)
         listed = await server.client.list()
 
@@ -241,7 +241,7 @@ async def test_a_repository_is_named_and_never_given_by_an_address(
 async def test_a_message_cannot_move_the_conversation_out_of_its_worktree(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin
 ) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         here = await server.client.create(repository="app", **WRITES)
         with pytest.raises(ToolFailed, match="cannot be combined with `repository`"):
             await here.send("go", cwd="/etc")
@@ -254,7 +254,7 @@ async def test_a_driver_may_choose_a_repository_and_an_older_client_sees_none(
     config = f"[workspace]\n{git_settings(str(origin.path), tmp_path / 'git')}"
     parley_model.says("Done")
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         HttpServer(parley_model, tmp_path / "home", config=config) as server,
     ):
         client = await server.client(token=await server.create_token("d", "driver"))
@@ -278,7 +278,7 @@ async def test_a_turn_whose_repository_cannot_be_cloned_fails_and_can_be_continu
     moved = origin.path.with_name("moved.git")
     origin.path.rename(moved)
     parley_model.says("Done")
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         here = await server.client.create(repository="app", **WRITES)
         async with here.stream() as stream:
             sent = await here.send("go")
@@ -303,7 +303,7 @@ async def test_a_turn_whose_branch_cannot_be_pushed_completes_and_says_so(
     parley_model.says(sh("c1", "echo one > file"))
     parley_model.says("Done")
     parley_model.says("Pushed")
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         here = await server.client.create(repository="app", **WRITES)
         async with here.stream() as stream:
             result = await (await here.send("go")).result()
@@ -327,7 +327,7 @@ async def test_the_work_of_an_interrupted_turn_is_pushed(
 ) -> None:
     parley_model.says(sh("c1", "echo half > file"))
     parley_model.says("Held", HOLD)
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         here = await server.client.create(repository="app", **WRITES)
         async with here.stream() as stream:
             await here.send("go")
@@ -353,7 +353,7 @@ async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
     parley_model.says("First")
     parley_model.says(sh("c2", "cat aaa sub/file"))
     parley_model.says("Second")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         async with server_with(parley_model, tmp_path, str(origin.path)) as server:
             here = await server.client.create(repository="app", **WRITES)
             await (await here.send("go")).result()
@@ -391,7 +391,7 @@ async def test_a_message_that_arrives_during_the_push_joins_the_turn(
     parley_model.says(sh("c1", "echo one > file"))
     parley_model.says("First")
     parley_model.says("Second")
-    async with asyncio.timeout(PATIENCE_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), server_with(parley_model, tmp_path, str(origin.path)) as server:
         here = await server.client.create(repository="app", **WRITES)
         sent = await here.send("go")
         await until(begun.exists)
@@ -415,7 +415,7 @@ async def test_a_password_reaches_neither_events_nor_logs_nor_exports_nor_comman
     parley_model.says("First")
     parley_model.says(sh("c2", "echo two > file"))
     parley_model.says("Second")
-    async with asyncio.timeout(PATIENCE_SECONDS), serve_git(origin.path, user="ada", password=secret) as git:
+    async with asyncio.timeout(TIMEOUT_SECONDS), serve_git(origin.path, user="ada", password=secret) as git:
         url = f"http://ada:{secret}@127.0.0.1:{git.port}/origin.git"
         more = 'token_env = "APP_TOKEN"'
         server = server_with(parley_model, tmp_path, url, more=more, env={"APP_TOKEN": secret})

@@ -28,7 +28,7 @@ from kit.servers.in_process_resident import InProcessResident
 from kit.servers.lock_holders import held_by_flock
 from kit.servers.long_call_program import LONG_CALL
 from kit.servers.resident_process import ResidentProcess, outcome_of, parley, start_parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import Client, Conversation, connect
 from parley.common.resident_socket import ask
@@ -43,7 +43,7 @@ ID = "[0-9a-f-]{36}"
 
 @pytest_asyncio.fixture
 async def resident(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[InProcessResident]:
-    async with asyncio.timeout(PATIENCE_SECONDS), InProcessResident(parley_model, tmp_path / "home") as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), InProcessResident(parley_model, tmp_path / "home") as server:
         yield server
 
 
@@ -89,7 +89,7 @@ async def exec_that_streams(
     shown = process.stdout if "--json" in arguments else process.stderr
     assert shown is not None
     seen = b""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while b"user_message" not in seen:
             line = await shown.readline()
             assert line, "the command ended without showing the turn"
@@ -199,7 +199,7 @@ async def test_the_turn_of_an_exec_that_is_killed_goes_on(
 
 async def test_exec_says_at_once_that_the_resident_is_lost(parley_model: ScriptedModel, tmp_path: Path) -> None:
     parley_model.says("Hello, ", HOLD)
-    async with asyncio.timeout(PATIENCE_SECONDS), ResidentProcess(parley_model, tmp_path / "home") as resident:
+    async with asyncio.timeout(TIMEOUT_SECONDS), ResidentProcess(parley_model, tmp_path / "home") as resident:
         process = await start_parley("exec", "hi", env=resident.environ, cwd=tmp_path)
         await parley_model.wait_until_held()
         resident.process.kill()
@@ -394,7 +394,7 @@ async def test_what_a_command_has_shown_to_its_end_is_read(
     assert process.stdout is not None
     parley_model.says(HOLD, "three")
     await conversation.send("three")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while b"task_started" not in await process.stdout.readline():
             pass
         await parley_model.wait_until_held()
@@ -482,7 +482,7 @@ async def test_watch_begins_with_the_running_turn_and_follows(
     process = await start_parley("watch", conversation.id[:8], "--json", env=resident.environ)
     assert process.stdout is not None
     found: list[dict[str, Any]] = []
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while "Half" not in json.dumps(found):
             found.append(json.loads(await process.stdout.readline()))
         parley_model.release()
@@ -506,7 +506,7 @@ async def test_watch_ends_when_the_conversation_is_deleted(resident: InProcessRe
     conversation = await created(client, resident)
     process = await start_parley("watch", conversation.id, env=resident.environ)
     await until(lambda: len(resident.resident._clients) == 2)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while process.returncode is None:
             try:
                 await conversation.delete()
@@ -538,7 +538,7 @@ async def test_send_returns_when_the_message_is_accepted(
 
 
 async def until_messages(conversation: Conversation, number: int) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             page = await conversation.read()
             if sum(type(event.msg).__name__ == "UserMessage" for event in page.events) >= number:
@@ -566,7 +566,7 @@ async def test_send_names_the_process_whose_turn_it_joins(alone: Home, parley_mo
         parley_model.says("Both.")
         sending = await start_parley("send", conversation.id, "more", env=alone.environ)
         assert sending.stderr is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             note = await sending.stderr.readline()
         pid = await owner_of(conversation)
         parley_model.release()
@@ -712,7 +712,7 @@ async def test_answer_lists_and_decides(
 
 async def until_asked_again(conversation: Conversation, after: str) -> None:
     """Wait for an approval other than this one."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not (status := await conversation.status()).approvals or status.approvals[0].approval_id == after:
             await conversation.read(after=status.seq, wait_seconds=1)
 
@@ -737,7 +737,7 @@ async def test_exec_prints_a_requested_approval_as_json(
     overrides = ["-c", "approval_policy=untrusted", "-c", "sandbox_mode=workspace-write"]
     process = await start_parley("exec", "go", "--json", *overrides, env=resident.environ, cwd=resident.work)
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while (line := json.loads(await process.stdout.readline()))["type"] != "approval":
             pass
     answered = await parley("answer", line["approval_id"], "abort", env=resident.environ)
@@ -755,7 +755,7 @@ async def test_an_approval_is_shown_with_the_command_that_answers_it(
     overrides = ["-c", "approval_policy=untrusted", "-c", "sandbox_mode=workspace-write"]
     process = await start_parley("exec", "go", *overrides, env=resident.environ, cwd=resident.work)
     assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         before = await process.stderr.readuntil(b"or deny\n")
     (approval,) = await client.approvals()
     await approval.abort()
@@ -793,7 +793,7 @@ async def test_an_answer_without_a_server_finishes_the_turn(alone: Home, parley_
     parley_model.says(sh("c1", "touch made-by-command"))
     overrides = ["-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access"]
     asking = await start_parley("exec", "go", *overrides, env=alone.environ, cwd=alone.work)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not (waiting := lines((await parley("answer", "--json", env=alone.environ))[1])):
             pass
     asking.kill()

@@ -17,7 +17,7 @@ from kit.servers.in_process_resident import InProcessResident
 from kit.servers.node_process import NODE_TOKEN, NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.servers.short_outages import shorten_outages
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
@@ -39,7 +39,7 @@ async def check(url: str, path: str, *, method: str = "GET", headers: Mapping[st
 async def test_health_checks_need_no_token_and_accept_every_host(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), HttpServer(parley_model, tmp_path / "home") as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), HttpServer(parley_model, tmp_path / "home") as server:
         paths = ("/livez", "/readyz")
         plain = [await check(server.url, path) for path in paths]
         of_pod = [await check(server.url, path, headers={"Host": "10.1.2.3:8080"}) for path in paths]
@@ -56,7 +56,7 @@ async def test_health_checks_need_no_token_and_accept_every_host(
 @pytest.mark.promises("http.health")
 async def test_a_web_page_cannot_read_a_health_check(parley_model: ScriptedModel, tmp_path: Path) -> None:
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         HttpServer(parley_model, tmp_path / "home") as server,
         aiohttp.ClientSession(headers={"Origin": "https://page.example"}) as session,
         session.get(server.url.removesuffix("/mcp") + "/readyz") as answer,
@@ -72,7 +72,7 @@ async def test_a_node_is_ready_when_other_nodes_can_find_it(
     parley_model: ScriptedModel, tmp_path: Path, databases: Databases
 ) -> None:
     env = {"PARLEY_STORE_URL": databases.url(), "PARLEY_NODE_TOKEN": NODE_TOKEN}
-    async with asyncio.timeout(PATIENCE_SECONDS), HttpServer(parley_model, tmp_path / "home", env=env) as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), HttpServer(parley_model, tmp_path / "home", env=env) as server:
         before = [await check(server.url, path) for path in ("/livez", "/readyz")]
         assert server.server.nodes is not None
         assert server.service.node_url is not None
@@ -89,7 +89,7 @@ async def test_a_server_without_its_database_is_alive_but_not_ready(
     parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shorten_outages(monkeypatch)
-    async with asyncio.timeout(PATIENCE_SECONDS), DatabasePort(databases.url()) as port:
+    async with asyncio.timeout(TIMEOUT_SECONDS), DatabasePort(databases.url()) as port:
         env = {"PARLEY_STORE_URL": port.url, "PARLEY_NODE_TOKEN": NODE_TOKEN}
         async with InProcessResident(
             parley_model, tmp_path / "home", http=HttpChoice(token="t" * 32), env=env
@@ -117,7 +117,7 @@ async def test_a_node_that_is_stopping_is_alive_but_not_ready(
 ) -> None:
     parley_model.says("Let me ", HOLD, "finish.")
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         NodeProcess(parley_model, tmp_path, "a", databases.url()) as node,
         node.client(reconnect_seconds=0) as client,
     ):

@@ -19,7 +19,7 @@ from kit.clients.requests import ping, pong, request, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import ResidentProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.errors import OwnerUnresponsive, ShuttingDown, StoreFailed, Unreadable
 from parley.ports.store import StoredSession
@@ -543,7 +543,7 @@ async def test_the_use_of_a_session_is_stored_now_and_then(serving: Restarted, c
         await sessions._store_uses()
         used = await store.session(digest)
         assert used is not None
-        assert first.used_at < later - PATIENCE_SECONDS < used.used_at <= later
+        assert first.used_at < later - TIMEOUT_SECONDS < used.used_at <= later
         much_later = later + 31 * 60 + 2 * USE_SECONDS
         sessions._wall_clock = lambda: much_later
         sessions._sessions[client.session_id].stored_at = much_later

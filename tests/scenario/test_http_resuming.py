@@ -20,7 +20,7 @@ from kit.clients.reading import until_state
 from kit.clients.requests import ping, pong, tool
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.server.http.event_ids import CallCursor, EventIds, SessionCursors
 from parley.server.http.sessions import MAX_STREAMS
 from parley.server.positions import Position
@@ -52,7 +52,7 @@ async def cut_stream(
     headers = client.headers(Last_Event_ID=last_id, Connection="close", Host=f"127.0.0.1:{parts.port}")
     head = [f"{method} /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     head.append(f"Content-Length: {len(body)}")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         writer.write("\r\n".join([*head, "", ""]).encode() + body)
         answer = await reader.readuntil(b"\r\n\r\n")

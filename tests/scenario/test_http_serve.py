@@ -19,7 +19,7 @@ from kit.clients.requests import ping, pong
 from kit.clients.shell_turns import sh
 from kit.servers.resident_process import ResidentProcess, content_of, outcome_of, parley, start_parley
 from kit.system.certificates import make_certificate
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.ports import free_port
 from kit.system.waiting import until
 from parley.app.tokens import create_token
@@ -100,7 +100,7 @@ async def test_a_server_listens_on_http_before_there_is_a_token(parley_model: Sc
         (home.with_name("other")).mkdir()
         process = await start_parley("serve", env=env)
         assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             serving = (await process.stdout.readline()).decode()
             page = (await process.stdout.readline()).decode()
         stopped = await parley("serve", "--stop", env=env)

@@ -22,7 +22,7 @@ from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_
 from kit.clients.shell_turns import sh
 from kit.servers.node_process import NODE_TOKEN, NodeProcess, link_headers
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import NoLink
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
@@ -54,7 +54,7 @@ async def test_a_client_of_one_node_streams_answers_and_sends_in_a_conversation_
     parley_model.says("Done", HOLD)
     parley_model.says("Also done")
     answer = DelayedAnswer()
-    async with asyncio.timeout(PATIENCE_SECONDS), a.client() as one, b.client(on_approval=answer) as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), a.client() as one, b.client(on_approval=answer) as two:
         here = await one.create(cwd=tmp_path, model=MODEL, **ASKS)
         there = two.conversation(here.id)
         async with here.stream() as first, there.stream() as second:
@@ -86,7 +86,7 @@ async def test_a_client_of_one_node_interrupts_a_turn_of_another(
 ) -> None:
     a, b = nodes
     parley_model.says("Endless", HOLD)
-    async with asyncio.timeout(PATIENCE_SECONDS), a.client() as one, b.client() as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), a.client() as one, b.client() as two:
         here = await one.create(cwd=tmp_path, model=MODEL)
         await here.send("go")
         await parley_model.wait_until_held()
@@ -105,7 +105,7 @@ async def test_when_a_node_is_killed_another_node_continues_its_conversations(
     a, b = nodes
     parley_model.says("Cut off", HOLD)
     parley_model.says("Here again")
-    async with asyncio.timeout(PATIENCE_SECONDS), a.client(reconnect_seconds=0) as one, b.client() as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), a.client(reconnect_seconds=0) as one, b.client() as two:
         conversation_id = (await one.create(cwd=tmp_path, model=MODEL)).id
         await one.conversation(conversation_id).send("go")
         await parley_model.wait_until_held()
@@ -128,7 +128,7 @@ async def test_other_nodes_follow_the_turns_of_a_node_that_is_stopping(
     a, b = nodes
     parley_model.says("Let me ", HOLD, "finish.")
     parley_model.says("Elsewhere")
-    async with asyncio.timeout(PATIENCE_SECONDS), a.client(reconnect_seconds=0) as one, b.client() as two:
+    async with asyncio.timeout(TIMEOUT_SECONDS), a.client(reconnect_seconds=0) as one, b.client() as two:
         here = await one.create(cwd=tmp_path, model=MODEL)
         await here.send("go")
         await parley_model.wait_until_held()
@@ -168,7 +168,7 @@ async def test_a_turn_that_waits_for_an_approval_continues_on_another_node(
     parley_model.says("Done")
     answer = DelayedAnswer()
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
+        asyncio.timeout(TIMEOUT_SECONDS),
         a.client(reconnect_seconds=0) as one,
         b.client(on_approval=answer) as two,
     ):
@@ -203,7 +203,7 @@ async def test_a_link_needs_the_token_of_the_nodes_and_a_known_version(
             except aiohttp.WSServerHandshakeError as error:
                 return error.status
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         wrong = await status("x" * 40, *NODE_VERSIONS)
         of_client = await status(a.description["token"], *NODE_VERSIONS)
         async with aiohttp.ClientSession() as session:
@@ -245,7 +245,7 @@ async def test_a_server_with_another_address_gets_nothing_that_opens_a_link(
         return web.Response(status=answer.status, headers={"WWW-Authenticate": shown})
 
     dialer = WebSocketDialer()
-    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
         async with RawTestServer(pass_on) as impostor:
             with pytest.raises(NoLink, match="has another address"):
                 await dialer.dial(str(impostor.make_url("")), token=NODE_TOKEN, versions=NODE_VERSIONS, seconds=30)
@@ -268,7 +268,7 @@ async def test_a_broken_message_ends_its_link_and_changes_nothing(
 ) -> None:
     a, _ = nodes
     url = a.description["url"].removesuffix("/mcp") + "/node"
-    async with asyncio.timeout(PATIENCE_SECONDS), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
         headers = await link_headers(session, url)
         async with session.ws_connect(url, protocols=NODE_VERSIONS, headers=headers) as link:
             if isinstance(sent, str):

@@ -57,7 +57,7 @@ from kit.clients.patch_turns import (
     untimed_requests,
     updated,
 )
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import MECHANISMS
 from parley.testing import HOLD, Data, Says, ScriptedModel
 from parley.testing.render import Api
@@ -615,7 +615,7 @@ def _holds(pid: int, folder: Path) -> bool:
 
 async def _is_matching(wire: Wire) -> None:
     """Wait until the server is matching a patch. Meanwhile the server holds the directory of the file open."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while not _holds(wire.raw.pid, wire.work):
             await wire.silence()
 

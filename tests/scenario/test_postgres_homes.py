@@ -16,7 +16,7 @@ from kit.builders.entries import FIRST, OTHER, answers, everything_in, said, sum
 from kit.servers.command_line import Outcome, run_parley
 from kit.servers.database_port import DatabasePort
 from kit.servers.postgres import NEEDS_POSTGRES, PASSWORD, Databases
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.files.migrating import migrate_home
 from parley.client import events
 from parley.client.errors import ToolFailed
@@ -45,7 +45,7 @@ async def test_a_server_keeps_its_conversations_in_the_database(
     server = await parley_process(env={"PARLEY_STORE_URL": databases.url()})
     server.model.says("an answer of the model")
     conversation = await server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         turn = await conversation.send("a question")
         assert (await turn.result()).text == "an answer of the model"
     store = PostgresStore(databases.url())
@@ -63,7 +63,7 @@ async def test_servers_with_different_homes_share_the_conversations_of_a_databas
     for server, text in ((first, "one"), (other, "two"), (first, "three")):
         server.model.says(text)
     conversation = await first.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert (await (await conversation.send("1")).result()).text == "one"
         here = other.client.conversation(conversation.id)
         async with here.stream() as stream:
@@ -88,7 +88,7 @@ async def test_without_nodes_the_other_home_can_read_a_running_turn_and_is_told_
     conversation = await first.create()
     there = other.client.conversation(conversation.id)
     failures: list[tuple[str | None, str]] = []
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         turn = await conversation.send("1")
         await first.model.wait_until_held()
         page = await there.read()
@@ -259,7 +259,7 @@ async def test_neither_a_used_database_nor_a_used_home_is_migrated(
     server = await parley_process()
     server.model.says("an answer")
     conversation = await server.create()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await (await conversation.send("a question")).result()
     with pytest.raises(BadHome, match="a server is running"):
         await migrate_home(str(server.home), databases.url("other"))

@@ -17,7 +17,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
 from kit.servers.push_service import PushService, SubscribedBrowser, claims_of
 from kit.servers.resident_process import ResidentProcess, parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.stores.sqlite.store import SqliteStore
 from parley.testing import ScriptedModel
 
@@ -123,7 +123,7 @@ async def test_a_subscription_needs_a_sign_in_and_ends_with_it(server: HttpServe
 async def until_removed(home: Path, endpoint: bytes) -> None:
     """Wait until no stored subscription contains a text."""
     store = SqliteStore(str(home))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while any(one.push is not None and endpoint in one.push for one in await store.sign_ins()):
             pass
     await store.close()

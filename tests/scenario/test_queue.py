@@ -11,7 +11,7 @@ import pytest
 
 from kit.clients.shared_home import Start, shared
 from kit.clients.wire_client import speaking
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import Conversation
 from parley.runtime.message_queue import MAX_QUEUED
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
@@ -44,7 +44,7 @@ async def texts(process: ParleyProcess, conversation: Conversation) -> list[str]
 
 async def until_completed(conversation: Conversation, completed: int) -> list[object]:
     """Wait until this many turns are complete and no turn is running. Return all events."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         page = await conversation.read(limit=10_000)
         while page.state != "idle" or sum(isinstance(one.msg, TaskComplete) for one in page.events) < completed:
             await conversation.read(after=page.seq, wait_seconds=1)

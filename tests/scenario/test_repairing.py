@@ -19,7 +19,7 @@ from kit.builders.events import agent_message, task_complete, task_started, user
 from kit.builders.logs import AT, log_of
 from kit.builders.records import command_output, settings_chosen, turn_ended, turn_started
 from kit.servers.lock_holders import held_by_flock
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import ToolFailed
 from parley.conversation.log import Entry
 from parley.ports.store import Query, Summary
@@ -46,7 +46,7 @@ async def doctor(home: Path, *arguments: str) -> Outcome:
         stdout=PIPE,
         stderr=PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
     return Outcome(out.decode().splitlines(), err.decode(), process.returncode)
 

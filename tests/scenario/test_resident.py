@@ -24,7 +24,7 @@ from kit.clients.shell_turns import sh
 from kit.servers.long_grace_program import LONG_GRACE
 from kit.servers.on_terminal import ON_TERMINAL
 from kit.servers.resident_process import ResidentProcess, parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
 from parley.app.discovery import ResidentLock, is_running
@@ -106,7 +106,7 @@ async def test_a_turn_goes_on_when_the_process_group_of_the_editor_that_started_
         assert editor.stdout is not None
         editor.stdin.write(json.dumps(request(1, "initialize", hello)).encode() + b"\n")
         editor.stdin.write(json.dumps(tool(2, "conversationCreate", given)).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             _, created = [json.loads(await editor.stdout.readline()) for _ in range(2)]
         conversation_id = created["result"]["structuredContent"]["conversation_id"]
         content = [{"type": "text", "text": "go"}]
@@ -176,7 +176,7 @@ async def test_another_client_of_the_resident_has_time_to_follow_a_call_and_be_a
     async with ResidentProcess(parley_model, home, program=LONG_GRACE):
         caller, other = await start(), await start(on_approval=Approval.approve)
         calling = caller.client.codex("go", cwd=str(caller.work), **ASKS)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not (asking := (await other.client.list(state="asking")).conversations):
                 pass
         async with other.client.conversation(asking[0].conversation_id).stream():
@@ -235,7 +235,7 @@ async def test_the_relay_imports_only_the_standard_library_and_few_modules(resid
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await relay.communicate(json.dumps(request(1, "initialize", hello)).encode() + b"\n")
     imported = [line.rpartition("|")[2].strip() for line in err.decode().splitlines() if "import time:" in line]
     packages = {name.partition(".")[0] for name in imported} - {"_distutils_hack"}  # imported by the interpreter
@@ -409,7 +409,7 @@ async def test_a_client_that_only_stops_sending_gets_its_answers(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, _ = await process.communicate(asked)
 
     assert (process.returncode, json.loads(out)) == (0, {"jsonrpc": "2.0", "id": 1, "result": {}})

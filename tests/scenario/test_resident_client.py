@@ -19,7 +19,7 @@ from kit.clients.shared_home import ASKS, events_until, is_, log_of
 from kit.clients.shell_turns import sh
 from kit.servers.in_process_resident import CuttingSocket, InProcessResident
 from kit.servers.resident_process import ResidentProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import (
     AlreadyDecided,
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.child_process
 
 @pytest_asyncio.fixture
 async def resident(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[InProcessResident]:
-    async with asyncio.timeout(PATIENCE_SECONDS), InProcessResident(parley_model, tmp_path / "home") as server:
+    async with asyncio.timeout(TIMEOUT_SECONDS), InProcessResident(parley_model, tmp_path / "home") as server:
         yield server
 
 
@@ -417,7 +417,7 @@ async def _streamed_over_restarts(
 
 @pytest.mark.promises("resident.client-resumes")
 async def test_a_stream_survives_restarts_of_the_resident(parley_model: ScriptedModel, tmp_path: Path) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await _streamed_over_restarts(parley_model, tmp_path / "home", restarts=2, chance=random.Random(1))
 
 
@@ -426,5 +426,5 @@ async def test_a_stream_survives_restarts_of_the_resident(parley_model: Scripted
 async def test_a_stream_survives_restarts_at_any_moment(
     parley_model: ScriptedModel, tmp_path: Path, number: int
 ) -> None:
-    async with asyncio.timeout(4 * PATIENCE_SECONDS):
+    async with asyncio.timeout(4 * TIMEOUT_SECONDS):
         await _streamed_over_restarts(parley_model, tmp_path / "home", restarts=5, chance=random.Random(number))

@@ -18,7 +18,7 @@ from kit.clients.requests import ALL_TOOL_NAMES
 from kit.clients.shell_turns import sh, shell
 from kit.servers.git_nodes import Origin, git_settings
 from kit.servers.tool_servers import program
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import HOLD, Call, Data, Reasoning, ScriptedModel
 from parley.testing.render import Api
 from parley.version import __version__
@@ -35,7 +35,7 @@ async def printed(*arguments: str) -> tuple[int | None, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "parley", "schema", *arguments, stdout=PIPE, stderr=PIPE
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         said, complained = await process.communicate()
     return process.returncode, said.decode(), complained.decode()
 

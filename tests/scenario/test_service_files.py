@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kit.servers.resident_process import ResidentProcess
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import ScriptedModel
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
@@ -26,7 +26,7 @@ async def test_systemd_is_notified_when_the_server_is_ready_and_when_it_stops(
     notify_socket = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(notify_socket)
-        systemd.settimeout(PATIENCE_SECONDS)
+        systemd.settimeout(TIMEOUT_SECONDS)
         async with ResidentProcess(
             parley_model, tmp_path / "home", env={"NOTIFY_SOCKET": notify_socket}
         ) as resident:

@@ -12,7 +12,7 @@ import pytest
 
 from kit.clients.approving import ApprovingClient, approving_client
 from kit.clients.shell_turns import shell
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import SANDBOX
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION, PLAIN_VERSION
@@ -256,7 +256,7 @@ async def test_a_misspelt_setting_of_the_command_line_stops_the_server(tmp_path:
         stdout=DEVNULL,
         stderr=PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         _, stderr = await process.communicate()
 
     assert process.returncode == 2

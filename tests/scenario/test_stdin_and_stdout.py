@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from kit.clients.requests import EXIT_SECONDS, initialize, request, result, tool
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import Home
 from parley.wire.jsonrpc import encode
@@ -78,7 +78,7 @@ async def read_line(fd: int) -> Any:
             line += os.read(fd, 1)
         return line
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return msgspec.json.decode(await asyncio.to_thread(read))
 
 
@@ -98,7 +98,7 @@ async def test_stdin_may_be_a_file_and_stdout_another(
     (folder / "in").write_bytes(b"".join(encode(message) + b"\n" for message in asked))
     with (folder / "in").open("rb") as stdin, (folder / "out").open("wb") as stdout:
         async with server(parley_model, stdin=stdin, stdout=stdout) as process:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 assert await process.wait() == 0
 
     said = [msgspec.json.decode(line) for line in (folder / "out").read_bytes().splitlines()]
@@ -119,7 +119,7 @@ async def test_a_file_appended_to_keeps_what_it_had(
 
 async def test_nothing_on_stdin_ends_the_server_at_once(parley_model: ScriptedModel) -> None:
     async with server(parley_model, stdin=DEVNULL, stdout=PIPE) as process:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             said, _ = await process.communicate()
 
         assert (process.returncode, said) == (0, b"")
@@ -154,7 +154,7 @@ async def test_on_a_terminal_one_line_says_what_is_waited_for(parley_model: Scri
     with terminal() as (near, far):
         async with server(parley_model, stdin=far, stdout=DEVNULL, stderr=PIPE) as process:
             assert process.stderr is not None
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 line = await process.stderr.readline()
             os.close(near)
             assert await ended_in_time(process) == 0
@@ -177,7 +177,7 @@ async def test_stdin_and_stdout_may_be_one_socket(parley_model: ScriptedModel) -
             writer.write(b"".join(encode(message) + b"\n" for message in asked))
             writer.write_eof()
 
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 said = (await reader.read()).splitlines()
 
             assert [msgspec.json.decode(line)["id"] for line in said] == list(range(300))
@@ -256,7 +256,7 @@ async def test_an_unread_log_does_not_block_the_server(parley_model: ScriptedMod
         process.stdin.write(encode(request(2, "ping")) + b"\n")
         process.stdin.close()
 
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             said = [msgspec.json.decode(line) for line in (await process.stdout.read()).splitlines()]
 
         assert sorted(message["id"] for message in said if "result" in message) == [1, 2]
@@ -280,7 +280,7 @@ async def test_a_server_without_stdin_ends_at_once(parley_model: ScriptedModel, 
     async with server(
         parley_model, stdin=DEVNULL, stdout=PIPE, through=("sh", "-c", f'exec "$@" {closed}', "sh")
     ) as process:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             said, _ = await process.communicate()
 
         assert (process.returncode, said) == (0, b"")

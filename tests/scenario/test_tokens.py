@@ -13,7 +13,7 @@ from kit.clients.http_client import HttpClient
 from kit.clients.page_client import PageClient
 from kit.clients.requests import ping, pong
 from kit.servers.resident_process import ResidentProcess, content_of, parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.child_process
 
@@ -55,7 +55,7 @@ async def test_a_revoked_token_ends_its_sessions_and_streams_at_once(resident: R
         await other.initialize()
         async with client.stream() as events:
             revoked = await parley("token", "revoke", "gone", "--json", env=resident.environ)
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 rest = await events.rest()
         refused = await client.post(ping(2))
         begin = await client.post(ping(3), Mcp_Session_Id=None)

@@ -14,7 +14,7 @@ from kit.clients.shared_home import ASKS
 from kit.clients.shell_turns import sh
 from kit.clients.wire_client import speaking
 from kit.servers.webhook_receiver import WebhookReceiver
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.webhook import signature
 from parley.testing import ScriptedModel
 from parley.wire.mcp import FULL_VERSION
@@ -40,7 +40,7 @@ async def test_the_receiver_of_the_documentation_accepts_the_notifications(parle
     )
     assert receiver.stdout is not None
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             url = (await receiver.stdout.readline()).decode().split()[-1]
             async with speaking(parley_model, version=FULL_VERSION, config=config(url), env=ENV) as client:
                 finished = await client.create_with_turns("finish")

@@ -17,7 +17,7 @@ from kit.clients.shell_turns import sh, shell
 from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.servers.resident_process import parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import Client, Conversation, ToolFailed
 from parley.runtime.placement import SLACK
 from parley.testing import HOLD, ScriptedModel
@@ -81,7 +81,7 @@ async def test_the_node_that_has_the_directory_runs_the_turns_of_clients_of_othe
     parley_model.says(sh("c1", "touch ran"))
     parley_model.says("Two")
     parley_model.says("Three")
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         await cluster.start("a")
         b = await cluster.start("b")
         async with b.client() as client:
@@ -107,7 +107,7 @@ async def test_the_node_that_has_the_directory_runs_the_turns_of_clients_of_othe
 async def test_a_message_for_a_directory_of_no_node_fails_and_changes_nothing(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a = await cluster.start("a")
         b = await cluster.start("b")
         async with b.client() as client:
@@ -132,7 +132,7 @@ async def test_without_roots_a_conversation_stays_on_the_node_where_it_was_creat
     cluster: Cluster, parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     parley_model.says("Here", HOLD)
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a, b = await cluster.start("a", ""), await cluster.start("b", "")
         async with a.client() as one, b.client() as two:
             created = await one.create(cwd=tmp_path, model=MODEL)
@@ -152,7 +152,7 @@ async def test_a_turn_that_waits_for_an_approval_resumes_on_the_node_that_has_th
     parley_model.says(sh("c1", "touch ran"))
     parley_model.says("Done", HOLD)
     answer = DelayedAnswer()
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a, b = await cluster.start("a"), await cluster.start("b")
         async with b.client(on_approval=answer) as client:
             here = await client.create(cwd=cluster.directory("a"), model=MODEL, **ASKS)
@@ -186,7 +186,7 @@ async def test_continued_and_queued_turns_run_on_the_node_that_has_the_directory
     parley_model.says("Cut off", HOLD)
     parley_model.says("Again", HOLD)
     parley_model.says("Queued", HOLD)
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         await cluster.start("a")
         b = await cluster.start("b")
         async with b.client() as client:
@@ -216,7 +216,7 @@ async def test_with_a_shared_file_system_a_busy_node_hands_turns_to_another(
     for _ in range(SLACK + 2):
         parley_model.says("Busy", HOLD)
     owners = []
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a = await cluster.start("a", 'mode = "shared"')
         await cluster.start("b", 'mode = "shared"')
         async with a.client() as client:
@@ -235,7 +235,7 @@ async def test_a_node_whose_root_has_vanished_runs_no_turns_there(
     parley_model.says("There")
     link = cluster.directory("first") / "mounted"
     link.symlink_to(cluster.directory("shared"))
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         a = await cluster.start("a", f'mode = "shared"\nroots = ["{link}"]')
         await cluster.start("b", 'mode = "shared"\nroots = ["/nonexistent"]')
         async with a.client() as client:
@@ -261,7 +261,7 @@ async def test_a_link_on_the_node_that_has_the_directory_gives_a_driver_no_other
     parley_model.says(sh("c1", "touch planted"), shell("c2", "apply_patch", patch))
     parley_model.says("Done")
     root = cluster.directory("a")
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         await cluster.start("a")
         b = await cluster.start("b", f'roots = ["{tmp_path / "work-b"}"]', serve_root=root)
         code, out, errors = await parley("token", "create", "d", "--role", "driver", "--json", env=b.environ)
@@ -284,7 +284,7 @@ async def test_a_relative_directory_in_a_message_is_resolved_by_the_node_of_the_
     parley_model.says("Done")
     own = tmp_path / "b" / "work"  # the directory in which the node `b` is started
     (own / "sub").mkdir(parents=True)
-    async with asyncio.timeout(PATIENCE_SECONDS), cluster:
+    async with asyncio.timeout(TIMEOUT_SECONDS), cluster:
         await cluster.start("a")
         b = await cluster.start("b", f'roots = ["{own}"]')
         async with b.client() as client:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, ClassVar, Final, TypedDict, Unpack
 
 from parley.client import ServerProcess
-from parley.testing.model import PATIENCE_SECONDS, ScriptedModel
+from parley.testing.model import TIMEOUT_SECONDS, ScriptedModel
 from parley.testing.render import Api
 
 __all__ = ["MODEL", "Home", "ServerOptions"]
@@ -79,7 +79,7 @@ class Home:
     def server(self) -> ServerProcess:
         """Return a transport that starts a server with this home."""
         server = self.server_class(self.command, env=self.environ, cwd=self.work, stderr=self.stderr)
-        server.exit_grace_seconds = PATIENCE_SECONDS  # a busy computer may need longer than 2 seconds
+        server.exit_grace_seconds = TIMEOUT_SECONDS  # a busy computer may need longer than 2 seconds
         return server
 
     @property

@@ -25,7 +25,7 @@ from parley.testing.steps import Call, Data, Delay, Step
 
 __all__ = ["ScriptedModel"]
 
-PATIENCE_SECONDS: Final = 90.0
+TIMEOUT_SECONDS: Final = 90.0
 """The time limit for each wait in tests, in seconds. It is far longer than any wait should take."""
 
 _EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
@@ -147,11 +147,11 @@ class ScriptedModel:
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while not holds():
                     await self._changed.wait()
         except TimeoutError:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS:g} s until {what}") from None
+            raise TimeoutError(f"waited {TIMEOUT_SECONDS:g} s until {what}") from None
 
     def _change(self) -> None:
         self._changed.set()

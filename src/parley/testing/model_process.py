@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from parley.client import ServerProcess
-from parley.testing.model import PATIENCE_SECONDS
+from parley.testing.model import TIMEOUT_SECONDS
 
 __all__ = ["model_process"]
 
@@ -38,7 +38,7 @@ async def model_process(*, deltas: int | None = None, text: str | None = None, p
     process = ServerProcess((sys.executable, "-m", "parley.testing", *options))
     await process.start(on_message=receive, on_end=end)
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await base_url
         yield base_url.result()
     finally:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from parley.client import Client, Conversation, CreateOptions, ServerProcess, connect
 from parley.client.approval import OnApproval
 from parley.testing.home import MODEL, Home, ServerOptions
-from parley.testing.model import PATIENCE_SECONDS, ScriptedModel
+from parley.testing.model import TIMEOUT_SECONDS, ScriptedModel
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import FULL_VERSION
 
@@ -72,7 +72,7 @@ class _Server:
 
     async def exit_code(self) -> int:
         """Wait for the server to exit and return the exit code."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.process.wait()
 
     def _check_frames(self) -> None:
@@ -193,7 +193,7 @@ class RawParley(_Server):
             TimeoutError: no message arrived in time.
         """
         if self._arrived.empty():
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 line = await self._arrived.get()
         else:
             line = self._arrived.get_nowait()

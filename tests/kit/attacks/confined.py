@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from kit.attacks.attempts import KINDS, World
 from kit.attacks.ground import Ground, Outcomes, by_itself
 from kit.servers.installed import install
-from kit.system.commands import PATH, PATIENCE_SECONDS, Ran
+from kit.system.commands import PATH, TIMEOUT_SECONDS, Ran
 from kit.system.confined_commands import confined
 from kit.system.needs import no_bubblewrap, no_landlock
 from parley.config.types import Mechanism
@@ -70,7 +70,7 @@ class Confined:
         self._runner.close()
 
     async def _close(self) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.commands.close()
 
     def run(
@@ -79,7 +79,7 @@ class Confined:
         *argv: str,
         cwd: str = "/",
         env: Mapping[str, str] | None = None,
-        timeout_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> Ran:
         """Run a command to its end and return all its output."""
         return self._runner.run(
@@ -88,13 +88,13 @@ class Confined:
 
     def cancel_when_it_speaks(self, policy: SandboxPolicy, *argv: str, cwd: str) -> None:
         """Run a command until its first output, then cancel it."""
-        command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS, policy=policy)
+        command = Command(argv=argv, cwd=cwd, env={"PATH": PATH}, timeout_seconds=TIMEOUT_SECONDS, policy=policy)
         self._runner.run(self._cancel_when_it_speaks(command))
 
     async def _cancel_when_it_speaks(self, command: Command) -> None:
         begun = asyncio.Event()
         running = asyncio.create_task(self.commands.run(command, output=lambda stream, data: begun.set()))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await begun.wait()
             running.cancel()
             await asyncio.wait((running,))

@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple, Self
 from msgspec.structs import replace
 
 from kit.builders.sandbox_policies import sandbox_policy
-from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON
+from kit.system.commands import PATH, PYTHON, TIMEOUT_SECONDS
 from parley.config.types import Mechanism
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, CommandResult, LaunchSpec, Output
@@ -93,7 +93,7 @@ class Ways(NamedTuple):
             argv=("sh", "-c", 'echo written > "$0"', str(self.escaped)),
             cwd="/",
             env={"PATH": PATH},
-            timeout_seconds=PATIENCE_SECONDS,
+            timeout_seconds=TIMEOUT_SECONDS,
             policy=sandbox_policy(self.project, mechanism=mechanism),
         )
 

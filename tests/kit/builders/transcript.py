@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.history import History
 from parley.conversation.log import ItemKind, Log, LogPayload
 from parley.conversation.queue import Queue
@@ -71,7 +71,7 @@ class RecordingTranscript:
 
     async def until(self, number: int) -> None:
         """Wait until this many entries were appended."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while len(self.payloads) < number:
                 self._grown.clear()
                 await self._grown.wait()

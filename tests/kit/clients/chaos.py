@@ -17,7 +17,7 @@ from typing import Final
 from uuid import uuid4
 
 from kit.clients.shell_turns import sh
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import Approval, CodexCall, Conversation, Stream
 from parley.client.errors import Disconnected, RequestFailed, ToolFailed
 from parley.testing import Delay, ParleyProcess, Pieces, RecordedRequest, Says, ScriptedModel
@@ -140,7 +140,7 @@ class ServerAndClient:
         conversation = self.process.client.conversation(self._random.choice(self._group.conversations))
         what = f"{operation.__name__} {conversation.id[:4]}"
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await operation(conversation)
         except Disconnected:
             if not self.is_over:
@@ -251,7 +251,7 @@ class ProcessGroup:
         end."""
         async with ParleyProcess(self.model, home=self.home, config=SETTINGS, checked=False) as last:
             try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
+                async with asyncio.timeout(TIMEOUT_SECONDS):
                     for life in self.lives:
                         await life.is_quiet.wait()
                     ends = {

@@ -18,7 +18,7 @@ from aiohttp.connector import AddrInfoType
 
 from kit.clients.reading import WAIT_SECONDS
 from kit.clients.requests import request, tool
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.testing import check_message
 from parley.wire.mcp import FULL_VERSION
 
@@ -70,7 +70,7 @@ class SseReader:
     async def next(self) -> SseEvent | None:
         """Return the next event; None at the end of the stream."""
         event_id, data = None, []
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while line := await self._line():
                 name, _, value = line.decode().rstrip("\n").partition(":")
                 value = value.removeprefix(" ")
@@ -173,7 +173,7 @@ class HttpClient:
     async def send(self, method: str, body: bytes | None = None, **headers: str | None) -> HttpReply:
         """Send any request and read the answer to its end."""
         async with (
-            asyncio.timeout(PATIENCE_SECONDS),
+            asyncio.timeout(TIMEOUT_SECONDS),
             self._http.request(method, self.url, data=_file(body), headers=self.headers(**headers)) as response,
         ):
             return HttpReply(response.status, dict(response.headers), await response.read())
@@ -247,7 +247,7 @@ async def raw_exchange(url: str, data: bytes, *, ends: bool = False) -> bytes:
     """Send bytes to the server and return everything that it sends until it closes the connection."""
     parts = urlsplit(url)
     assert parts.hostname is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:
             writer.write(data)

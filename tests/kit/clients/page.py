@@ -16,7 +16,7 @@ from playwright.async_api import Browser, BrowserContext, Locator, Page, async_p
 
 from kit.clients.npm import IN_LONG_RUN
 from kit.servers.http_server import HttpServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["DESKTOP", "PHONE", "PageUser", "chromium", "open_page"]
 
@@ -71,7 +71,7 @@ class PageUser:
         """The errors of the script."""
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("console", lambda message: self._take(message.type, message.text))
-        page.set_default_timeout(PATIENCE_SECONDS * 1000)
+        page.set_default_timeout(TIMEOUT_SECONDS * 1000)
 
     def _take(self, kind: str, text: str) -> None:
         if kind == "error" and not text.startswith("Failed to load resource"):
@@ -98,15 +98,15 @@ class PageUser:
 
     async def sees(self, text: str) -> None:
         """Wait until a text is in the transcript."""
-        await expect(self.transcript).to_contain_text(text, timeout=PATIENCE_SECONDS * 1000)
+        await expect(self.transcript).to_contain_text(text, timeout=TIMEOUT_SECONDS * 1000)
 
     async def sees_state(self, text: str) -> None:
         """Wait until the header shows a state."""
-        await expect(self.page.locator(".badge")).to_have_text(text, timeout=PATIENCE_SECONDS * 1000)
+        await expect(self.page.locator(".badge")).to_have_text(text, timeout=TIMEOUT_SECONDS * 1000)
 
     async def is_connected(self) -> None:
         await expect(self.page.locator(".connection")).to_have_attribute(
-            "data-state", "live", timeout=PATIENCE_SECONDS * 1000
+            "data-state", "live", timeout=TIMEOUT_SECONDS * 1000
         )
 
     # --- what a person does -----------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import Client, Stream, StreamEvent
 from parley.client.turn_result import ends_turn
 from parley.wire.events import AgentMessageDelta
@@ -27,7 +27,7 @@ class ReadsState(Protocol):
 async def until_state(client: ReadsState | Client, conversation: str, state: str) -> int:
     """Wait until a conversation is in a state; return the position of the last event that was read."""
     seq, found = 0, ""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while found != state:
             if isinstance(client, Client):
                 page = await client.conversation(conversation).read(after=seq, wait_seconds=WAIT_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from kit.clients.codex_calls import CallSent, Output, User, Wire, events_in, history
 from kit.clients.messages import TASK_STARTED, TOKEN_COUNT, agent_message, delta, task_complete
-from kit.system.commands import PATIENCE_SECONDS, marked
+from kit.system.commands import TIMEOUT_SECONDS, marked
 from kit.system.waiting import until
 from parley.testing import Call, RecordedRequest
 from parley.testing.render import Api
@@ -23,7 +23,7 @@ from parley.wire.jsonrpc import encode
 
 __all__ = [
     "CHUNK_BYTES",
-    "PATIENCE_SECONDS",
+    "TIMEOUT_SECONDS",
     "Gate",
     "Turned",
     "asked",

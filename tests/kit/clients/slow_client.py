@@ -16,7 +16,7 @@ from kit.clients.wire_client import BaseClient
 from kit.system.memory import memory_bytes
 from parley.testing import ScriptedModel, check_message
 from parley.testing.home import Home, ServerOptions
-from parley.testing.model import PATIENCE_SECONDS
+from parley.testing.model import TIMEOUT_SECONDS
 from parley.wire.framing import LineFramer
 from parley.wire.mcp import PLAIN_VERSION
 
@@ -68,7 +68,7 @@ class SlowClient(BaseClient):
     ) -> None:
         try:
             self._stdin.close()
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while await self._stdout.read(READ_BYTES):
                     pass
                 await self._process.wait()
@@ -100,7 +100,7 @@ class SlowClient(BaseClient):
 
     async def _receive(self) -> None:
         """Wait for one frame or more."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not self._frames:
                 data = await self._stdout.read(READ_BYTES)
                 if not data:
@@ -109,7 +109,7 @@ class SlowClient(BaseClient):
 
     async def take_all(self) -> None:
         """Receive everything up to the end of the server's output. The test reads it later."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while data := await self._stdout.read(READ_BYTES):
                 self._frames += self._framer.feed(data)
 

@@ -20,7 +20,7 @@ from kit.clients.messages import APIS, answered, turn_value, user_message
 from kit.clients.slow_client import SlowClient
 from kit.clients.view import View
 from kit.models.random_model import AT_LENGTH, LET_ME_SEE, LONG_TEXT, RandomModel
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.log import DISCARDS_OPEN, ENDS
 from parley.testing import ScriptedModel
 from parley.testing.home import MODEL
@@ -29,8 +29,8 @@ from parley.wire.mcp import FULL_VERSION
 from parley.wire.notifications import CodexEvent, ConversationEvent, InitialState, StreamDisconnected
 
 __all__ = [
-    "PATIENCE_SECONDS",
     "SLACK_BYTES",
+    "TIMEOUT_SECONDS",
     "Calling",
     "Size",
     "Soaked",
@@ -280,7 +280,7 @@ class Soaked:
             self.client.reads.clear()
             request_id, result = self.client.begin_call(calling, "codex-reply", sessionId=self.id)
             self._remember(calling, request_id, result)
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self._random_model.said_at_length.wait()
             self.client.counts["pauses in reading"] += 1
             self.client.reads.set()
@@ -422,7 +422,7 @@ class Soaked:
 
     async def settle(self) -> None:
         """Wait for the end of all turns, and check that all readers have received the same events."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             results = [
                 (calling, request_id, await self._result(calling, request_id, result))
                 for calling, request_id, result in self._calls

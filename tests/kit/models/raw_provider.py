@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import msgspec
 from msgspec import Struct
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.config.types import (
     Approvals,
     Environment,
@@ -239,5 +239,5 @@ class Caller:
 
 
 async def everything(model: Model, request: ModelRequest = REQUEST) -> list[Chunk]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return [chunk async for batch in model.stream(request) for chunk in batch]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["Outcome", "environ_of", "outcome_of", "run_parley", "start_parley"]
 
@@ -48,7 +48,7 @@ async def start_parley(
 
 async def outcome_of(process: Process, stdin: bytes | None = None) -> Outcome:
     """Send a command its input, and wait for its end."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate(stdin)
     return Outcome((out or b"").decode(), err.decode(), process.returncode)
 

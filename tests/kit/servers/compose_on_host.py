@@ -23,7 +23,7 @@ import yaml
 
 from kit.servers.postgres import programs, with_connection
 from kit.servers.resident_process import ResidentProcess, parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.ports import free_port
 from parley.testing import ScriptedModel
 
@@ -86,7 +86,7 @@ class ComposeOnHost:
             process.send_signal(signal.SIGCONT)
             process.send_signal(signal.SIGQUIT if process is not self._processes.get("proxy") else signal.SIGTERM)
         for process in self._processes.values():
-            await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
+            await asyncio.to_thread(process.wait, TIMEOUT_SECONDS)
         shutil.rmtree(self._databases, ignore_errors=True)
 
     def _create_secrets(self) -> dict[str, str]:
@@ -128,7 +128,7 @@ class ComposeOnHost:
         """Do what the image of PostgreSQL does at its first start."""
         data, environ = self._new_directory("db-1"), self._database_environ("db-1")
         sockets = self._new_directory("sockets")
-        run = {**self._as_postgres(), "env": environ, "check": True, "timeout": PATIENCE_SECONDS}
+        run = {**self._as_postgres(), "env": environ, "check": True, "timeout": TIMEOUT_SECONDS}
         password = self._databases / "password"
         password.write_text(environ["POSTGRES_PASSWORD"])
         words = ("--username", "postgres", "--pwfile", password, "--auth-host", "scram-sha-256")
@@ -160,7 +160,7 @@ class ComposeOnHost:
         """Wait until a query on a database returns true."""
         url = f"postgresql://postgres:{self.secrets['POSTGRES_PASSWORD']}@127.0.0.1:{self._ports[name]}/postgres"
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 while True:
                     with suppress(OSError, *_not_ready()):
                         if await with_connection(url, lambda db: db.fetchval(condition)):
@@ -207,7 +207,7 @@ class ComposeOnHost:
         subprocess.run(("haproxy", "-c", "-q", "-f", path), check=True)
         with (self._directory / "proxy.log").open("wb") as log:
             self._processes["proxy"] = subprocess.Popen(("haproxy", "-db", "-f", path), stdout=log, stderr=log)
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._ports["proxy"])):
                 return
@@ -234,7 +234,7 @@ def _kill(server: subprocess.Popen[bytes]) -> None:
     for pid in (server.pid, *map(int, children)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    server.wait(PATIENCE_SECONDS)
+    server.wait(TIMEOUT_SECONDS)
 
 
 def _not_ready() -> tuple[type[Exception], ...]:

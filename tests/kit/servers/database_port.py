@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["DatabasePort"]
 
@@ -79,7 +79,7 @@ class DatabasePort:
 
     async def wait_held(self) -> None:
         """Wait until bytes have arrived that are not passed on."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._held.wait()
 
     def flow(self) -> None:

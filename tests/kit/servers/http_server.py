@@ -13,7 +13,7 @@ from typing import Any, Self
 from kit.clients.http_client import HttpClient
 from kit.clients.modern_client import ModernHttpClient
 from kit.clients.page_client import PageClient
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.app.http_service import HttpService
 from parley.app.serving import Server
@@ -74,7 +74,7 @@ class HttpServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self._clients.__aexit__(None, None, None)
             self.service.stop_accepting()
             await self.server.core.shutdown()

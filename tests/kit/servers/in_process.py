@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.serving import Server
 from parley.cli.logs import OneLine
 from parley.client import ServerProcess
@@ -54,7 +54,7 @@ class InProcessServer(ServerProcess):
             await super().start(on_message=on_message, on_end=on_end)
             return
         self._on_message, self._on_end = on_message, on_end
-        self.exit_grace_seconds = PATIENCE_SECONDS  # a task cannot be killed
+        self.exit_grace_seconds = TIMEOUT_SECONDS  # a task cannot be killed
         await _Process(self, env=self.env, cwd=str(self.cwd), stderr=stderr.fileno(), **options).start()
 
 

@@ -17,7 +17,7 @@ from kit.builders.records import call, message
 from kit.builders.tools import NoCommands
 from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides, StoreSettings
 from parley.conversation.history import UserItem
@@ -85,7 +85,7 @@ class Life:
         await self.stop()
 
     async def stop(self) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.conversations.stop()
             await self.conversations.close()
 
@@ -125,13 +125,13 @@ class Life:
         return taken[0]
 
     async def until(self, conversation: Conversation, phase: Phase) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while conversation.state.phase is not phase or not conversation.log.is_durable:
                 await conversation._log.wait_beyond(conversation.log.durable)
 
     async def until_at_rest(self, conversation: Conversation) -> None:
         """Wait until the lease is released."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while conversation._log.is_owner:  # noqa: ASYNC110  # the release is not announced
                 await asyncio.sleep(0)
 

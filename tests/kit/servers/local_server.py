@@ -19,7 +19,7 @@ from kit.builders.approvals import CWD, command_approval
 from kit.builders.records import call, message
 from kit.builders.tools import NoCommands
 from kit.clients.requests import request
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
 from parley.conversation.approvals import ApprovalEvent
@@ -160,7 +160,7 @@ class LocalServer:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.conversations.stop()
             await self.conversations.close()
             await self._tasks.__aexit__(*error)
@@ -374,7 +374,7 @@ class LocalClient:
         return [one["method"] for one in self.messages if one.get("method") in methods]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not holds():
                 self.outbox.changed.clear()
                 await self.outbox.changed.wait()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["Held", "held_by_child", "held_by_flock"]
 
@@ -25,7 +25,7 @@ class Held:
         """The PID of the process that error messages must name."""
 
     def release(self) -> None:
-        self._process.communicate(b"\n", timeout=PATIENCE_SECONDS)
+        self._process.communicate(b"\n", timeout=TIMEOUT_SECONDS)
 
 
 @contextmanager

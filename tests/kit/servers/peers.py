@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import ServerProcess
 from parley.ports.peers import Link, Peers
 from parley.wire.jsonrpc import Message, encode, error_of
 
-__all__ = ["PATIENCE_SECONDS", "LinkRecorder", "Peer", "StartPeer", "leaving", "saying"]
+__all__ = ["TIMEOUT_SECONDS", "LinkRecorder", "Peer", "StartPeer", "leaving", "saying"]
 
 TESTS: Final = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ class Peer:
 
     async def received(self) -> Any:
         """Return the next message that the peer received."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return json.loads(await self._lines.get())
 
     def tells(self, method: str, params: str) -> None:
@@ -77,7 +77,7 @@ class LinkRecorder:
         self._received.put_nowait(("failed",) if error_of(message) else ("answered", message.id))
 
     async def next(self) -> object:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._received.get()
 
     def nothing_more(self) -> bool:

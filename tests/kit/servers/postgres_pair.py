@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from kit.servers.postgres import PostgresServer, with_connection
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["PostgresPair", "postgres_pair"]
 
@@ -58,7 +58,7 @@ class PostgresPair:
         self.primary.options = {"synchronous_standby_names": "*"}
         await _in_thread(self.primary.start)
         await _in_thread(self.standby.start)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await with_connection(self.primary.url, _wait_for_standby)
 
     async def kill_primary(self) -> None:
@@ -70,7 +70,7 @@ class PostgresPair:
         assert self.standby is not None
         # A call that waits for the promotion would delay the standby, which first applies the rest of the log.
         await with_connection(self.standby.url, lambda db: db.execute("SELECT pg_promote(false)"))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             recovering = "SELECT pg_is_in_recovery()"
             while await with_connection(self.standby.url, lambda db: db.fetchval(recovering)):  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)

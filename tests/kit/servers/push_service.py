@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kit.system.certificates import make_certificate
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["Push", "PushService", "SubscribedBrowser", "claims_of", "decoded", "encoded"]
 
@@ -74,7 +74,7 @@ class PushService:
 
     async def wait_for(self, number: int) -> list[Push]:
         """Wait until this many requests have arrived, and return all requests."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while len(self.received) < number:
                 self._arrived.clear()
                 await self._arrived.wait()

@@ -12,7 +12,7 @@ from msgspec import Raw, Struct
 from kit.servers.fake_link import FakeLink
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.runtime.conversation import Conversation
 from parley.wire.ids import ApprovalId, EventId, Seq
@@ -54,7 +54,7 @@ class Owner(FakeLink):
 
     async def asked(self, number: int) -> None:
         """Wait until the owner has received this many requests."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while len(self.passed_on) < number:
                 self._came.clear()
                 await self._came.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import ResidentSocket
 from parley.testing import ScriptedModel
 from parley.testing.home import Home
@@ -50,7 +50,7 @@ class ResidentProcess:
             stderr=self._files.stderr,
         )
         assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             line = await self.process.stdout.readline()
         assert line, self.stderr_text()
         self.description = json.loads(line)
@@ -62,7 +62,7 @@ class ResidentProcess:
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.send_signal(signal.SIGTERM)  # does not wait for turns
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await self.process.wait()
         self._files.close()
 
@@ -92,7 +92,7 @@ async def start_parley(*arguments: str, env: dict[str, str], cwd: Path | None = 
 
 async def outcome_of(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
     """Wait for the end of a command, and return its exit code, its output and its errors."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         out, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), errors.decode()

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import StoreFailed
 from parley.ports.store import Lease, Summary
@@ -57,7 +57,7 @@ class SlowStore(MemoryStore):
 
     async def until_waiting(self, number: int = 1) -> None:
         """Wait until this many appends are in progress."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while len(self._waiting) < number:
                 self._begun.clear()
                 await self._begun.wait()

@@ -16,7 +16,7 @@ from aiohttp import web
 from kit.builders.transcript import RecordingTranscript
 from kit.models.raw_provider import settings
 from kit.servers.tool_server import Message, ToolServerProgram
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.config.types import ToolServer
 from parley.conversation.records import CallItem
@@ -26,8 +26,8 @@ from parley.wire.ids import CallId
 
 __all__ = [
     "ENVIRON",
-    "PATIENCE_SECONDS",
-    "PATIENT",
+    "SLOW_TIMING",
+    "TIMEOUT_SECONDS",
     "Loopback",
     "Spoil",
     "call_item",
@@ -44,7 +44,7 @@ __all__ = [
 ENVIRON: Final = {"HOME": "/nowhere", "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "SECRET_KEY": "hidden"}
 """The environment of the pools in tests."""
 
-PATIENT: Final = Timing(answer_seconds=PATIENCE_SECONDS)
+SLOW_TIMING: Final = Timing(answer_seconds=TIMEOUT_SECONDS)
 """The timing of the pools in tests. A program may start slowly on a busy computer, so the timeouts are long."""
 
 PROGRAM: Final = str(Path(__file__).with_name("tool_server.py"))
@@ -94,7 +94,7 @@ def _ignore(done: float, total: float | None, message: str | None) -> None:
 async def call_text(lease: Lease, name: str, arguments: dict[str, Any] | None = None) -> str:
     tool = lease.find(name)
     assert tool is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return text(await tool.call(arguments, progress=_ignore))
 
 
@@ -218,5 +218,5 @@ async def closing(pool: ServerPool) -> AsyncIterator[ServerPool]:
     try:
         yield pool
     finally:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await pool.close()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 from aiohttp import web
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["Received", "WebhookReceiver"]
 
@@ -58,7 +58,7 @@ class WebhookReceiver:
 
     async def wait_for(self, number: int) -> list[Received]:
         """Wait until this many requests have arrived, and return all requests."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while len(self.received) < number:
                 self._arrived.clear()
                 await self._arrived.wait()

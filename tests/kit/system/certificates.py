@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["make_certificate"]
 
@@ -25,7 +25,7 @@ async def make_certificate(directory: Path) -> tuple[Path, Path]:
         *("-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)),
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         _, errors = await process.communicate()
     assert process.returncode == 0, errors
     return cert, key

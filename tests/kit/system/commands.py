@@ -21,8 +21,8 @@ from parley.wire.events import OutputStream
 __all__ = [
     "DAEMON",
     "PATH",
-    "PATIENCE_SECONDS",
     "PYTHON",
+    "TIMEOUT_SECONDS",
     "Meter",
     "Ran",
     "cancelled_after",
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-PATIENCE_SECONDS: Final = 90.0
+TIMEOUT_SECONDS: Final = 90.0
 """The timeout, in seconds, for operations that take almost no time on an idle computer."""
 PYTHON: Final = (sys.executable, "-I", "-S", "-c")
 DAEMON: Final = """
@@ -58,7 +58,7 @@ async def executor() -> AsyncIterator[Executor]:
     """Yield an executor that is closed after the test. A directory's conftest.py imports this fixture."""
     executor = Executor()
     yield executor
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await executor.close()
 
 
@@ -71,7 +71,7 @@ def marker() -> Iterator[str]:
     """
     marker = uuid4().hex
     yield marker
-    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    give_up_at = time.monotonic() + TIMEOUT_SECONDS
     while (left := marked(marker)) and time.monotonic() < give_up_at:
         time.sleep(0.005)
     assert left == []
@@ -87,7 +87,7 @@ class Ran(NamedTuple):
     timed_out: bool = False
 
 
-def start_of(*argv: str, timeout_seconds: float = PATIENCE_SECONDS) -> LaunchSpec:
+def start_of(*argv: str, timeout_seconds: float = TIMEOUT_SECONDS) -> LaunchSpec:
     """Build the launch spec of a command without options."""
     return LaunchSpec(argv=argv, cwd="/", env={"PATH": PATH}, timeout_seconds=timeout_seconds)
 
@@ -100,7 +100,7 @@ async def ran(
     files: tuple[bytes, ...] = (),
     reports: bool = False,
     restriction: Restriction | None = None,
-    timeout_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Ran:
     """Run a command and return all its output."""
     start = LaunchSpec(
@@ -118,7 +118,7 @@ async def ran(
 async def captured(run: Callable[[Output], Awaitable[CommandResult]]) -> Ran:
     """Call `run` with an output callback. Return all output and the result of the command."""
     said: dict[OutputStream, list[bytes]] = {"stdout": [], "stderr": []}
-    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+    async with asyncio.timeout(2 * TIMEOUT_SECONDS):
         ended = await run(lambda stream, data: said[stream].append(data))
     return Ran(
         exit_code=ended.exit_code,
@@ -143,7 +143,7 @@ async def timed_out(run: Callable[[float], Awaitable[Ran]], *, says: bytes) -> R
     longer one.
     """
     result = await run(0.4)
-    for seconds in (4.0, PATIENCE_SECONDS):
+    for seconds in (4.0, TIMEOUT_SECONDS):
         if result.stdout == says:
             break
         result = await run(seconds)

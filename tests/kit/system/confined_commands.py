@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kit.system.commands import PATH, PATIENCE_SECONDS, Ran, captured
+from kit.system.commands import PATH, TIMEOUT_SECONDS, Ran, captured
 from parley.ports.commands import Command, CommandRunner, SandboxPolicy
 
 __all__ = ["confined"]
@@ -17,7 +17,7 @@ async def confined(
     cwd: object = "/",
     env: Mapping[str, str] | None = None,
     files: tuple[bytes, ...] = (),
-    timeout_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Ran:
     """Run a command and return all its output."""
     command = Command(

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from kit.system import kernels
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["BUBBLEWRAP", "LANDLOCK", "MECHANISMS", "SANDBOX", "no_bubblewrap", "no_landlock"]
 
@@ -39,7 +39,7 @@ def no_bubblewrap() -> str | None:
     # Parley uses namespaces for users, processes and the network as well.
     words = (launcher, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true")
     try:
-        tried = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+        tried = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"bubblewrap does not run here: {error}"
     return None if tried.returncode == 0 else f"bubblewrap does not work here: {tried.stderr.strip()}"

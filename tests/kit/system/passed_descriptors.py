@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kit.system.commands import PATIENCE_SECONDS, Ran
+from kit.system.commands import TIMEOUT_SECONDS, Ran
 
 __all__ = ["passed_descriptor"]
 
@@ -26,13 +26,13 @@ async def passed_descriptor(
         listener.listen()
         listener.setblocking(False)
         task = asyncio.create_task(run(str(place)))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             connection, _ = await asyncio.get_running_loop().sock_accept(listener)
     with connection:
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(TIMEOUT_SECONDS)
         _, [held], _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, 1)
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             yield task
     finally:
         os.close(held)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["until"]
 
@@ -20,7 +20,7 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None =
         AssertionError: the condition was not true in time. The text is the result of `otherwise`.
     """
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not holds():  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(CHECK_SECONDS)
     except TimeoutError:

@@ -26,7 +26,7 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.common.threads import start_thread
 from parley.config.types import Environment
 from parley.models.connections import MAX_CONNECTING
@@ -128,7 +128,7 @@ async def test_a_connection_serves_one_request_after_another(caller: Caller) -> 
 async def test_a_connection_whose_body_ends_a_little_late_is_used_again(caller: Caller) -> None:
     begun = streamed(chat_text("Done"), CHAT_STOP, whole=False)
     async with Peer(Answer(begun.raw, late=b"0\r\n\r\n")) as peer:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             async for batch in caller.model(peer).stream(REQUEST):
                 if isinstance(batch[-1], ResponseDone):
                     peer.go_on.set()

@@ -26,7 +26,7 @@ from kit.models.raw_provider import (
     settings,
     streamed,
 )
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.frozen_time import frozen_time
 from parley.config.types import WireApi
 from parley.conversation.records import MessageItem
@@ -257,7 +257,7 @@ async def test_a_body_that_breaks_off_is_a_disconnected_stream(caller: Caller, a
 async def test_chunks_before_the_truncation_were_yielded(caller: Caller) -> None:
     async with Peer(streamed(chat_text("par"), whole=False, then="hang")) as peer:
         batches = caller.model(peer, stream_idle_timeout_ms=200).stream(REQUEST)
-        async with asyncio.timeout(PATIENCE_SECONDS), aclosing(batches):
+        async with asyncio.timeout(TIMEOUT_SECONDS), aclosing(batches):
             with frozen_time():
                 first = await anext(batches)
             with pytest.raises(ModelStreamBroken):
@@ -356,7 +356,7 @@ async def test_cancelling_closes_the_connection(caller: Caller) -> None:
                 began.set()
 
         task = asyncio.create_task(read())
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await began.wait()
         task.cancel()
 
@@ -368,7 +368,7 @@ async def test_cancelling_closes_the_connection(caller: Caller) -> None:
 async def test_closing_the_iterator_closes_the_connection(caller: Caller) -> None:
     async with Peer(streamed(chat_text("par"), whole=False, then="hang")) as peer:
         batches = caller.model(peer).stream(REQUEST)
-        async with asyncio.timeout(PATIENCE_SECONDS), aclosing(batches):
+        async with asyncio.timeout(TIMEOUT_SECONDS), aclosing(batches):
             batch: list[Chunk] = list(await anext(batches))
 
         await left(peer)
@@ -376,5 +376,5 @@ async def test_closing_the_iterator_closes_the_connection(caller: Caller) -> Non
 
 
 async def left(peer: Peer) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await peer.client_left.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.servers.peers import PATIENCE_SECONDS, LinkRecorder, StartPeer, saying
+from kit.servers.peers import TIMEOUT_SECONDS, LinkRecorder, StartPeer, saying
 from parley.errors import StoreFailed
 from parley.peers import UnixPeers
 from parley.ports.peers import Peers
@@ -163,7 +163,7 @@ async def test_a_connection_is_accepted_when_the_backlog_has_room(home: Path) ->
     await busy.listen()
     waiting = [_send_raw(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         link = await peers.connect(busy.address, on_notification=lambda method, params: None, gone=lambda: None)
 
     assert link is not None
@@ -181,7 +181,7 @@ async def test_a_process_that_accepts_no_connection_is_not_waited_for_forever(pe
     hanging.listen(0)
     waiting = _send_raw(home / "run" / address)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
 
     waiting.close()
@@ -211,7 +211,7 @@ async def test_garbage_costs_the_connection_that_it_came_on(peers: UnixPeers, st
     garbage = _send_raw(home / "run" / peer.address)
 
     garbage.setblocking(False)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.get_running_loop().sock_sendall(garbage, b"\xff\x00{[\n" * 1000)
         assert await asyncio.get_running_loop().sock_recv(garbage, 1) == b""
     garbage.close()
@@ -234,7 +234,7 @@ async def test_closing_waits_for_no_process_and_leaves_nothing(home: Path, start
     await recorder.on(peers, peer.address)
     peer.tells("changed", "{}")
     peers.notify_all("changed", b"{}")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await served.wait()
         await peers.close()
 
@@ -267,7 +267,7 @@ async def test_a_process_of_another_user_is_not_let_in(home: Path) -> None:
     os.chmod(home / "run" / peers.address, 0o666)
 
     stranger = await _stranger(home / "run", f"s.connect('{peers.address}'); print(s.recv(1))")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         said, _ = await stranger.communicate()
 
     assert (said, came) == (b"b''\n", [])
@@ -281,7 +281,7 @@ async def test_a_socket_of_another_user_is_not_used(peers: UnixPeers, home: Path
     os.chmod(home / "run", 0o777)
     stranger = await _stranger(home / "run", f"s.bind('{address}'); s.listen(); print(flush=True); input()")
     assert stranger.stdout is not None
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await stranger.stdout.readline()
 
         assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
@@ -298,7 +298,7 @@ class Register:
         self._lines: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
 
     async def next(self) -> tuple[int, object]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._lines.get()
 
     async def _serve(self, connection: Connection) -> None:

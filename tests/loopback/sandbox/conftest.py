@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -15,5 +15,5 @@ async def sandboxed() -> AsyncIterator[Sandboxed]:
     """Yield a runner of sandboxed commands, which is closed after the test."""
     sandboxed = Sandboxed(Executor)
     yield sandboxed
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await sandboxed.close()

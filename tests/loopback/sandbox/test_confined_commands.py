@@ -14,7 +14,7 @@ import pytest
 from kit.builders.sandbox_policies import sandbox_policy
 from kit.builders.trees import tree
 from kit.clients.shell_turns import nothing_left_of, until_running
-from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, marked, open_descriptors
+from kit.system.commands import PYTHON, TIMEOUT_SECONDS, Ran, marked, open_descriptors
 from kit.system.confined_commands import confined
 from kit.system.needs import LANDLOCK, MECHANISMS
 from parley.config.types import Mechanism
@@ -355,7 +355,7 @@ async def test_no_address_can_be_reached_unless_the_network_is_on(
 
 
 def _greet(server: socket.socket) -> None:
-    server.settimeout(PATIENCE_SECONDS)
+    server.settimeout(TIMEOUT_SECONDS)
     connection, _ = server.accept()
     with connection:
         connection.sendall(b"hello")
@@ -445,7 +445,7 @@ async def test_nothing_is_left_of_a_command_that_is_cancelled(
     await until_running(marker, 3)
 
     running.cancel()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.wait([running])
 
     assert running.cancelled()

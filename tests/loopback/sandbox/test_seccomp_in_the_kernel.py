@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.sandbox.seccomp import program
 from parley.sandbox.syscalls import MACHINES
 
@@ -59,7 +59,7 @@ def attempted(directory: Path, filtered_by: bytes) -> dict[str, str]:
         input=json.dumps(given),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=True,
     )
     found: dict[str, str] = json.loads(done.stdout)

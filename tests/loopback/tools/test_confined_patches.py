@@ -13,7 +13,7 @@ import pytest
 from kit.builders.transcript import RecordingTranscript
 from kit.builders.trees import Tree, patch, plant, tree
 from kit.models.raw_provider import settings
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import LANDLOCK
 from parley.ports.commands import SandboxPolicy, WritableRoot
 from parley.ports.tools import Action, Granted, ToolContext, Verdict
@@ -57,7 +57,7 @@ class Bench:
             self.spoil.write_bytes(b"another user's\n")
 
     async def apply(self, *lines: str) -> str:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.patches.apply(CALL, patch(*lines), workdir=str(self.work))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS, PYTHON, Ran, open_descriptors, out_of_time, ran, start_of
+from kit.system.commands import PYTHON, TIMEOUT_SECONDS, Ran, open_descriptors, out_of_time, ran, start_of
 from parley.errors import CommandNotStarted
 from parley.tools.commands.executor import Executor
 from parley.wire.events import OutputStream
@@ -59,7 +59,7 @@ async def test_the_time_is_that_of_the_command(executor: Executor) -> None:
     await ran(executor, "true")
     ended = await executor.start(start_of("sleep", "0.2"), output=ignored)
 
-    assert 0.19 < ended.seconds < PATIENCE_SECONDS
+    assert 0.19 < ended.seconds < TIMEOUT_SECONDS
 
 
 # --- the environment of commands ---------------------------------------------------------------
@@ -266,7 +266,7 @@ async def test_output_comes_while_the_command_runs(executor: Executor, tmp_path:
     said: asyncio.Queue[tuple[OutputStream, bytes]] = asyncio.Queue()
     script = start_of("sh", "-c", f"echo ready; read line < {tmp_path}/go; echo $line >&2")
     task = asyncio.create_task(executor.start(script, output=lambda stream, data: said.put_nowait((stream, data))))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         first = await said.get()
         await asyncio.to_thread((tmp_path / "go").write_text, "on\n")
         ended = await task
@@ -318,7 +318,7 @@ async def test_closing_ends_what_runs_and_refuses_the_rest(executor: Executor) -
     task = asyncio.create_task(
         executor.start(start_of("sh", "-c", "echo ready; sleep 1000"), output=lambda stream, data: started.set())
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await started.wait()
         await executor.close()
         ended = await task

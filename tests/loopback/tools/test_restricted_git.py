@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.git import git
 from parley.tools.commands.environment import with_restricted_git
 
@@ -45,7 +45,7 @@ def run_git(*arguments: str, cwd: Path, safe: bool) -> subprocess.CompletedProce
         cwd=cwd,
         env=with_restricted_git(env) if safe else env,
         capture_output=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from kit.system.commands import PATH, PATIENCE_SECONDS
+from kit.system.commands import PATH, TIMEOUT_SECONDS
 from kit.system.swapped_files import swapped
 from parley.errors import CommandNotStarted
 from parley.ports.commands import Approved, LaunchSpec
@@ -27,7 +27,7 @@ def ignored(stream: OutputStream, data: bytes) -> None:
 
 def start(cwd: Path, approved: Approved, *argv: str, path: str = PATH) -> LaunchSpec:
     return LaunchSpec(
-        argv=argv, cwd=str(cwd), env={"PATH": path}, timeout_seconds=PATIENCE_SECONDS, approved=approved
+        argv=argv, cwd=str(cwd), env={"PATH": path}, timeout_seconds=TIMEOUT_SECONDS, approved=approved
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from kit.builders.sandbox_policies import sandbox_policy
-from kit.system.commands import PATH, PATIENCE_SECONDS, PYTHON, Ran, captured, open_descriptors, ran
+from kit.system.commands import PATH, PYTHON, TIMEOUT_SECONDS, Ran, captured, open_descriptors, ran
 from kit.system.needs import BUBBLEWRAP
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import Command, LaunchSpec, Mount
@@ -33,7 +33,7 @@ async def held(
     *argv: str,
     mounts: tuple[Mount, ...] = (),
     files: tuple[bytes, ...] = (),
-    timeout_seconds: float = PATIENCE_SECONDS,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Ran:
     """Run a launcher that is held until it has made these mounts, and return the result."""
     start = LaunchSpec(
@@ -157,7 +157,7 @@ async def test_hidden_paths_below_mounts_of_the_launcher_are_hidden(executor: Ex
     mechanism = Bubblewrap(executor, ProtectedFiles(), launcher=BWRAP, has_proc=True, has_size_option=False)
     hidden = ("/dev/pts", "/dev/null", "/dev/tty0", "/proc/bus", "/proc/version")
     script = "ls -A /proc/bus; cat /proc/version 2>/dev/null; echo >/dev/null"
-    command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
+    command = Command(argv=("sh", "-c", script), cwd="/", env={"PATH": PATH}, timeout_seconds=TIMEOUT_SECONDS)
 
     result = await captured(lambda output: mechanism.run(command, sandbox_policy(hidden=hidden), output=output))
 
@@ -168,7 +168,7 @@ async def test_hidden_paths_below_mounts_of_the_launcher_are_hidden(executor: Ex
 async def test_a_command_of_bubblewrap_has_few_processes_and_no_core_files(executor: Executor) -> None:
     mechanism = Bubblewrap(executor, ProtectedFiles(), launcher=BWRAP, has_proc=True, has_size_option=False)
     script = "import resource as r; print(r.getrlimit(r.RLIMIT_NPROC), r.getrlimit(r.RLIMIT_CORE))"
-    command = Command(argv=(*PYTHON, script), cwd="/", env={"PATH": PATH}, timeout_seconds=PATIENCE_SECONDS)
+    command = Command(argv=(*PYTHON, script), cwd="/", env={"PATH": PATH}, timeout_seconds=TIMEOUT_SECONDS)
 
     result = await captured(lambda output: mechanism.run(command, sandbox_policy(), output=output))
 

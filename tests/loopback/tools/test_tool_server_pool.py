@@ -18,8 +18,8 @@ from kit.builders.transcript import RecordingTranscript
 from kit.servers.official_tool_server import official_program, official_url
 from kit.servers.tool_servers import (
     ENVIRON,
-    PATIENCE_SECONDS,
-    PATIENT,
+    SLOW_TIMING,
+    TIMEOUT_SECONDS,
     Loopback,
     call_item,
     call_text,
@@ -53,14 +53,14 @@ X = program("x", env={"EXTRA": "1"})
 
 @pytest.fixture
 async def pool() -> AsyncIterator[ServerPool]:
-    async with closing(ServerPool(ENVIRON, timing=PATIENT)) as pool:
+    async with closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool:
         yield pool
 
 
 async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayload], str]:
     """Return the events of one call without durations, and the output for the model."""
     transcript = RecordingTranscript()
-    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
+    async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([X]) as lease:
         output = await ServerTools(context(transcript), lease).run(call_item(name, arguments))
     assert transcript.shown == []
     return [without_duration(one) for one in transcript.payloads], output
@@ -68,7 +68,7 @@ async def run(pool: ServerPool, name: str, arguments: str) -> tuple[list[LogPayl
 
 def without_duration(event: LogPayload) -> LogPayload:
     if isinstance(event, McpToolCallEnd):
-        assert 0 <= event.duration.secs + event.duration.nanos / 1e9 < PATIENCE_SECONDS
+        assert 0 <= event.duration.secs + event.duration.nanos / 1e9 < TIMEOUT_SECONDS
         return structs.replace(event, duration=Duration(secs=0, nanos=0))
     return event
 
@@ -139,7 +139,7 @@ async def test_a_turn_without_tool_servers_has_no_tools(pool: ServerPool) -> Non
 
 
 async def test_tools_that_changed_are_offered_anew(pool: ServerPool) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
+    async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([X]) as lease:
         assert await call_text(lease, "x__change_tools") == "ok"
         await until(lambda: [spec.name for spec in lease.specs()] == ["x__new"])
 
@@ -162,7 +162,7 @@ async def test_a_tool_that_makes_no_sense_hides_no_other(
 
 async def test_an_error_flag_that_is_none_is_left_out(pool: ServerPool) -> None:
     transcript = RecordingTranscript()
-    async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(PATIENCE_SECONDS):
+    async with pool.lease([program("x", "odd")]) as lease, asyncio.timeout(TIMEOUT_SECONDS):
         await ServerTools(context(transcript), lease).run(call_item("x__odd_error", "{}"))
 
     end = transcript.payloads[-1]
@@ -179,7 +179,7 @@ async def test_of_two_tools_that_would_be_called_the_same_the_second_gets_anothe
 
 
 async def test_names_are_given_once_for_each_change_of_the_tools(pool: ServerPool) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS), pool.lease([X]) as lease:
+    async with asyncio.timeout(TIMEOUT_SECONDS), pool.lease([X]) as lease:
         before, tool = lease.specs(), lease.find("x__add")
         assert (lease.specs() is before, lease.find("x__add") is tool) == (True, True)
 
@@ -307,7 +307,7 @@ async def test_progress_is_seen_while_the_tool_works(pool: ServerPool) -> None:
 
         assert transcript.payloads[1] == BackgroundEvent(message="Progress of x/wait: 0 (waiting)")
         assert await call_text(lease, "x__release") == "ok"
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             assert await waiting == '[{"text":"released","type":"text"}]'
 
 
@@ -332,7 +332,7 @@ async def test_of_progress_that_arrives_too_fast_the_first_and_the_last_are_pass
         said.append(words)
         first.set()
 
-    async with asyncio.timeout(PATIENCE_SECONDS), throttled_progress(say) as put:
+    async with asyncio.timeout(TIMEOUT_SECONDS), throttled_progress(say) as put:
         put("1")
         await first.wait()
         for number in range(2, 100):
@@ -388,8 +388,8 @@ async def test_an_unused_server_is_ended_and_started_again_when_needed() -> None
     mark = marker()
     server = program("x", mark=mark)
     async with (
-        asyncio.timeout(PATIENCE_SECONDS),
-        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0))) as pool,
+        asyncio.timeout(TIMEOUT_SECONDS),
+        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=TIMEOUT_SECONDS, idle_seconds=0))) as pool,
     ):
         async with pool.lease([server]) as lease:
             before = await call_text(lease, "x__pid")
@@ -400,7 +400,7 @@ async def test_an_unused_server_is_ended_and_started_again_when_needed() -> None
 
 async def test_a_server_that_is_used_is_not_ended() -> None:
     async with (
-        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0))) as pool,
+        closing(ServerPool(ENVIRON, timing=Timing(answer_seconds=TIMEOUT_SECONDS, idle_seconds=0))) as pool,
         pool.lease([X]) as lease,
     ):
         before = await call_text(lease, "x__pid")
@@ -411,7 +411,7 @@ async def test_a_server_that_is_used_is_not_ended() -> None:
 
 
 async def test_a_closed_pool_starts_nothing() -> None:
-    pool = ServerPool(ENVIRON, timing=PATIENT)
+    pool = ServerPool(ENVIRON, timing=SLOW_TIMING)
     await pool.close()
 
     with pytest.raises(ShuttingDown):
@@ -423,7 +423,7 @@ async def test_a_closed_pool_starts_nothing() -> None:
 
 async def test_an_unused_pool_says_so_once_its_servers_were_idle() -> None:
     unused: list[int] = []
-    timing = Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0)
+    timing = Timing(answer_seconds=TIMEOUT_SECONDS, idle_seconds=0)
     async with closing(ServerPool(ENVIRON, timing=timing, on_unused=lambda: unused.append(1))) as pool:
         async with pool.lease([X]) as lease, pool.lease([program("y")]):
             assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
@@ -433,7 +433,7 @@ async def test_an_unused_pool_says_so_once_its_servers_were_idle() -> None:
 
 async def test_a_pool_whose_only_server_fails_or_cannot_be_used_is_unused_too() -> None:
     unused: list[int] = []
-    timing = Timing(answer_seconds=PATIENCE_SECONDS, idle_seconds=0)
+    timing = Timing(answer_seconds=TIMEOUT_SECONDS, idle_seconds=0)
     async with closing(ServerPool(ENVIRON, timing=timing, on_unused=lambda: unused.append(1))) as pool:
         await pool.start([program("bad name")])
         assert unused == [1]
@@ -467,7 +467,7 @@ async def test_a_server_of_the_official_library_is_understood(pool: ServerPool, 
     async with official(transport, era) as server, pool.lease([server]) as lease:
         transcript = RecordingTranscript()
         tools = ServerTools(context(transcript), lease)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             output = [
                 await tools.run(call_item("o__add", '{"a": 1, "b": 2}')),
                 await tools.run(call_item("o__steps", '{"count": 3}')),
@@ -512,7 +512,7 @@ async def test_an_address_is_reached_with_the_token_that_a_variable_holds() -> N
         assert await pool.start([server]) == ()
         async with pool.lease([server]) as lease:
             tools = ServerTools(context(transcript), lease)
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 output = await tools.run(call_item("far__add", '{"a": 1, "b": 2}'))
                 await tools.run(call_item("far__steps", '{"count": 2}'))
 
@@ -531,7 +531,7 @@ async def test_an_address_gets_the_headers_of_its_settings() -> None:
     )
     async with (
         loopback.open() as url,
-        closing(ServerPool({"TENANT": "t-1"}, timing=PATIENT)) as pool,
+        closing(ServerPool({"TENANT": "t-1"}, timing=SLOW_TIMING)) as pool,
         pool.lease([structs.replace(server, url=url)]) as lease,
     ):
         assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
@@ -546,7 +546,7 @@ async def test_an_address_needs_no_token() -> None:
     loopback = Loopback()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
         pool.lease([ToolServer(name="far", url=url)]) as lease,
     ):
         assert await call_text(lease, "far__add", {"a": 1, "b": 2}) == "3"
@@ -558,7 +558,7 @@ async def test_a_large_result_comes_from_an_address_too() -> None:
     loopback = Loopback()
     async with (
         loopback.open() as url,
-        closing(ServerPool(ENVIRON, timing=PATIENT)) as pool,
+        closing(ServerPool(ENVIRON, timing=SLOW_TIMING)) as pool,
         pool.lease([ToolServer(name="far", url=url)]) as lease,
     ):
         assert len(await call_text(lease, "far__big", {"size": 3_000_000})) == 3_000_000

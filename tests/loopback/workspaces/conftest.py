@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.servers.git_nodes import Origin
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
 
@@ -17,7 +17,7 @@ async def sandboxed() -> AsyncIterator[Sandboxed]:
     """Yield a runner of sandboxed commands, which is closed after the test."""
     sandboxed = Sandboxed(Executor)
     yield sandboxed
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await sandboxed.close()
 
 

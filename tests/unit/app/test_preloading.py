@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 import parley
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app import preloading
 from parley.app.preloading import load_all_modules
 
@@ -30,7 +30,7 @@ print(json.dumps([*sys.modules]))
 def loaded() -> set[str]:
     """Return the modules of a new process that has loaded all modules of a server."""
     words = (sys.executable, "-c", LOADED)
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS)
     return set(json.loads(done.stdout))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.app import resident
 from parley.app.resident import Resident
@@ -82,7 +82,7 @@ async def test_a_second_socket_is_beside_the_one_in_the_home(tmp_path: Path) -> 
     async with sockets(tmp_path, path) as opened:
         assert opened.path == path
         assert can_connect(tmp_path)
-        open_socket(path, timeout_seconds=PATIENCE_SECONDS).close()
+        open_socket(path, timeout_seconds=TIMEOUT_SECONDS).close()
 
 
 @pytest.mark.promises("resident.socket")

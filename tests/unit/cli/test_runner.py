@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 
 SIGNALLED_AT_THE_END = """
 import asyncio, os, signal
@@ -28,7 +28,7 @@ def test_a_signal_while_the_event_loop_closes_is_not_reported() -> None:
         [sys.executable, "-c", SIGNALLED_AT_THE_END],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.common.shield import run_to_completion
 
 
@@ -46,7 +46,7 @@ async def test_a_cancellation_is_raised_when_the_work_is_done(work: asyncio.Futu
 
     work.set_result("done")
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.wait([waiting])
     assert waiting.cancelled()
 
@@ -58,7 +58,7 @@ async def test_a_failure_after_a_cancellation_is_logged(
 
     work.set_exception(ZeroDivisionError("by nothing"))
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.wait([waiting])
     assert waiting.cancelled()
     [record] = caplog.records

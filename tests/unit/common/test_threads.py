@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.common.threads import begin_in_thread
 
 
 async def test_the_result_comes_from_a_new_daemon_thread() -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         thread = await begin_in_thread(threading.current_thread, name="worker")
 
     assert (thread.name, thread.daemon) == ("worker", True)
@@ -31,14 +31,14 @@ async def test_cancelling_the_future_does_not_end_the_work() -> None:
     loop = asyncio.get_running_loop()
 
     def work() -> None:
-        assert proceed.wait(PATIENCE_SECONDS)
+        assert proceed.wait(TIMEOUT_SECONDS)
         loop.call_soon_threadsafe(done.set)
 
     future = begin_in_thread(work, name="worker")
     future.cancel()
     proceed.set()
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await done.wait()
     await asyncio.sleep(0)  # the result arrives and is dropped
     assert future.cancelled()
@@ -48,7 +48,7 @@ def test_work_may_outlive_its_event_loop() -> None:
     proceed, ended = threading.Event(), threading.Event()
 
     def work() -> None:
-        assert proceed.wait(PATIENCE_SECONDS)
+        assert proceed.wait(TIMEOUT_SECONDS)
         ended.set()
 
     async def begin() -> None:
@@ -57,4 +57,4 @@ def test_work_may_outlive_its_event_loop() -> None:
     asyncio.run(begin())
     proceed.set()
 
-    assert ended.wait(PATIENCE_SECONDS)
+    assert ended.wait(TIMEOUT_SECONDS)

@@ -8,7 +8,7 @@ import pytest
 
 from kit.servers.orphaned_turns import pass_time
 from kit.servers.remote_owner import FollowedTurn
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.wire.peers import NOT_WRITTEN
 from parley.wire.principals import LOCAL
 
@@ -30,7 +30,7 @@ async def test_an_answer_that_the_owner_cannot_store_is_repeated_with_the_same_i
         await pass_time(two.second, 2)
         await two.owner.asked(2)
         two.owner.answers()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await answering
         assert not two.here.approvals.is_answering
 
@@ -48,5 +48,5 @@ async def test_an_answer_to_an_unresponsive_owner_is_repeated(home: str, monkeyp
         await pass_time(two.second, 2)
         await two.owner.asked(1)
         two.owner.answers()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await answering

@@ -13,7 +13,7 @@ from kit.servers.lives import Life
 from kit.servers.orphaned_turns import pass_time, settle
 from kit.servers.remote_owner import FollowedTurn
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import ApprovalIsSettled, OwnerUnresponsive, StoreFailed
 from parley.ports.store import Head, Lease
@@ -79,7 +79,7 @@ async def begun() -> None:
 
 
 async def all_of(*calls: Coroutine[Any, Any, Any]) -> list[Any]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         return await asyncio.gather(*calls)
 
 
@@ -97,7 +97,7 @@ async def test_a_command_keeps_its_position_when_the_owner_changes(home: str, fi
         store.is_held = True
         calls = [interrupt() if first == "interrupt" else send("say one"), send("say two")]
         tasks = [asyncio.create_task(call) for call in calls]
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not all(task.done() for task in tasks):
                 if store.looking:
                     store.looking.pop().set_result(None)
@@ -205,7 +205,7 @@ async def test_interrupts_and_answers_do_not_wait_for_a_slow_message(home: str) 
         after = asyncio.create_task(life.send(conversation, "say three"))
         answering = conversation.approvals.answer(approval.approval_id, "approved", by="client", principal=LOCAL)
         await store.until_waiting(2)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await conversation.interrupt_unfinished(principal=LOCAL)
         assert conversation.turn is not None
         cut_short = conversation.turn.cut_short
@@ -248,7 +248,7 @@ async def test_a_shutdown_does_not_wait_for_an_unresponsive_owner(
         loop = asyncio.get_running_loop()
         now = loop.time
         monkeypatch.setattr(loop, "time", lambda: now() + LAST_ANSWERS_SECONDS)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await stopping
             with pytest.raises(OwnerUnresponsive):
                 await sending
@@ -261,7 +261,7 @@ async def test_an_unanswered_command_is_not_reported_as_refused_at_shutdown(home
         two.owner.is_silent = True
         two.here._ownership.stop_following()  # as if the owner had been stopped with the requests unread
         await two.owner.asked(2)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await two.second.conversations.stop()
             with pytest.raises(OwnerUnresponsive):
                 await sending
@@ -278,7 +278,7 @@ async def test_nor_is_what_waits_for_the_lease_when_the_store_is_closed(home: st
         stopping = asyncio.create_task(two.second.conversations.stop())
         await begun()
         store.is_closed.set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await stopping
             with pytest.raises(OwnerUnresponsive):
                 await sending
@@ -315,12 +315,12 @@ async def test_a_repeated_answer_is_recognised_by_its_id_after_the_owner_died(ho
         await two.owner.asked(1)
         (sent,) = two.owner.answer_requests
         if is_same:
-            await two.there.execute_for_peer(sent, Deadline(PATIENCE_SECONDS), answered=lambda _: None)
+            await two.there.execute_for_peer(sent, Deadline(TIMEOUT_SECONDS), answered=lambda _: None)
         else:
             await two.there.approvals.answer(two.approval, "approved", by="tool", principal=LOCAL)
         await two.first.slow.wait()
         two.owner_is_killed()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.wait({answering})
         outcome = answering.exception()
         two.first.go_on.set()
@@ -335,7 +335,7 @@ async def test_an_answer_that_is_sent_twice_is_taken_once(home: str) -> None:
         (sent,) = two.owner.answer_requests
         await all_of(
             *(
-                two.there.execute_for_peer(sent, Deadline(PATIENCE_SECONDS), answered=lambda _: None)
+                two.there.execute_for_peer(sent, Deadline(TIMEOUT_SECONDS), answered=lambda _: None)
                 for _ in range(2)
             )
         )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from kit.builders.entries import FIRST, answers, summary
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.log import Cursor, Delta, Entry, Log
 from parley.conversation.output import OutputDelta
 from parley.errors import StoreFailed
@@ -75,7 +75,7 @@ async def test_a_reader_sends_pages_from_the_store_and_then_the_tail() -> None:
     reader = Reader(log, Cursor(), out, _Positions(), passed=passed, earlier=earlier)
     reader.pump()
     reader.pump()  # one page is read at a time
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await ended.wait()
         sent = list(out.frames)
         ended.clear()
@@ -102,7 +102,7 @@ async def test_a_reader_that_cannot_read_the_store_is_dropped_rather_than_leave_
         earlier=earlier,
     )
     reader.pump()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await dropped.wait()
     reader.pump()
 

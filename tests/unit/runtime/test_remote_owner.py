@@ -17,7 +17,7 @@ from kit.builders.records import renamed, settings_chosen, turn_ended, turn_star
 from kit.servers.fake_link import FakeLink
 from kit.servers.local_server import StandingClock
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.log import Entry, ItemKind
 from parley.errors import NotOwned, OwnedElsewhere, ParleyError, StoreFailed
 from parley.ports.store import PAGE, PAGE_BYTES
@@ -73,7 +73,7 @@ class Owner(FakeLink):
         self.methods.append(method)
 
     async def next(self) -> tuple[str, Any]:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self.asked.get()
 
     def answers(self, result: Struct) -> None:

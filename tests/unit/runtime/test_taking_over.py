@@ -9,7 +9,7 @@ import pytest
 
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import UnknownConversation
 from parley.runtime.conversation import Conversation
@@ -46,7 +46,7 @@ async def test_answers_a_message_and_an_interrupt_at_once_leave_one_end(tmp_path
     store = SlowStore()
     async with Life(str(tmp_path), store) as first, Life(str(tmp_path), store) as second:
         here, approval = await left_asking(first, second)
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.gather(
                 *(here.approvals.answer(approval, "approved", by="client", principal=LOCAL) for _ in range(3)),
                 second.send(here, "say Hello"),
@@ -70,5 +70,5 @@ async def test_a_waiter_gets_an_error_when_another_process_deletes_the_conversat
         await first.conversations.delete(here.id)
         second.conversations.changed(here.id)
         with pytest.raises(UnknownConversation):
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await waiting

@@ -9,7 +9,7 @@ import pytest
 
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown
 from parley.runtime.conversation import Conversation
@@ -58,7 +58,7 @@ async def catch_up(conversation: Conversation, store: SlowStore, *, is_cut: bool
 
 async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
     store = SlowStore()
-    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation, second, taken = await between(life, store)
         interrupted = asyncio.create_task(conversation.interrupt_unfinished(principal=LOCAL))
         await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def test_an_interrupt_then_is_for_the_second_one(tmp_path: Path) -> None:
 
 async def test_cancelling_the_ended_first_turn_has_no_effect(tmp_path: Path) -> None:
     store = SlowStore()
-    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation, second, _ = await between(life, store, second_message="say Two")
         conversation.interrupt(principal=LOCAL)
         await catch_up(conversation, store, is_cut=False)
@@ -88,7 +88,7 @@ async def test_cancelling_the_ended_first_turn_has_no_effect(tmp_path: Path) -> 
 
 async def test_a_server_that_ends_then_refuses_the_second_message(tmp_path: Path) -> None:
     store = SlowStore()
-    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation, second, _ = await between(life, store)
         ending = asyncio.create_task(life.stop())
         await asyncio.sleep(0)

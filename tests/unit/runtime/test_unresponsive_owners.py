@@ -11,7 +11,7 @@ import pytest
 from kit.servers.fake_link import FakeLink
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import OwnerUnresponsive, ShuttingDown
 from parley.ports.store import CALL_SECONDS as MAX_SECONDS
@@ -50,7 +50,7 @@ async def test_a_command_has_one_deadline_over_all_attempts(home: str, monkeypat
         loop = asyncio.get_running_loop()
         now = loop.time
         monkeypatch.setattr(loop, "time", lambda: now() + MAX_SECONDS)
-        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE_SECONDS)
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), TIMEOUT_SECONDS)
         await following
         while not silent.asked.empty():
             asked.append(silent.asked.get_nowait())
@@ -131,7 +131,7 @@ async def test_listing_approvals_waits_once_for_a_stopped_owner(home: str, monke
 
         looking = asyncio.create_task(second.conversations.awaiting_approval())
         followed: set[str] = set()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while followed != asking:
                 followed.add(await silent.asked.get())
         looking.cancel()

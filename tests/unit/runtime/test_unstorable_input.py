@@ -9,7 +9,7 @@ import pytest
 
 from kit.servers.lives import Life
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.history import UserItem
 from parley.conversation.state import Phase
 from parley.errors import StoreFailed
@@ -22,7 +22,7 @@ TICKS = 30
 
 async def test_the_model_is_not_asked_before_its_input_is_durable(tmp_path: Path) -> None:
     store = SlowStore()
-    async with Life(str(tmp_path), store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(str(tmp_path), store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await life.create()
         await life.send(conversation, "run slow")
         await life.until(conversation, Phase.ASKING)

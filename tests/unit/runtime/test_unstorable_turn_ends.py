@@ -11,7 +11,7 @@ import pytest
 from kit.servers.lives import Life
 from kit.servers.orphaned_turns import leave_asking, open_approval_id, pass_time, settle, types
 from kit.servers.slow_store import SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, StoreFailed
 from parley.runtime.conversation import Conversation
@@ -24,7 +24,7 @@ ENDS = ("turn_started", "user_message", "turn_ended")
 
 async def test_a_message_after_a_turn_whose_end_is_not_stored_begins_the_next(home: str) -> None:
     store = SlowStore()
-    async with Life(home, store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(home, store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await life.create()
         store.slow = True
         first = asyncio.create_task(life.send(conversation, "say One"))
@@ -95,7 +95,7 @@ async def send(life: Life, conversation: Conversation) -> None:
 @pytest.mark.parametrize("begin", [send, queue, edit_first])
 async def test_a_message_waits_until_the_end_of_the_turn_is_stored(home: str, begin: Begin) -> None:
     store = SlowStore()
-    async with Life(home, store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(home, store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await begin_ending(life, store)
         second = asyncio.ensure_future(begin(life, conversation))
         await run_ready_tasks()
@@ -121,7 +121,7 @@ async def test_a_message_whose_turn_cannot_begin_fails_and_the_earlier_turn_ends
     home: str, begin: Begin
 ) -> None:
     store = SlowStore()
-    async with Life(home, store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(home, store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await begin_ending(life, store)
         second = asyncio.ensure_future(begin(life, conversation))
         await run_ready_tasks()
@@ -146,7 +146,7 @@ async def test_a_message_whose_turn_cannot_begin_fails_and_the_earlier_turn_ends
 
 async def test_a_continued_turn_waits_until_the_end_of_the_turn_before_is_stored(home: str) -> None:
     store = SlowStore()
-    async with Life(home, store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(home, store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await begin_ending(life, store)
         continued = asyncio.create_task(conversation.continue_turn(principal=LOCAL, began=lambda turn: None))
         await run_ready_tasks()
@@ -164,7 +164,7 @@ async def test_a_continued_turn_waits_until_the_end_of_the_turn_before_is_stored
 async def test_an_end_that_a_message_stores_is_stored_again_if_that_fails(home: str) -> None:
     """The turn tries to store its end while the same attempt of a message is pending."""
     store = SlowStore()
-    async with Life(home, store) as life, asyncio.timeout(PATIENCE_SECONDS):
+    async with Life(home, store) as life, asyncio.timeout(TIMEOUT_SECONDS):
         conversation = await begin_ending(life, store)
         await store.fail()
         await store.until_waiting()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.builders.sandbox_policies import sandbox_policy
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.protected import command
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import CommandResult, LaunchSpec, Output, SandboxPolicy
@@ -22,7 +22,7 @@ from parley.sandbox.resolved_policy import resolve
 from parley.sandbox.snapshot import Snapshot
 from parley.wire.text import quoted
 
-START = LaunchSpec(argv=("true",), cwd="/", env={}, timeout_seconds=PATIENCE_SECONDS)
+START = LaunchSpec(argv=("true",), cwd="/", env={}, timeout_seconds=TIMEOUT_SECONDS)
 
 
 class Starter:
@@ -116,11 +116,11 @@ def test_a_command_that_starts_while_files_are_restored_waits_for_that(
 
     def slowly(self: Snapshot) -> object:
         restoring.set()
-        assert go_on.wait(PATIENCE_SECONDS)
+        assert go_on.wait(TIMEOUT_SECONDS)
         return restore(self)
 
     def next_command() -> None:
-        assert restoring.wait(PATIENCE_SECONDS)
+        assert restoring.wait(TIMEOUT_SECONDS)
         threading.Timer(0, go_on.set).start()
         with command(sandbox_policy(project.parent), protected):
             seen.append(config.read_text())
@@ -130,7 +130,7 @@ def test_a_command_that_starts_while_files_are_restored_waits_for_that(
     with command(sandbox_policy(project), protected):
         config.write_text("evil")
         following.start()
-    following.join(PATIENCE_SECONDS)
+    following.join(TIMEOUT_SECONDS)
 
     assert seen == ["config\n"]
 

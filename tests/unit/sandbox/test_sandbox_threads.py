@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import CommandNotStarted
 from parley.sandbox.threads import in_thread
 
 
 async def test_work_is_done_beside_the_loop_and_what_comes_of_it_returned() -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         threads = {await in_thread(threading.get_ident) for _ in range(3)}
 
     assert threading.get_ident() not in threads
@@ -32,10 +32,10 @@ async def test_work_that_is_cancelled_is_done_to_its_end() -> None:
 
     def work() -> None:
         loop.call_soon_threadsafe(begun.set)
-        assert go_on.wait(PATIENCE_SECONDS)
+        assert go_on.wait(TIMEOUT_SECONDS)
         done.append("all of it")
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         waiting = asyncio.create_task(in_thread(work))
         await begun.wait()
         waiting.cancel()
@@ -49,8 +49,8 @@ async def test_work_that_is_cancelled_is_done_to_its_end() -> None:
 
 async def test_work_that_is_held_up_holds_up_no_other() -> None:
     go_on = threading.Event()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        held_up = [asyncio.create_task(in_thread(lambda: go_on.wait(PATIENCE_SECONDS))) for _ in range(8)]
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        held_up = [asyncio.create_task(in_thread(lambda: go_on.wait(TIMEOUT_SECONDS))) for _ in range(8)]
         other = await in_thread(lambda: "done")
         go_on.set()
 
@@ -59,8 +59,8 @@ async def test_work_that_is_held_up_holds_up_no_other() -> None:
 
 async def test_without_another_thread_nothing_is_begun_but_what_must_be_done() -> None:
     go_on = threading.Event()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        busy = [asyncio.create_task(in_thread(lambda: go_on.wait(PATIENCE_SECONDS))) for _ in range(8)]
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        busy = [asyncio.create_task(in_thread(lambda: go_on.wait(TIMEOUT_SECONDS))) for _ in range(8)]
         await asyncio.sleep(0)
         usual = threading.stack_size(1 << 47)  # larger than the address space
         try:

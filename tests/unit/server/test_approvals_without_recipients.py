@@ -10,14 +10,14 @@ from kit.builders.approvals import approval_id
 from kit.servers.local_server import LocalClient, LocalServer
 from kit.servers.settlements import SETTLED, settlements
 
-PATIENT = {"approvals": {"timeout_seconds": 30}}
+SLOW_TIMING = {"approvals": {"timeout_seconds": 30}}
 REFUSED = [(1, "denied: nobody could be asked")]
 """The output that the model gets when the timeout has expired."""
 
 
 async def unheard(server: LocalServer, **approvals: Any) -> tuple[LocalClient, Any]:
     """Create a client that cannot be asked and streams a conversation that waits for an approval."""
-    conversation = await server.create({"approvals": {**PATIENT["approvals"], **approvals}})
+    conversation = await server.create({"approvals": {**SLOW_TIMING["approvals"], **approvals}})
     client = await server.client(capabilities={})
     await client.stream(conversation.id)
     await client.say(conversation.id, 1)
@@ -96,7 +96,7 @@ async def test_the_time_for_an_approval_restarts_when_the_last_recipient_leaves(
 async def test_a_caller_that_left_is_not_waited_for(home: str) -> None:
     async with LocalServer(home) as server:
         caller, client = await server.client(), await server.client(capabilities={})
-        caller.call("codex", prompt="1", cwd="/project", config=PATIENT)
+        caller.call("codex", prompt="1", cwd="/project", config=SLOW_TIMING)
         await caller.approval_request()
         (conversation,) = server.conversations
         await client.stream(conversation.id)
@@ -152,7 +152,7 @@ async def test_an_approval_of_a_rarely_polling_client_times_out(home: str) -> No
 @pytest.mark.promises("approvals.no-client")
 async def test_a_stream_that_is_opened_again_does_not_begin_the_time_anew(home: str) -> None:
     async with LocalServer(home) as server:
-        conversation = await server.create(PATIENT)
+        conversation = await server.create(SLOW_TIMING)
         client = await server.client(capabilities={})
         await client.say(conversation.id, 1)
         for _ in range(3):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from kit.clients.requests import request
 from kit.servers.local_server import LocalServer
 from kit.servers.slow_store import DISK_FULL, SlowStore
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.state import Phase
 from parley.ports.outbox import OpenFrame
 from parley.server.peering import serve_peer
@@ -66,7 +66,7 @@ class Peer:
 
     async def error_of(self, method: str, params: Struct) -> Any:
         self._take(encode(request(1, method, params)))
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             answer = await self._answers.get()
         return answer.get("error")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.server.progress import ProgressReporter
 from parley.wire.jsonrpc import encode, notification
 from parley.wire.mcp import Progress
@@ -43,7 +43,7 @@ class Writes:
         self.written.set()
 
     async def until_written(self) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             self.written.clear()
             await self.written.wait()
 

@@ -14,7 +14,7 @@ import pytest
 from kit.builders.approvals import CWD
 from kit.clients.requests import request, tool
 from kit.servers.local_server import FrameList, LocalServer
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.runtime.conversation import Conversation
 from parley.server.context import LOCAL_USER, OutboxReply, Principal, Role
@@ -69,7 +69,7 @@ class LocalTransport:
 
     async def until(self, holds: Callable[[Any], bool]) -> Any:
         """Return the first message for which `holds` is true."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while (found := next(filter(holds, self.outbox.messages), None)) is None:
                 self.outbox.changed.clear()
                 await self.outbox.changed.wait()
@@ -114,7 +114,7 @@ async def one_server(home: str) -> AsyncIterator[Clients]:
 
 
 async def gone(task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await task
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kit.models.raw_provider import settings
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.config.types import Settings, ToolServer
 from parley.tools import AgentTools
 from parley.tools.servers.server import Timing
@@ -28,7 +28,7 @@ async def test_an_environment_is_forgotten_when_its_tool_servers_are_idle() -> N
     tools = AgentTools(commands=commands, timing=Timing(idle_seconds=0))
     environments = [Marked(KEY=f"secret {number}") for number in range(3)]
     watched = [weakref.ref(environ) for environ in environments]
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         for environ in environments:
             ((name, failure),) = await tools.start_servers(settings_of(environ))
             assert name == "broken"

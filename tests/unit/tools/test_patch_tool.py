@@ -20,7 +20,7 @@ from kit.builders.records import call, command_output
 from kit.builders.transcript import Appended, OutputShown, RecordingTranscript
 from kit.builders.trees import patch, plant, tree
 from kit.models.raw_provider import settings
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.config.types import Sandbox
 from parley.conversation.records import CommandOutput
 from parley.errors import SandboxUnavailable
@@ -117,12 +117,12 @@ class Bench:
         self.patches = Patches(context, commands, touched)
 
     async def apply(self, *lines: str, workdir: Path | None = None) -> str:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             output = await self.patches.apply(CALL, patch(*lines), workdir=str(workdir or self.work))
         return without_seconds(output)
 
     async def call(self, arguments: str, name: str = "apply_patch") -> str:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return without_seconds(await self.patches.run(call(CALL, arguments, name=name)))
 
     async def _authorize(self, action: Action) -> Verdict:
@@ -434,7 +434,7 @@ class Held(System):
 
     def link(self, name: str, other: str, *, folder: int) -> None:
         self.reached.set()
-        assert self.let_go.wait(PATIENCE_SECONDS)
+        assert self.let_go.wait(TIMEOUT_SECONDS)
         super().link(name, other, folder=folder)
 
 
@@ -443,7 +443,7 @@ async def test_cancelling_ends_verifying_and_nothing_happens(work: Path) -> None
     plant(work, old__txt="x\n" * 200_000)
     before = bench.files()
     text = patch("*** Update File: old.txt", *["@@\n-x\n+y"] * 100_000)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         applying = asyncio.create_task(bench.patches.apply(CALL, text, workdir=str(work)))
         await asyncio.sleep(0)
         threads = [thread for thread in threading.enumerate() if thread.name == "verify-patch"]
@@ -452,7 +452,7 @@ async def test_cancelling_ends_verifying_and_nothing_happens(work: Path) -> None
             await applying
 
     (thread,) = threads
-    thread.join(PATIENCE_SECONDS)
+    thread.join(TIMEOUT_SECONDS)
     assert (thread.daemon, thread.is_alive()) == (True, False)
     assert bench.did == []
     assert bench.files() == before
@@ -463,8 +463,8 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
     other = verify(patch("*** Add File: other.txt", "+x"), workdir=str(work), cwd=str(work))
     first = threading.Thread(target=commit, args=(other.changes,), kwargs={"system": held})
     first.start()
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await asyncio.to_thread(held.reached.wait, PATIENCE_SECONDS)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        assert await asyncio.to_thread(held.reached.wait, TIMEOUT_SECONDS)
         applying = asyncio.create_task(bench.patches.apply(CALL, patch(*UPDATE), workdir=str(work)))
         await bench.transcript.until(1)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.common.os_errors import OUT_OF_MEMORY
 from parley.transports.descriptors import HIGH_WATER_BYTES, PIPE_BYTES, DescriptorOutbox, DescriptorTransport
 from parley.wire.framing import Overlong
@@ -55,7 +55,7 @@ async def test_a_burst_in_one_tick_does_not_make_a_reading_client_slow(pipe: tup
     for _ in range(count):
         outbox.send(frame)
     writable = outbox.writable
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await outbox.flush()
     await asyncio.to_thread(reader.join)
 
@@ -101,7 +101,7 @@ async def test_waiters_for_a_writable_outbox_are_woken_in_turn(pipe: tuple[int, 
     outbox.when_writable(done.set)
     await asyncio.sleep(0)
     assert woken == []
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.to_thread(_read, reading, len(FULL) + 1)
         await done.wait()
 
@@ -125,7 +125,7 @@ async def test_a_waiter_that_waits_again_is_called_in_the_next_round(pipe: tuple
 
     outbox.when_writable(eager)
     outbox.when_writable(lambda: rounds.append("patient"))
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await done.wait()
 
     assert rounds == ["eager", "patient", "eager", "eager", "eager"]
@@ -138,7 +138,7 @@ async def test_a_closed_pipe_closes_the_outbox_and_sending_has_no_effect(pipe: t
     os.close(reading)
 
     outbox.send(b"hello?")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await gone.wait()
         outbox.send(b"nobody")
         await outbox.flush()
@@ -163,7 +163,7 @@ async def test_a_last_line_without_its_end_is_a_frame_too(pipe: tuple[int, int])
     os.write(writing, b"one\n\ntwo")
     os.close(writing)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await transport.read(frames.append)
     os.close(sink)
 
@@ -198,7 +198,7 @@ async def test_a_frame_for_which_there_is_no_memory_is_handed_over_later_as_its_
 
     os.write(writing, b"one\ntwo\nthree\n")
     asyncio.get_running_loop().call_later(0.01, os.write, writing, b"four\n")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await transport.read(take)
     transport.close()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.transports.descriptors import STOP_READING_BYTES
 from parley.transports.unix import (
     BACKLOG,
@@ -225,7 +225,7 @@ async def test_connections_beyond_the_backlog_fail_as_busy(directory: str) -> No
 
     with pytest.raises(BlockingIOError):
         come(2 * BACKLOG)
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await let_in.wait()
     come(1)
 
@@ -242,7 +242,7 @@ async def test_refused_connections_do_not_fill_the_log(
     for _ in range(5):
         refused = connect(directory, listener.name)
         assert refused is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await refused.read(lambda frame: None)
         refused.close()
     listener.close()
@@ -257,7 +257,7 @@ async def test_the_end_of_one_side_is_the_end_of_the_other(directory: str) -> No
         pair.here.close()
 
         assert await pair.heard_there() == b"farewell"
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await pair.reading_there
 
 
@@ -277,7 +277,7 @@ class Pair:
         self._listener = listen(self._directory, on_connection=came.set_result)
         here = connect(self._directory, self._listener.name)
         assert here is not None
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             self.here, self.there = here, await came
         self.reading_here = asyncio.ensure_future(self.here.read(self._at_here.put_nowait))
         self.reading_there = asyncio.ensure_future(self.there.read(self._at_there.put_nowait))
@@ -287,15 +287,15 @@ class Pair:
         self.here.close()
         self.there.close()
         self._listener.close()
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.gather(self.reading_here, self.reading_there)
 
     async def heard_here(self) -> Frame:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._at_here.get()
 
     async def heard_there(self) -> Frame:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await self._at_there.get()
 
 

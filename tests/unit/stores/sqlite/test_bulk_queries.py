@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from kit.builders.entries import everything_in, said, summary
-from kit.system.commands import PATIENCE_SECONDS, resident_bytes
+from kit.system.commands import TIMEOUT_SECONDS, resident_bytes
 from parley.errors import LeaseLost, ParleyError, StoreFailed, UnknownConversation
 from parley.ports.store import Lease
 from parley.stores.sqlite.batch import AT_ONCE
@@ -52,9 +52,9 @@ async def all_at_once(store: SqliteStore, calls: Iterable[Awaitable[T]]) -> list
 
     def something_else(_: Connection) -> None:
         loop.call_soon_threadsafe(begun.set)
-        goes_on.wait(PATIENCE_SECONDS)
+        goes_on.wait(TIMEOUT_SECONDS)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         before = store._writer.submit(something_else)
         await begun.wait()
         submitted = [asyncio.ensure_future(call) for call in calls]
@@ -162,7 +162,7 @@ async def test_a_lost_lease_is_found_by_a_single_append_and_reported(store: Sqli
     with pytest.raises(LeaseLost):
         await store.append(lease, [said(1, "text")], summary())
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await lost.wait()
 
 

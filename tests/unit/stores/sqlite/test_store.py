@@ -16,7 +16,7 @@ from threading import Event
 import pytest
 
 from kit.builders.entries import FIRST, OTHER, answers, asked, everything_in, said, summary
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.conversation.log import Entry
 from parley.errors import BadHome, OwnedElsewhere, StoreFailed, UnknownConversation
 from parley.ports.store import PAGE, Freed, Query, StateName
@@ -294,7 +294,7 @@ async def test_pending_reads_and_leases_fail_when_the_store_is_closed(
         for _ in range(10):
             await again.head(FIRST)
         await again.close()
-    await asyncio.wait((reading, acquiring), timeout=PATIENCE_SECONDS)
+    await asyncio.wait((reading, acquiring), timeout=TIMEOUT_SECONDS)
     others.close()
 
     assert [str(one.exception()) for one in (reading, acquiring)] == [str(StoreFailed("the store is closed"))] * 2

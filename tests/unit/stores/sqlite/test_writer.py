@@ -15,7 +15,7 @@ from sqlite3 import Connection
 import pytest
 
 from kit.builders.entries import answers, said, summary
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Lease
 from parley.stores.sqlite.database import WAL_BYTES
@@ -141,10 +141,10 @@ async def test_a_write_in_progress_completes_although_closing_was_cancelled(writ
 
     def first_and_slowly(db: Connection) -> None:
         begun.set()
-        goes_on.wait(PATIENCE_SECONDS)
+        goes_on.wait(TIMEOUT_SECONDS)
         first(db)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         slow = writer.submit(first_and_slowly)
         await asyncio.to_thread(begun.wait)
         after = writer.submit(last)
@@ -173,7 +173,7 @@ async def test_where_no_thread_can_be_started_the_call_fails_and_the_next_one_tr
         with pytest.raises(StoreFailed, match=r"no thread could be started: .*RLIMIT_NPROC"):
             await writer.submit(first)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert await writer.submit(noted) == []
 
 
@@ -183,8 +183,8 @@ async def test_where_sqlite_cannot_be_loaded_the_call_fails_and_the_next_one_tri
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "parley.stores.sqlite.database", None)
         with pytest.raises(ImportError):
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await writer.submit(first)
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert await writer.submit(noted) == []

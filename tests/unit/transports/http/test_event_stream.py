@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kit.system.commands import PATIENCE_SECONDS
+from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.transports.http.event_stream import HIGH_WATER_BYTES, MAX_UNREAD_BYTES, EventStream
 
@@ -32,7 +32,7 @@ async def test_messages_are_written_in_order_with_their_ids_until_the_end() -> N
     stream.send(b'{"n":2}', "abc")
     stream.end()
     stream.send(b"too late")
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await stream.run(connection.write)
         await stream.flush()
 
@@ -52,7 +52,7 @@ async def test_a_stream_is_not_writable_until_its_client_has_read() -> None:
     await asyncio.sleep(0)
     early = woken.is_set()
     connection.room.set()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await woken.wait()
         stream.end()
         await running
@@ -105,7 +105,7 @@ async def test_a_message_in_parts_is_one_event_and_others_wait_for_its_end() -> 
     frame.write(b'{"a":')
     stream.send(b"{}")
     assert not stream.writable
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await frame.room()
         frame.write(b"1}")
         frame.end()
@@ -126,7 +126,7 @@ async def test_a_message_in_parts_waits_for_its_client_and_ends_with_the_stream(
         await asyncio.sleep(0)
     early = waiting.done()
     stream.close()
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await waiting
     frame.write(b"nobody reads this")
     frame.end()
