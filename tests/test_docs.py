@@ -169,6 +169,8 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--stop",
         "--tls-cert",
         "--tls-key",
+        "--token-env",
+        "--url",
         "-V",
         "--version",
     }

@@ -11,6 +11,7 @@ from parley.cli.event_output import approval_json
 from parley.cli.ids import SHORT, find_approval
 from parley.cli.printing import print_json, print_note, print_text
 from parley.cli.runner import UsageError
+from parley.cli.server_address import add_server_options, server_address
 from parley.client import Approval, Client
 from parley.wire.events import Decision
 
@@ -50,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("decision", metavar="DECISION", nargs="?", choices=DECISIONS, help=" | ".join(DECISIONS))
     parser.add_argument("--reason", metavar="TEXT", help="the reason for a denial, which the agent reads")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+    add_server_options(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -57,7 +59,7 @@ async def run(args: argparse.Namespace) -> int:
         raise UsageError(f"a decision is missing (choose from {', '.join(DECISIONS)})")
     if args.reason is not None and args.decision != "deny":
         raise UsageError("--reason requires the decision `deny`")
-    async with connected("answer") as server:
+    async with connected("answer", server_address(args)) as server:
         if args.id is None:
             for approval in await server.client.approvals():
                 _show(approval, as_json=args.json)

@@ -1,21 +1,36 @@
-"""The connection of a command to a server: the resident server of the home, or a child process."""
+"""The connection of a command to a server: the server at a URL, the resident server of the home, or a child
+process.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from parley.app.background import start_in_background
 from parley.app.discovery import describe_holder
 from parley.cli.printing import print_note
 from parley.cli.runner import FAILED, USAGE_ERROR, CommandFailed
+from parley.cli.server_address import ServerAddress
 from parley.cli.settings import settings_loader
-from parley.client import Client, ResidentSocket, ServerProcess, ToolFailed, connect
+from parley.client import (
+    Client,
+    ClientError,
+    RemoteServer,
+    ResidentSocket,
+    ServerProcess,
+    ServerRefused,
+    ToolFailed,
+    Transport,
+    connect,
+)
 from parley.client.client import RECONNECT_SECONDS
 from parley.common.home import SERVER_LOG, SOCKET
 from parley.common.os_errors import os_detail
@@ -27,6 +42,8 @@ __all__ = ["Connected", "add_resident_option", "connected"]
 CLIENT: Final = "parley-cli"
 CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found")
 """The codes of the errors for settings that cannot be used."""
+HANDSHAKE_SECONDS: Final = 30.0
+"""The maximum number of seconds until the server at a URL has answered the handshake."""
 NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 
 
@@ -52,17 +69,27 @@ def add_resident_option(parser: argparse.ArgumentParser) -> None:
 
 @asynccontextmanager
 async def connected(
-    command: str, *, config: Sequence[str] = (), resident: bool = False
+    command: str,
+    address: ServerAddress | None,
+    *,
+    config: Sequence[str] = (),
+    resident: bool = False,
 ) -> AsyncIterator[Connected]:
-    """Connect to the resident server of the home, or start a child process as the server if none is running.
+    """Connect to the server at an address. Without an address, connect to the resident server of the home, or start
+    a child process as the server if none is running.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
     that the command begins. With `resident`, a resident server is started if none is running, or if it is killed.
 
     Raises:
-        CommandFailed: no server can be started, or a tool failed.
+        CommandFailed: the server cannot be reached or started, or a tool failed.
         ConfigError: the overrides, the home or its settings cannot be used.
     """
+    if address is not None:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_without_tool_names())
+            yield Connected(await _remote(stack, command, address), child=None)
+        return
     loader = settings_loader(config)
     home = loader.home
     async with AsyncExitStack() as stack:
@@ -124,25 +151,56 @@ async def _resident(
     """
     path = os.path.join(home, SOCKET)
     socket = _ReplacedServer(path, config, command, home) if restarts else ResidentSocket(path, overrides=config)
+    try:
+        return await stack.enter_async_context(_reporting(socket, command, "the resident server"))
+    except OSError as error:
+        if error.errno not in NOT_RUNNING:
+            print_note(command, f"not using the resident server, {describe_holder(home)}: {error}")
+        return None
+
+
+async def _remote(stack: AsyncExitStack, command: str, address: ServerAddress) -> Client:
+    """Connect to the server at a URL."""
+    transport = RemoteServer(address.url, token=address.token)
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            return await stack.enter_async_context(_reporting(transport, command, address.shown))
+    except ServerRefused as error:
+        if error.status != HTTPStatus.UNAUTHORIZED:
+            raise CommandFailed(str(error)) from None
+        raise CommandFailed(_why_unauthorized(address)) from None
+    except TimeoutError:
+        raise CommandFailed(f"{address.shown} did not answer within {HANDSHAKE_SECONDS:.0f} s") from None
+    except ClientError as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _why_unauthorized(address: ServerAddress) -> str:
+    if address.token is None:
+        return (
+            f"{address.shown} needs a token; put it into the environment variable {address.token_variable}, or "
+            "name another variable with --token-env"
+        )
+    return (
+        f"{address.shown} refused the token in {address.token_variable}; the token may be mistyped, expired or "
+        "revoked (`parley token ls` on the server lists the tokens)"
+    )
+
+
+def _reporting(transport: Transport, command: str, name: str) -> AbstractAsyncContextManager[Client]:
+    """Return a connection that reports on stderr when it is lost, and when the server cannot reach its database.
+
+    `name` is the name of the server in the report.
+    """
 
     def report_loss() -> None:
-        print_note(
-            command,
-            f"lost the connection to the resident server; trying to reconnect for {RECONNECT_SECONDS:.0f} s",
-        )
+        print_note(command, f"lost the connection to {name}; trying to reconnect for {RECONNECT_SECONDS:.0f} s")
 
     def report_log(message: LogMessage) -> None:
         if message.logger == STORE_LOGGER and isinstance(message.data, dict):
             print_note(command, str(message.data.get("message")))
 
-    try:
-        return await stack.enter_async_context(
-            connect(socket, client_name=CLIENT, on_lost=report_loss, on_log=report_log)
-        )
-    except OSError as error:
-        if error.errno not in NOT_RUNNING:
-            print_note(command, f"not using the resident server, {describe_holder(home)}: {error}")
-        return None
+    return connect(transport, client_name=CLIENT, on_lost=report_loss, on_log=report_log)
 
 
 async def _child(stack: AsyncExitStack, config: Sequence[str]) -> Connected:

@@ -11,6 +11,7 @@ from parley.cli.connecting import connected
 from parley.cli.ids import find_conversation
 from parley.cli.printing import for_terminal, print_json, print_note
 from parley.cli.runner import UsageError, run_until_signal
+from parley.cli.server_address import ServerAddress, add_server_options, server_address
 from parley.wire.text import visible
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -31,25 +32,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_server_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    conversation_id = args.id
+    conversation_id, address = args.id, server_address(args)
     if not args.yes:
         if not os.isatty(STDIN):
             raise UsageError("--yes is required, because stdin is not a terminal")
         found: list[tuple[str, str]] = []
-        if code := run_until_signal(_find(args.id, found)):
+        if code := run_until_signal(_find(args.id, address, found)):
             return code
         conversation_id, title = found[0]
         if not _is_confirmed(conversation_id, title):
             print_note("delete", "nothing was deleted")
             return 0
-    return run_until_signal(_delete(conversation_id, as_json=args.json))
+    return run_until_signal(_delete(conversation_id, address, as_json=args.json))
 
 
-async def _find(given: str, found: list[tuple[str, str]]) -> int:
-    async with connected("delete") as (client, _):
+async def _find(given: str, address: ServerAddress | None, found: list[tuple[str, str]]) -> int:
+    async with connected("delete", address) as (client, _):
         conversation = await find_conversation(client, given)
         found.append((conversation.id, (await conversation.status()).title))
     return 0
@@ -62,8 +64,8 @@ def _is_confirmed(conversation_id: str, title: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-async def _delete(given: str, *, as_json: bool) -> int:
-    async with connected("delete") as (client, _):
+async def _delete(given: str, address: ServerAddress | None, *, as_json: bool) -> int:
+    async with connected("delete", address) as (client, _):
         conversation = await find_conversation(client, given)
         await conversation.delete()
     if as_json:

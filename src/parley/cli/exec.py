@@ -13,6 +13,7 @@ from parley.cli.connecting import add_resident_option, connected
 from parley.cli.event_output import show_turn
 from parley.cli.printing import print_json, print_note
 from parley.cli.runner import UsageError, add_config_option
+from parley.cli.server_address import add_server_options, server_address
 from parley.client import ClientError, Conversation
 from parley.config.working_directory import absolute_path
 
@@ -43,16 +44,23 @@ exit code: 0 on success, 1 if the turn failed, 2 for wrong arguments or settings
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help="the message; `-` reads it from stdin")
-    parser.add_argument("--cwd", metavar="DIR", help="the working directory; by default the current one")
+    parser.add_argument(
+        "--cwd",
+        metavar="DIR",
+        help="the working directory; by default the current one, and with --url the default of the server",
+    )
     parser.add_argument("--json", action="store_true", help="print events and the result as JSON, one on each line")
+    add_server_options(parser)
     add_resident_option(parser)
     add_config_option(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
-    text, directory = message_text(args.prompt), _directory(args.cwd)
-    async with connected("exec", config=args.config, resident=args.resident) as (client, _):
-        conversation = await client.create(cwd=directory)
+    address = server_address(args)
+    text = message_text(args.prompt)
+    directory = args.cwd if address is not None else _directory(args.cwd)
+    async with connected("exec", address, config=args.config, resident=args.resident) as (client, _):
+        conversation = await client.create(cwd=directory or (await client.settings()).cwd)
         accepted = interrupt_on_sigint(conversation, command="exec")
         async with conversation.stream() as stream:  # opened before the message is sent, so that no delta is missed
             turn = await conversation.send(text)

@@ -8,6 +8,7 @@ from typing import Final
 from parley.cli.connecting import connected
 from parley.cli.ids import find_conversation
 from parley.cli.printing import print_json, print_note
+from parley.cli.server_address import add_server_options, server_address
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -25,10 +26,11 @@ otherwise 1."""
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_server_options(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
-    async with connected("interrupt") as (client, _):
+    async with connected("interrupt", server_address(args)) as (client, _):
         conversation = await find_conversation(client, args.id)
         was_running = (await conversation.status()).state != "idle"
         await conversation.interrupt()

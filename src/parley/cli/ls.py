@@ -11,6 +11,7 @@ from parley.cli.connecting import connected
 from parley.cli.event_output import plain_json
 from parley.cli.ids import SHORT
 from parley.cli.printing import print_json, print_text
+from parley.cli.server_address import add_server_options, server_address
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -32,10 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=_number, default=LIMIT, help=f"at most N (default {LIMIT})")
     parser.add_argument("--archived", action="store_true", help="list archived conversations instead of the others")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+    add_server_options(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
-    async with connected("ls") as (client, _):
+    async with connected("ls", server_address(args)) as (client, _):
         listed = await client.list(limit=args.limit, archived=args.archived)
     for one in listed.conversations:
         if args.json:

@@ -11,6 +11,7 @@ from parley.cli.exec import interrupt_on_sigint, message_text
 from parley.cli.ids import find_conversation
 from parley.cli.printing import print_json, print_note
 from parley.cli.runner import add_config_option
+from parley.cli.server_address import add_server_options, server_address
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -33,13 +34,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", help="the message; `-` reads it from stdin")
     parser.add_argument("--follow", action="store_true", help="show the turn until it ends; Ctrl-C interrupts it")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+    add_server_options(parser)
     add_resident_option(parser)
     add_config_option(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
+    address = server_address(args)
     text = message_text(args.text)
-    async with connected("send", config=args.config, resident=args.resident) as server:
+    async with connected("send", address, config=args.config, resident=args.resident) as server:
         client = server.client
         conversation = await find_conversation(client, args.id)
         follows = args.follow or not server.is_resident

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,6 +11,7 @@ from parley.cli.durations import seconds
 from parley.cli.ids import match_conversation
 from parley.cli.printing import print_json, print_note
 from parley.cli.runner import CommandFailed
+from parley.cli.server_address import is_loopback
 from parley.cli.settings import settings_loader
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -71,16 +71,9 @@ async def run(args: argparse.Namespace) -> int:
     print(link, flush=True)
     expiry = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored.expires_at))
     print_note("share", f"valid until {expiry}; `parley token revoke {stored.name}` makes the link invalid")
-    if _is_loopback(urlsplit(address).hostname or ""):
+    if is_loopback(urlsplit(address).hostname or ""):
         print_note("share", "the link works on this computer only; for others, set `serve.public_url`")
     settings = loader.serve_settings()
     if not settings.port and settings.public_url is None:
         print_note("share", "the link ends with the server, whose port changes unless `serve.port` is set")
     return 0
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

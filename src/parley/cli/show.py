@@ -10,6 +10,7 @@ from parley.cli.event_output import EventOutput, mark_read, plain_json
 from parley.cli.ids import find_conversation
 from parley.cli.page import Page
 from parley.cli.printing import print_json, print_text
+from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation
 from parley.wire.ids import START
 from parley.wire.text import visible
@@ -34,10 +35,11 @@ PAGE: Final = 1000
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+    add_server_options(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
-    async with connected("show") as (client, _):
+    async with connected("show", server_address(args)) as (client, _):
         conversation = await find_conversation(client, args.id)
         _show_status(conversation, await conversation.status(), as_json=args.json)
         page = None if args.json else Page()

@@ -12,6 +12,7 @@ from parley.cli.event_output import FAILED, EventOutput, mark_read
 from parley.cli.ids import find_conversation
 from parley.cli.page import Page
 from parley.cli.printing import print_note
+from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation, Stream, events
 from parley.client.turn_result import ends_turn
 
@@ -34,10 +35,11 @@ ended, 2 for wrong arguments or settings."""
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
+    add_server_options(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
-    async with connected("watch") as (client, _):
+    async with connected("watch", server_address(args)) as (client, _):
         conversation = await find_conversation(client, args.id)
         page = None if args.json else Page()
         output = EventOutput(client, conversation, page, command="watch")

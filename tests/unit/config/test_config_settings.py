@@ -80,7 +80,7 @@ def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
         internal_originator="codex_cli_rs",
         mcp_servers=(),
         shell_environment=ShellEnvironment(),
-        key_variables=READY_KEYS | {"PARLEY_NODE_TOKEN", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL"},
+        key_variables=READY_KEYS | {"PARLEY_NODE_TOKEN", "PARLEY_SERVE_TOKEN", "PARLEY_STORE_URL", "PARLEY_TOKEN"},
         model_context_window=None,
         include_plan_tool=False,
     )
@@ -249,6 +249,7 @@ def test_a_file_may_set_everything(home: Home) -> None:
             {
                 "PARLEY_NODE_TOKEN",
                 "PARLEY_SERVE_TOKEN",
+                "PARLEY_TOKEN",
                 "PARLEY_STORE_URL",
                 "P_KEY",
                 "D",
