@@ -165,8 +165,8 @@ class Disconnected(ClientError):
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
         super().__init__(reason or f"the server {how}")
         self.exit_code, self.reason = exit_code, reason
-        """The exit code of the server; None if it has not exited. And the reason why the connection ended; None if
-        it is unknown.
+        """The exit code of the server (None if it has not exited), and the reason why the connection ended (None if
+        it is unknown).
         """
 
 

@@ -183,7 +183,7 @@ class Feed:
         self._snapshot_due = False
         """True between the confirmation of a stream and its snapshot."""
         self._items: dict[ItemId | UnsetType, StreamEvent] = {}
-        """The last delta of each unfinished item, by item id."""
+        """The last received delta of each unfinished item, by item id."""
 
     def note(self, seq: Seq) -> None:
         """Store a position that the server reported outside a stream, if it is newer. Do nothing while a stream is

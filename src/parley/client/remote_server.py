@@ -170,8 +170,8 @@ class _Receiver:
     """Receives the messages of one session, and passes them on in the order that the client needs."""
 
     limit: int | None = None
-    """The size limit for a message, in bytes; None means no limit. There is none, because the server is trusted and
-    the snapshot of a long conversation is a single message.
+    """The size limit for a message, in bytes; None means no limit. The client sets no limit, because it trusts the
+    server, and because the snapshot of a long conversation is a single message.
     """
 
     def __init__(self, server: RemoteServer) -> None:

@@ -29,8 +29,8 @@ _MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
 _MAX_HIDDEN_FILES: Final = 20_000
-"""The maximum number of entries in hidden directories with which a file that has several hard links is compared. If
-there are more entries, the file counts as hidden.
+"""The maximum number of hidden files with which a file that has several hard links is compared. If the hidden
+directories contain more files, the file counts as hidden.
 """
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,7 +38,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_
 
 
 class Identity(NamedTuple):
-    """The device and inode of a file or directory. They are the same under each of its names."""
+    """The device and inode of a file or directory. All hard links to a file have the same identity."""
 
     device: int
     inode: int
@@ -355,8 +355,8 @@ class _Hidden:
         """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden: itself, or through another hard link. Return True if there are too many
-        hidden entries to compare it with.
+        """Return whether a file is hidden: itself, or through another hard link. If there are too many hidden
+        entries for a comparison, return True for every file with several hard links.
         """
         its = identity_of(found)
         if its in self.identities:

@@ -23,7 +23,7 @@ _MAX_CHARACTERS: Final = 500
 
 
 class Challenge(NamedTuple):
-    """What both proofs of one connection are about."""
+    """The data that both proofs of one connection cover."""
 
     url: str
     """The address of the node that is called."""

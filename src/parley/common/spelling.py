@@ -35,7 +35,7 @@ def forms_of(name: str) -> tuple[str, ...]:
 
 
 def is_about_safety(name: str) -> bool:
-    """Return whether a name looks like that of a setting that restricts the agent."""
+    """Return whether a name resembles the name of a setting that restricts the agent."""
     letters = letters_of(name)
     return any(word in letters for word in _SAFETY)
 

@@ -1,4 +1,4 @@
-"""Whether the settings make a server a node."""
+"""Determines whether the settings make a server a node."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, beg
 
 
 class PendingApproval(Struct, frozen=True, kw_only=True):
-    """An open approval, with the request for it."""
+    """An open approval: its request, the event that clients see, its turn and its time."""
 
     request: ApprovalRequest
     event: ApprovalEvent
@@ -197,8 +197,8 @@ class ApprovalState:
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
     """Return the record that must follow the event `event`.
 
-    `apply` compares it with the record `request` that does follow. Only if they are equal, the approval allows
-    exactly the action that was shown to clients.
+    `apply` compares it with the record `request` that does follow. If the two differ, the log is invalid, because
+    the approval would allow another action than the one that clients have seen.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

@@ -167,7 +167,11 @@ def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projectio
 
 
 def _check(entry: Entry, projections: Projections) -> None:
-    """Check an entry that was read from a file, and apply it to `projections`."""
+    """Check an entry that was read from a file, and apply it to `projections`.
+
+    Raises:
+        msgspec.DecodeError, ValueError: the entry is invalid.
+    """
     # An event type of a newer version, which no projection needs.
     if entry.is_event and entry.type not in EVENT_TYPES:
         _anything.decode(entry.encoded)  # the entry is sent to clients unchanged, so it must be valid JSON

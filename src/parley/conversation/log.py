@@ -425,16 +425,17 @@ class Log:
         return ItemId(f"i{self._series}{self._items_opened}")
 
     def events(self, *, after: Seq = START, hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-        """Yield those durable entries after a position that clients see, in order. `visible` determines which ones
-        these are.
+        """Yield the durable entries after the position `after` that clients see, in order.
+
+        Entries are selected as in the function `visible`. Events whose type is in `hidden` are left out.
         """
         whole = after == self.base and self.is_durable
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """Return all open texts, and the beginning and the end of each open output, as deltas.
+        """Return each open text as a delta, and the beginning and the end of each open output as deltas.
 
-        Return an empty list while an entry is not durable.
+        Return an empty list while an entry is not durable, because the entry may close or discard an open item.
         """
         if not self.is_durable:
             return []

@@ -247,7 +247,11 @@ class Projections:
 
 
 def _refuse_no_json(data: bytes) -> None:
-    """Check that the data is valid JSON. Raises ValueError."""
+    """Check that `data` is valid JSON in UTF-8.
+
+    Raises:
+        ValueError: it is not.
+    """
     _json.decode(data)
     if not data.isascii():
         data.decode()

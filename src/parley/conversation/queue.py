@@ -28,7 +28,7 @@ __all__ = ["Queue", "QueuedMessage", "SavedQueue"]
 
 
 class QueuedMessage(Struct, frozen=True, array_like=True):
-    """Where the log contains a queued message, and who queued it."""
+    """The positions at which the log contains a queued message, and the principal that queued the message."""
 
     queued: Seq
     """The position of the record that queued the message. This record contains the settings of the message."""

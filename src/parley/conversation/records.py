@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""The kind of change to an approved action because of which the approval is requested again."""
+"""What has changed since an action was approved, so that the action needs another approval."""
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
 """The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`

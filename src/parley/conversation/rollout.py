@@ -278,7 +278,9 @@ def _as_valid_json(line: bytes) -> bytes:
 
 
 def _content(parts: Iterable[_Part]) -> tuple[InputItem, ...]:
-    """Return those parts that a message can contain in Parley."""
+    """Return the recorded parts that a Parley message can contain, converted to input items. Leave out all other
+    parts.
+    """
     content: list[InputItem] = []
     for part in parts:
         if part.type in ("input_text", "output_text", "text"):

@@ -75,8 +75,8 @@ class UsageTotals:
         self.agreed: dict[str, int] = {}
         """The usage at the time when a person last allowed the turn to exceed a limit, by the name of the limit."""
         self.unreported: TokenCount | None = None
-        """The usage of the last response until its calls have ended; None if clients have already been told all
-        usage.
+        """The usage of the last response until its calls have ended; None if clients have received
+        all usage.
         """
         self._since = 0.0
         self._waited_seconds = 0.0
@@ -160,8 +160,8 @@ class UsageTotals:
     def _agree(self, reached: LimitReached) -> None:
         """Record that a person allowed the turn to exceed a limit.
 
-        The recorded usage is never higher than the usage in the log, because the event in an imported log may claim
-        more.
+        The recorded usage is never higher than the usage in the log, because an imported log may contain an event
+        with a higher number.
         """
         counted = {
             "turn_tokens": self.turn_tokens,

@@ -274,7 +274,7 @@ class AnthropicDecoder:
         had any content.
 
         Text for an unknown block begins a text block. `has_halves` is True if the event was decoded with stand-ins
-        for surrogate halves.
+        for surrogate halves (`surrogates.py`).
         """
         block = self._blocks.get(event.index)
         if block is None:
@@ -418,7 +418,7 @@ def _object(raw: Raw) -> dict[str, Any]:
 
 def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
     """Return a JSON value in the form in which it is stored and sent back: valid UTF-8, without stand-ins for
-    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins.
+    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
     """
     text = bytes(raw).decode(errors="replace")
     return (without_stand_ins(text) if has_halves else text).encode()

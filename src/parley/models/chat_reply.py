@@ -553,7 +553,7 @@ def _thinking(raw: Raw) -> tuple[str, bool]:
 
 def _kept(raw: Raw, *, has_halves: bool) -> Raw:
     """Return a JSON value in the form in which it is stored and sent back: valid UTF-8, without stand-ins for
-    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins.
+    halves of surrogate pairs. `has_halves` is True if the value may contain such stand-ins (`surrogates.py`).
     """
     text = bytes(raw).decode(errors="replace")
     return Raw((without_stand_ins(text) if has_halves else text).encode())

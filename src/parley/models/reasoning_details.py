@@ -48,7 +48,8 @@ class ReasoningDetails:
 
     def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
         """Add the pieces in one delta. Return their text, which clients see, and the approximate number of
-        characters that they add. `has_halves` is True if the delta was decoded with stand-ins for surrogate halves.
+        characters that they add. `has_halves` is True if the delta was decoded with stand-ins for surrogate halves
+        (`surrogates.py`).
         """
         shown, size = "", 0
         for piece in pieces if isinstance(pieces, list) else ():

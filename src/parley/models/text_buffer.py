@@ -24,7 +24,7 @@ class TextBuffer:
         self.append = self.pieces.append
         self.joiner = PairJoiner()
         self.size = 0
-        """The number of characters that `compact` has joined."""
+        """The number of characters in the joined part of the text. `compact` adds the pieces that it joins."""
         self._parts: list[str] = []
 
     def compact(self) -> None:

@@ -341,7 +341,9 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
 
 
 class Freed(Struct, frozen=True, kw_only=True):
-    """The number and size of unreferenced blobs that were removed or that could be removed."""
+    """The number and size of unused blobs that were removed or can be removed. A blob is a large part of an entry,
+    such as an image, that is stored separately from the entry.
+    """
 
     blobs: int
     bytes: int
@@ -664,7 +666,7 @@ class MaintainedStore(Store, Protocol):
     """A store in which unneeded data can be found and removed."""
 
     async def unused_blobs(self) -> Freed:
-        """Count the blobs that `tidy` would remove."""
+        """Return the number and size of the blobs that `tidy` would remove."""
         ...
 
     async def log_bytes(self, conversation_id: ConversationId) -> int:

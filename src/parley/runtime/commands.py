@@ -259,8 +259,8 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: Local) -> bool:
-        """Return whether the message begins a branch at an earlier message whose branch point is not in memory. The
-        projections must then be computed from the first entry of the log.
+        """Return whether the message begins a branch at a message that the projections in memory do not know. In
+        this case, the projections must be computed from the first entry of the log.
         """
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
@@ -480,8 +480,8 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Acquires the lease and releases it. Acquiring the lease stores a checkpoint of a long log
-    (`DurableLog.acquire`).
+    """Stores a checkpoint of a long log. The command acquires the lease, which stores the checkpoint
+    (`DurableLog.acquire`), and releases it.
     """
 
     def apply(self, local: Local) -> None:

@@ -201,7 +201,7 @@ class Conversation:
 
     @property
     def is_evictable(self) -> bool:
-        """True if no client would notice if the conversation were removed from memory."""
+        """True if the conversation can be removed from memory without an effect on any client."""
         return not (
             self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
             or self.is_watched
@@ -302,7 +302,7 @@ class Conversation:
         return moved
 
     async def at_rest(self) -> None:
-        """Wait until the mailbox executes no command."""
+        """Wait until the mailbox is not executing any command."""
         await self._mailbox.at_rest()
 
     def _reconciled(self, current: asyncio.Future[None]) -> None:

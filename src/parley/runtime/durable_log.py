@@ -68,7 +68,9 @@ class _Write:
 
 
 class DurableLog:
-    """The log of one conversation, with its projections, readers and lease. A turn uses it as its `Transcript`."""
+    """The log of one conversation, with its projections, readers and lease. A turn uses the object as its
+    `Transcript`.
+    """
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class DurableLog:
         self._store, self._clock = store, clock
         self._checkpoints = checkpoints or Checkpoints(conversation_id, store)
         self._holds_texts = False
-        """True from `hold_texts` to `release_texts`, while a turn needs the texts of the whole history."""
+        """True between `hold_texts` and `release_texts`, while a turn needs the texts of the whole history."""
         self._lease: Lease | None = None
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []

@@ -58,7 +58,7 @@ class SessionGrants:
     def record(
         self, action: RunCommand, settings: Settings, principal: PrincipalRef | None
     ) -> SessionGranted | None:
-        """Return the record that grants an action for the session after a person has approved it so; None if the
+        """Return the record of a session grant, after a person has approved an action for the session; None if the
         approval is valid only once.
 
         An approval without a known principal is valid only once.
@@ -69,7 +69,8 @@ class SessionGrants:
 
 
 def _key(action: RunCommand, settings: Settings) -> str | None:
-    """Return a digest of the action and of the settings that must be the same for a session grant to apply.
+    """Return the key of an action in session grants: a digest of the action and of the settings that must stay the
+    same.
 
     Return None if the directory of the action cannot be resolved.
     """

@@ -383,8 +383,8 @@ class Mailbox:
             command.is_writable = True
 
     async def _read_for(self, command: Command) -> None:
-        """Load new entries if `command` needs a current log. The result is valid for all commands that are queued
-        now.
+        """Load new entries if `command` needs a current log. All commands that are queued now can use the loaded
+        entries.
         """
         waiting = [one for one in self._queue if one.needs_turn]
         await self._ownership.read_new()
@@ -506,10 +506,10 @@ class Mailbox:
     # --- messages that name files ------------------------------------------------------
 
     def _set_aside(self, command: Command) -> bool:
-        """If a command names files that have not been read, begin to read them and return True; otherwise return
-        False.
+        """If a command names files that have not been read, remove the command from the queue, begin to read the
+        files and return True. Otherwise return False.
 
-        The command is added again when the files have been read.
+        When the files have been read, the command is added to the queue again.
         """
         if not command.needs_files(self._local):
             return False

@@ -43,7 +43,7 @@ _queued: Final = msgspec.json.Decoder(MessageQueued)
 
 
 class Accepted(Struct, frozen=True):
-    """What has become of an accepted message."""
+    """The result of accepting a message."""
 
     message_id: MessageId
     turn: Turn | None

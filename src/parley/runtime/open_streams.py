@@ -10,7 +10,7 @@ __all__ = ["OpenStreams"]
 
 
 class OpenStreams:
-    """The streams that are open in this process, each with the time when it was opened."""
+    """The streams of one conversation that are open in this process, each with the time when it was opened."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

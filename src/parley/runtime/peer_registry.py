@@ -52,8 +52,8 @@ class PeerConnection:
 
     @property
     def version(self) -> str:
-        """The version of Parley of the other node; empty if the other process is not a node or the connection is
-        broken.
+        """The version of the protocol between nodes on this connection (`wire/nodes.py`); empty if the other
+        process is not a node or the connection is broken.
         """
         return "" if self.link is None else self.link.version
 

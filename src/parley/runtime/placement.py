@@ -17,9 +17,11 @@ from parley.runtime.errors import NoNodeForDirectory
 __all__ = ["SLACK", "choose_node"]
 
 SLACK: Final = 4
-"""A node runs a turn itself if it has at most this many running turns more than the least busy node.
+"""The maximum number of additional running turns with which a node still runs a turn itself, compared with the
+least busy node.
 
-The loads of other nodes are some seconds old. Without this slack, all nodes would send their turns to one node.
+The node knows the loads of other nodes with a delay of some seconds. Without this tolerance, all nodes would send
+their turns to the same node.
 """
 
 
@@ -34,8 +36,9 @@ def choose_node(
 ) -> Node:
     """Return the node that runs the next turn in a directory.
 
-    `here` is the id of this node, and `mode` is its mode. `exists_here` is True if the directory exists on this
-    node. `refused` are the ids of nodes that do not accept the turn or cannot be reached.
+    `here` is the id of this node, and `mode` says where the working directories of the nodes are. `exists_here` is
+    True if the directory exists on this node. `refused` are the ids of nodes that do not accept the turn or cannot
+    be reached.
 
     Raises:
         NoNodeForDirectory: no node can run the turn.

@@ -36,10 +36,10 @@ class Poller:
     """Queries the store periodically, while clients are reading conversations or lists."""
 
     def __init__(
-        self, store: Store, alive: Mapping[ConversationId, Conversation], activity: Activity, clock: Clock
+        self, store: Store, in_memory: Mapping[ConversationId, Conversation], activity: Activity, clock: Clock
     ) -> None:
-        """Create the poller. `alive` contains the conversations that are in memory."""
-        self._store, self._alive, self._activity, self._clock = store, alive, activity, clock
+        """Create the poller. `in_memory` contains the conversations that are in memory."""
+        self._store, self._in_memory, self._activity, self._clock = store, in_memory, activity, clock
         self._task: asyncio.Task[None] | None = None
         self._newest: tuple[ConversationId, str, float] | None = None
         """The conversation that the last query found to be the most recently active, its title, and the time of its
@@ -81,9 +81,9 @@ class Poller:
             await self._clock.sleep(POLL_SECONDS)
             if tick % REEXAMINE_TICKS == 0:
                 polled = _Polled()
-                self._touched.update(self._alive.keys())
+                self._touched.update(self._in_memory.keys())
             for conversation_id in self._touched | polled.with_turns:
-                polled.examine(conversation_id, self._alive.get(conversation_id))
+                polled.examine(conversation_id, self._in_memory.get(conversation_id))
             self._touched.clear()
             if not polled.watched and not self._activity.is_watched:
                 self._task = None
@@ -100,7 +100,7 @@ class Poller:
                     log.warning("other processes' entries cannot be queried: %s", error)
                 last_error = str(error)
             for conversation_id in (*news, *polled.unfinished):
-                if (one := self._alive.get(conversation_id)) is not None and one.needs_polling:
+                if (one := self._in_memory.get(conversation_id)) is not None and one.needs_polling:
                     self._touched.add(conversation_id)
                     one.reconcile()
 
@@ -109,7 +109,7 @@ class Poller:
         before = self._newest
         if await self._is_newest_changed() and self._newest is not None:
             conversation_id, title, updated_at = self._newest
-            one = self._alive.get(conversation_id)
+            one = self._in_memory.get(conversation_id)
             is_known = one is not None and (one.state.title, one.state.updated_at) == (title, updated_at)
             if is_known and before is not None and updated_at > before[2]:
                 return  # the watchers were notified when the log in memory changed

@@ -31,7 +31,7 @@ class ApprovalRecipient(Protocol):
 
 
 class ReadingClient(Struct, frozen=True, kw_only=True):
-    """The abilities of a reader's client concerning approvals. They determine how long an open approval waits."""
+    """The properties of a reader's client that determine how long an open approval waits."""
 
     principal: PrincipalRef | None
     """The principal of the client; None for another process, which reports only clients that may answer."""
@@ -59,7 +59,9 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
 
 
 class Recipients:
-    """The clients that read one conversation in this process or in a process that follows the conversation."""
+    """The clients that read one conversation, in this process or in a process that follows the conversation, and
+    the approvals that were sent to them.
+    """
 
     def __init__(self) -> None:
         self._readers: dict[Hashable, ReadingClient] = {}
@@ -68,8 +70,8 @@ class Recipients:
         settled.
         """
         self.polled = False
-        """True if a client has polled within the last minute. The server cannot send an approval to such a client
-        by itself.
+        """True if a client has polled within the last minute. Such a client gets an approval only as the result of
+        its next call.
         """
         self.awaited_retry: ApprovalId | None = None
         """The id of an approval that a call has returned as its result; None if there is none. The client may
@@ -159,8 +161,8 @@ class Recipients:
 
     @property
     def only_waiting_calls(self) -> bool:
-        """True if every client that may interrupt the turn has made a call that waits for the end of the turn. Such
-        clients cannot answer an approval.
+        """True if every client that may interrupt the turn is waiting in a call for the end of the turn, and
+        therefore cannot answer an approval.
         """
         polls = (self.polled and self._poller_can_answer) or self.awaited_retry is not None
         return not polls and all(one.waits_for_turn for one in self._counted)

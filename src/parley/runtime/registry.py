@@ -114,9 +114,9 @@ class ConversationRegistry:
         self._is_shared = peers is not None
         self._granted: set[str] = set()
         """Every directory that the settings of any conversation have made writable."""
-        self._alive: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
+        self._in_memory: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
         """All conversations that are in memory."""
-        self._poller = Poller(store, self._alive, self._deps.activity, clock)
+        self._poller = Poller(store, self._in_memory, self._deps.activity, clock)
         self._kept: dict[ConversationId, Conversation] = {}
         """The conversations that stay in memory even if they are unused, in the order of their last use."""
         self._used: dict[ConversationId, float] = {}
@@ -151,7 +151,7 @@ class ConversationRegistry:
         """Return a conversation without checking that it exists. The next command on the conversation performs the
         check.
         """
-        conversation = self._alive.get(conversation_id)
+        conversation = self._in_memory.get(conversation_id)
         if conversation is None or conversation.is_deleted:
             conversation = self._open(conversation_id)
         self._keep(conversation)
@@ -178,7 +178,7 @@ class ConversationRegistry:
 
     def changed(self, conversation_id: ConversationId) -> None:
         """Schedule a read of a conversation that another process has changed."""
-        if (conversation := self._alive.get(conversation_id)) is not None and conversation.is_watched:
+        if (conversation := self._in_memory.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
         self._deps.activity.notify(conversation_id, True)
 
@@ -187,12 +187,12 @@ class ConversationRegistry:
 
         `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
         """
-        if (conversation := self._alive.get(conversation_id)) is not None:
+        if (conversation := self._in_memory.get(conversation_id)) is not None:
             conversation.end_streams(by, opened_before=at)
 
     def loaded(self, conversation_id: ConversationId) -> Conversation | None:
         """Return a conversation if it is in memory; otherwise None."""
-        return self._alive.get(conversation_id)
+        return self._in_memory.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
         """Return the stored summary of a conversation's newest state. Raises UnknownConversation, StoreError."""
@@ -209,7 +209,7 @@ class ConversationRegistry:
             grants = SessionGrants(Roots(self._granted, chosen=resolver.real_cwds), resolver)
         conversation = Conversation(conversation_id, self._deps, grants)
         conversation.on_deleted(self, partial(self._forget, conversation_id, is_deleted=True))
-        self._alive[conversation_id] = conversation
+        self._in_memory[conversation_id] = conversation
         return conversation
 
     # --- approvals ---------------------------------------------------------------------
@@ -320,7 +320,7 @@ class ConversationRegistry:
             await self._corrupt.delete(conversation_id)
             self._deps.peers.announce(conversation_id)
             self._deps.activity.notify(conversation_id, True)
-            if (loaded := self._alive.get(conversation_id)) is not None:
+            if (loaded := self._in_memory.get(conversation_id)) is not None:
                 loaded.mark_deleted()
         except StoreError:
             if is_new:
@@ -383,7 +383,7 @@ class ConversationRegistry:
 
     def __iter__(self) -> Iterator[Conversation]:
         """Iterate over the conversations in memory."""
-        return iter(tuple(self._alive.values()))
+        return iter(tuple(self._in_memory.values()))
 
     @property
     def closing(self) -> bool:
@@ -466,7 +466,7 @@ class ConversationRegistry:
         grants = self._grants.get(conversation_id)
         if grants is not None and (is_deleted or not grants.is_needed):
             del self._grants[conversation_id]
-        loaded = self._alive.get(conversation_id)
+        loaded = self._in_memory.get(conversation_id)
         if is_deleted and loaded is not None and loaded.log.durable:  # the id may belong to no conversation
             self._deps.activity.notify(conversation_id, True)
         self._kept.pop(conversation_id, None)

@@ -54,7 +54,7 @@ this process reads the conversation from the store. The owner may have been stop
 
 
 class RemoteOwner:
-    """The connection to the owner of one conversation, while this process follows the conversation."""
+    """The owner of one conversation, as seen by a process that follows the conversation over a connection."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class RemoteOwner:
 
 
 def refusal(error: ErrorObject) -> ParleyError:
-    """Convert an error object that another process has answered to the exception for callers in this process."""
+    """Convert the error object in another process's answer to the exception that callers in this process get."""
     if error.code == REFUSED and error.name == ApprovalIsSettled.code and error.data is not UNSET:
         with suppress(msgspec.DecodeError):  # an older version sends other data
             return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))

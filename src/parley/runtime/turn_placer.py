@@ -94,7 +94,7 @@ class TurnPlacer:
 
 
 class _Answer:
-    """The answer of a node to one request."""
+    """The answer of a node to one request, or the loss of the connection to the node."""
 
     def __init__(self) -> None:
         self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()

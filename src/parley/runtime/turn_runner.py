@@ -144,7 +144,7 @@ class TurnRunner:
         self._meters: dict[tuple[str, str], TokenMeter] = {}
         """The token meters, by the provider and the name of the model."""
         self._stopped: EventId | None = None
-        """The turn that this process has stopped because it lost the lease; None if there is none."""
+        """The id of the turn that this process has stopped because it lost the lease; None if there is none."""
         self.turn: LocalTurn | None = None
         """The turn of this process; None if there is none. It is set before the start of the turn is durable, and
         stays set until the end of the turn is durable.
@@ -404,7 +404,9 @@ class TurnRunner:
                 return
 
     async def _run_to_end(self, turn: LocalTurn) -> None:
-        """Store the end of a turn exactly once, whether its work completed, failed or was cancelled."""
+        """Wait for the work of a turn, and store the end of the turn exactly once, whether the work completed,
+        failed or was cancelled.
+        """
         await asyncio.wait({turn.work})
         try:
             if not turn.handed_over:

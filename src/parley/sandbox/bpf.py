@@ -25,8 +25,8 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The maximum distance of a conditional jump, in instructions. A byte could hold one more, but two long jumps
-follow the condition if both targets are too far away.
+"""The maximum distance of a conditional jump, in instructions. It is one less than a byte can hold, because up to
+two long jumps may be inserted directly after the condition.
 """
 
 

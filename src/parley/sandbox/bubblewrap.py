@@ -140,7 +140,7 @@ def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...
 
 
 def _is_its_own(folder: str) -> bool:
-    """Return whether the launcher creates this directory anew for each command."""
+    """Return whether the launcher creates a new directory in place of `folder` for each command."""
     return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 

@@ -68,13 +68,13 @@ _MAX_ADDED: Final = 256
 
 
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
-"""How a directory is read: as a Git directory, as a directory below `modules`, as `worktrees`, as `info`, or
-completely.
+"""How a directory is read: as a Git directory (`git`), as a directory below `modules` (`holder`), as `worktrees` or
+`info`, or with everything in it (`tree`).
 """
 
 
 class Restored(Struct, kw_only=True):
-    """What restoring a snapshot after a command has done."""
+    """The result of restoring a snapshot after a command."""
 
     restored: list[str] = field(default_factory=list)
     """Paths of files that had changed and were restored."""

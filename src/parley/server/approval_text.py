@@ -139,10 +139,11 @@ def _message(approval: PendingApproval, features: Features) -> str:
 
 
 def _why(reason: str, request: ApprovalRequest) -> str:
-    """Return the lines with the server's reason and the model's reason. A reason that does not exist has no line.
+    """Return the lines with the server's reason and the model's reason. If one of the reasons is missing, leave out
+    its line.
 
-    The record says whether a reason is the server's; the text would be no proof, because the model can write the
-    same text. The model's reason is quoted and marked as the model's words.
+    The record determines which part of `reason` is from the server. The text itself would be no evidence, because
+    the model can write the same text. The model's reason is quoted and marked as the model's words.
     """
     own = RETRY if request.has_failed else unrestored_reason(request.unrestored) if request.unrestored else ""
     words = reason.removeprefix(own).removeprefix("; ") if own else reason
@@ -170,7 +171,7 @@ def _change(path: str, change: FileChange) -> str:
 
 
 def what_is_asked(request: ApprovalRequest) -> str:
-    """Return a description of the action that an approval allows, as a clause without a subject."""
+    """Return a description of the action that an approval allows, such as `apply proposed code changes`."""
     match request.kind:
         case "exec":
             return f"run `{quoted_command(request.command)}` in `{quoted(request.cwd)}`"
@@ -185,7 +186,7 @@ def what_is_asked(request: ApprovalRequest) -> str:
 def settled_text(error: ApprovalIsSettled, features: Features) -> str:
     """Return the text that tells a client how an approval was settled.
 
-    Clients without the additions get only the decision.
+    A client that does not get Parley's additions to the protocol (`Features.additions`) gets only the decision.
     """
     if not features.additions:
         return str(error)
@@ -202,9 +203,9 @@ def _what(action: _Action) -> str:
 
 
 def _is_given_reasons(action: _Action, features: Features) -> bool:
-    """Return whether the text of an approval request contains its reason for a client.
+    """Return whether the text of an approval request for a client contains the reason for the action.
 
-    Clients at older versions get the reason only for patches.
+    Clients at protocol version 2025-06-18 and older get the reason only for patches.
     """
     return features.describes_approvals or isinstance(action, ApplyPatchApprovalRequest)
 

@@ -30,8 +30,8 @@ MAX_ORPHANED: Final = 1000
 """The maximum number of running turns that are checked in order to find turns whose process was killed."""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
-"""A position in the list: a state, and a position among the conversations in this state. None means the first
-conversation in this state.
+"""A position in the list: a state, and a position among the conversations in this state. If the second part is
+None, the position is before the first conversation in this state.
 """
 
 POSITIONS: Final[msgspec.json.Decoder[AttentionPosition]] = msgspec.json.Decoder(AttentionPosition)

@@ -197,7 +197,7 @@ class Reply(Protocol):
 
 
 class OutboxReply:
-    """The reply channel of a client that has one connection for all messages."""
+    """The implementation of `Reply` for a client that has one connection for all messages."""
 
     def __init__(self, out: Outbox) -> None:
         self.notifications = self.server_requests = out

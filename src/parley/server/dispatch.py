@@ -121,8 +121,8 @@ class Call:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the handler as only waiting while the block runs. Such a handler is stopped when the client
-        leaves.
+        """Mark the handler as only waiting, for example for the end of a turn, while the block runs. If the client
+        leaves during that time, the handler is stopped.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -399,7 +399,8 @@ class Dispatch:
 def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext | None = None) -> bytes:
     """Encode an error as the answer to a request.
 
-    Without a context, use the form for clients that get the additions.
+    If `context` is None, use the form for clients that get Parley's additions to the protocol
+    (`Features.additions`).
     """
     code = refused.code if context is None or context.features.additions else None
     is_modern = context is not None and context.features.modern

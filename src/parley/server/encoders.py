@@ -185,7 +185,9 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """Yield the output of a finished command as deltas, as far as a snapshot shows it."""
+    """Yield the stored output of a finished command as deltas. If the output is long, yield only the parts that a
+    snapshot shows.
+    """
     for stream in output_of(entry):
         yield from stream.preview()
 

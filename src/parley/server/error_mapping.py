@@ -1,8 +1,8 @@
 """Converts errors of tools into results.
 
 The results of failed tools have different shapes, which clients of Codex expect: a string, a typed value, or only a
-flag. The row of a tool in the tool table names its shape (`ErrorShape`). Clients with the additions also get the
-error code.
+flag. The row of a tool in the tool table names its shape (`ErrorShape`). Clients that get Parley's additions to the
+protocol (`Features.additions`) also get the error code.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
     ErrorShape.CREATE: CreateFailed,
     ErrorShape.ANSWER: AnswerFailed,
 }
-"""The type of the structured content of a failed tool, for clients with the additions, by the shape of its
-failures.
+"""The type of the structured content of a failed tool, for clients that get Parley's additions
+(`Features.additions`), by the shape of its failures.
 """
 
 
 TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
-"""The shapes in which clients without the additions get only a text."""
+"""The shapes in which a client that does not get Parley's additions (`Features.additions`) gets only a text."""
 
 
 def failure(tool: str, shape: ErrorShape, error: ParleyError, features: Features) -> CallToolResult:

@@ -77,8 +77,8 @@ _APPROVALS_BY_PEOPLE: Final = (
 
 
 def instructions(principal: Principal, features: Features) -> str | UnsetType:
-    """Return the `instructions` of the server, which a client passes to its model; UNSET for a client without the
-    additions.
+    """Return the `instructions` of the server, which a client passes to its model; UNSET for a client that does not
+    get Parley's additions to the protocol (`Features.additions`).
     """
     if not features.additions:
         return UNSET

@@ -19,7 +19,7 @@ CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(Pa
 
 
 def encode_cursor(place: object) -> str:
-    """Encode a position in a list as a cursor for a client."""
+    """Encode a position in a list as an opaque string, the cursor that a client sends back."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 

@@ -120,9 +120,7 @@ async def serve_peer(transport: PeerTransport, server: ServerContext, version: s
 
 
 def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
-    """Handle a message. An invalid message ends the connection, because the receiver can no longer be sure to have
-    all entries.
-    """
+    """Handle a message. An invalid message ends the connection, because entries could be missing after it."""
     try:
         if isinstance(frame, Overlong):
             raise msgspec.DecodeError(frame.why)

@@ -21,5 +21,7 @@ class SearchLimit:
         self._running: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, principal: str) -> asyncio.Semaphore:
-        """Return the semaphore that the searches of a principal hold while they run. `principal` is its key."""
+        """Return the semaphore that the searches of a principal hold while they run. `principal` is the key of the
+        principal (`Principal.key`).
+        """
         return self._running.setdefault(principal, asyncio.Semaphore(MAX_SEARCHES))

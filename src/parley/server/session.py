@@ -96,7 +96,7 @@ class StreamOutboxes(Protocol):
 
 
 class _OneOutbox:
-    """The stream outboxes of a client that has one connection for all messages."""
+    """The implementation of `StreamOutboxes` for a client that has one connection for all messages."""
 
     def __init__(self, out: FrameOutbox) -> None:
         self._out = out
@@ -157,8 +157,9 @@ class Session:
         self.outlives_server = False
         """True if the session is stored. Its streams continue after a restart of the server."""
         self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[None]] = lambda stream: nullcontext()
-        """Saves the session together with a stream. The stream is opened inside the returned context. Entering the
-        context raises a ParleyError if the session cannot be saved. A session that is not stored saves nothing.
+        """The function that stores the session together with a stream. The stream is opened inside the returned
+        context. Entering the context raises a ParleyError if the session cannot be saved. By default, nothing is
+        stored.
         """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}

@@ -51,7 +51,7 @@ _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
 
 
 class StreamStart(Struct, frozen=True, kw_only=True):
-    """Where a stream starts, and before which position the client can read earlier events."""
+    """The start of a stream: the positions that determine the snapshot and the first live event."""
 
     after: Seq
     """The position before the first event of the snapshot."""
@@ -495,7 +495,7 @@ class Streams:
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Let events name their conversation if more than one stream is open, and otherwise not."""
+        """Let the events name their conversation if, and only if, more than one stream is open."""
         if len(self._streams) <= 2:  # with more streams, the events already name it
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

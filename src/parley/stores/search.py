@@ -124,7 +124,7 @@ def _letter_at(words: str, offset: int) -> int:
 
 
 def _on_one_line(text: str) -> str:
-    """Replace each control character with a space, so that offsets stay the same."""
+    """Return `text` with each control character replaced by a space, so that all offsets stay valid."""
     return "".join(one if one >= " " and not "\x7f" <= one <= "\x9f" else " " for one in text)
 
 

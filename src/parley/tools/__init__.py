@@ -80,7 +80,9 @@ class AgentTools:
         return self._pools[environ]
 
     def _drop(self, environ: frozenset[tuple[str, str]]) -> None:
-        """Remove the pool of tool servers for an environment that no turn uses any more, and end its servers."""
+        """End the tool servers with the environment `environ`, and remove their pool, because no turn uses them any
+        more.
+        """
         if (pool := self._pools.pop(environ, None)) is not None:
             closing = asyncio.create_task(pool.close())
             self._closing.add(closing)

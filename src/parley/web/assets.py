@@ -147,7 +147,9 @@ def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
 
 
 def _without_comments(content: bytes) -> bytes:
-    """Remove the comments, which are a fifth of the bytes. The lines of the code keep their numbers."""
+    """Return the content of a file without its comments, which are a fifth of the bytes. The numbers of the lines
+    stay the same.
+    """
     return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
 
 

@@ -25,7 +25,7 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "sessionId": ("threadId", "conversationId"),
     "threadId": ("sessionId", "conversationId"),
 }
-"""Alternative names for an argument, by the name in the schema."""
+"""The alternative names of arguments. Each key is the name of an argument in the schema."""
 
 _MAX_UNKNOWN: Final = 100
 """The maximum number of unknown arguments in a call. The number is limited because each unknown name is
@@ -38,20 +38,20 @@ A repeated name counts each time.
 """
 
 _MAX_NAME: Final = 1000
-"""The maximum length, in characters, of an argument name in such a call."""
+"""The maximum length, in characters, of an argument name in a call with at least `LARGE_BYTES` of arguments."""
 
 _MAX_COMPARED: Final = 64 * 1024
-"""The maximum size, in bytes, of encoded values that are decoded for a comparison. Larger values are compared as
-bytes.
+"""The maximum size, in bytes, of the encoded values that `_is_same` decodes to compare them. Larger values are
+compared as bytes.
 """
 
 _any_decoder: Final = msgspec.json.Decoder()
 
 
 def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known arguments of a call, by their names in the schema of `kind`. Unknown arguments are left out.
+    """Return the known arguments of a call, by their names in the schema of `kind`. Leave out unknown arguments.
 
-    The values may be decoded, or encoded as `Raw`.
+    The values in `given` may be decoded, or encoded as `Raw`.
 
     Raises:
         BadArguments: two spellings of one argument have different values, an unknown name resembles a known one, or
@@ -111,7 +111,9 @@ def _is_null(value: Any) -> bool:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal. Large encoded values are equal only if their bytes are."""
+    """Return whether two values of an argument are equal. Values that are larger than `_MAX_COMPARED` are equal
+    only if their encoded bytes are.
+    """
     if not isinstance(one, Raw) or not isinstance(other, Raw):
         return encode(one) == encode(other)
     if one == other:
@@ -126,7 +128,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 @cache
 def _spellings(kind: type[Struct]) -> dict[str, str]:
-    """Return a mapping from every accepted spelling to the name in the schema."""
+    """Return a mapping from every accepted spelling of an argument name to the name in the schema of `kind`."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]
     spellings = {form: name for name in names for form in (name, *forms_of(name))}
     others = {form: name for name in names for also in _ALSO.get(name, ()) for form in forms_of(also)}

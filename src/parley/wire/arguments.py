@@ -100,7 +100,7 @@ def _converted(kind: type[Decoded], value: dict[str, Any]) -> Decoded:
 
 
 class _Field(NamedTuple):
-    """One argument of a type: its attribute name, its schema and its decoder."""
+    """One field of an arguments struct: its attribute name, its JSON Schema and its decoder."""
 
     attribute: str
     is_required: bool
@@ -149,7 +149,9 @@ def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str,
 
 
 class _Name(str):
-    """The name of a member. The decoder passes values of this type to a hook."""
+    """The name of a member of a JSON object. The decoder calls a hook for values of this type, so that each name is
+    checked.
+    """
 
     __slots__ = ()
 
@@ -262,8 +264,9 @@ def _not_a_map(value: Any) -> BadArguments:
 
 
 def _explained(error: str, value: Any, schema: dict[str, Any], *, within: str = "") -> BadArguments:
-    """Return the error for invalid arguments. `error` is the decoder's message, and `within` is the path of the
-    decoded value in the arguments.
+    """Return the error for invalid arguments.
+
+    `error` is the message of the decoder. `value` is the decoded value, and `within` is its path in the arguments.
     """
     place = _PLACE.search(error)
     path = within + (place[1] if place else "")
@@ -311,9 +314,9 @@ def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[st
 
 
 def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the schema of the union member that the `type` of `value` selects.
+    """Return the schema of the member of a union that the tag `type` in `value` selects.
 
-    If the `type` is unknown, return a schema that lists all tags.
+    If no member has this tag, return a schema that lists all tags.
     """
     tags = [member["properties"]["type"]["enum"][0] for member in members]
     tag = value.get("type") if isinstance(value, dict) else None

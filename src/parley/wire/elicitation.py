@@ -1,4 +1,4 @@
-"""The request `elicitation/create`, which asks a client to decide an approval, and the answers to it."""
+"""The MCP request `elicitation/create`, which asks a client to decide an approval, and the possible answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ FULL_SCHEMA: Final[dict[str, Any]] = {
         "reason": {"type": "string", "title": "Reason, told to the agent"},
     },
 }
-"""The form for clients at protocol version 2025-11-25 and newer. Older clients get `PLAIN_SCHEMA`."""
+"""The JSON Schema of the approval form for clients at protocol version 2025-11-25 and newer. Older clients get
+`PLAIN_SCHEMA`.
+"""
 
 _once, _for_session, *_others = FULL_SCHEMA["properties"]["decision"]["oneOf"]
 SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
@@ -56,7 +58,7 @@ SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
         "decision": {**FULL_SCHEMA["properties"]["decision"], "oneOf": [_for_session, _once, *_others]},
     },
 }
-"""A variant of `FULL_SCHEMA` whose first choice is to approve for the session."""
+"""A variant of `FULL_SCHEMA` whose first choice is approval for the session."""
 
 
 class ApprovalFields(Struct, frozen=True, kw_only=True):

@@ -159,7 +159,7 @@ class RequestRetry(EventBase, frozen=True, kw_only=True, tag="request_retry"):
 
 
 class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
-    """The number of tokens that one model response used."""
+    """Reports how many tokens one model response used."""
 
     input_tokens: int
     cached_input_tokens: int | None
@@ -543,7 +543,7 @@ FOR_FULL_VERSION_ONLY: Final = frozenset(
     event_type(cls)
     for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry, WorkspaceUpdated, WebSearch)
 )
-"""Types of events that are sent only to clients that know Parley's additions."""
+"""Types of events that are sent only to clients at protocol version 2025-11-25 and newer."""
 
 
 _ERROR: Final = event_type(ErrorEvent)
@@ -554,7 +554,9 @@ _COST: Final = b'"cost_micros"'
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
-    """Return an encoded event without the fields that are unknown at protocol version 2025-06-18 and older."""
+    """Return the encoded event without the fields that clients at protocol version 2025-06-18 and older do not
+    know. `kind` is the type of the event.
+    """
     if kind == _ERROR:
         return encode(ErrorEvent(message=_error_decoder.decode(encoded).message))
     if kind == _TOKEN_COUNT and _COST in encoded:

@@ -25,7 +25,7 @@ SUFFIX_PARTS: Final = 64
 TOO_LONG: Final = "message is longer than 64 MB"
 
 LOOK_BYTES: Final = 1024 * 1024
-"""The number of received bytes of a line after which `why_too_large` is called again."""
+"""The number of further bytes of a line that are received between two calls of `why_too_large`."""
 
 
 class Overlong(Struct, frozen=True):

@@ -22,7 +22,7 @@ EventId = NewType("EventId", str)
 """The `id` in `codex/event`, which identifies a turn. A conversation never reuses it."""
 
 ItemId = NewType("ItemId", str)
-"""The id of an open item of a log. `i2.7` is the seventh item of the second epoch."""
+"""The id of an open item of a log. For example, `i2.7` is the seventh item of the second epoch."""
 
 Seq = NewType("Seq", int)
 """A position in a log. The first entry has position 1; 0 is the position before it."""

@@ -2,7 +2,7 @@
 
 File names and declared media types are ignored. Every request with a broken image fails at the provider, so
 truncated data and data without dimensions do not count as an image. Pixels are not decoded. Data after the end of
-an image is ignored, because cameras store videos there.
+an image is ignored, because some cameras append a video to an image.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MAX_SEGMENTS: Final = 4096
 segments has only 320 segments, but a hostile file could have millions.
 """
 _FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
-"""Bytes that do not begin a segment when they follow 0xFF. Decoders skip them."""
+"""Bytes after 0xFF that do not begin a segment of a JPEG. Decoders skip them."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 
@@ -80,8 +80,8 @@ def _is_whole_jpeg(data: bytes) -> bool:
 
 
 _MAX_BLOCKS: Final = 128 * 1024
-"""The maximum number of blocks before the end of the first frame of a GIF. An image of 20 MiB has about 82,000
-blocks.
+"""The maximum number of blocks before the end of the first frame of a GIF. A normal image of 20 MiB has about
+82,000 blocks.
 """
 
 
@@ -117,8 +117,8 @@ def _colours(data: bytes, place: int) -> int:
 
 
 _MAX_CHUNKS: Final = 64
-"""The maximum number of chunks before the pixels of a WebP. These chunks contain the size, the colours and
-metadata.
+"""The maximum number of chunks before the pixels of a WebP. Before the pixels, a WebP contains its size, its
+colours and metadata.
 """
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
 """The names of the chunks that contain pixels. Each name maps to the offset of a marker in the chunk,

@@ -119,7 +119,9 @@ MAX_LONE_SURROGATES: Final = 10_000
 _REPLACEMENT_CHARACTER: Final = "\ufffd".encode()
 _ESCAPED_BACKSLASH: Final = rb"\\"
 _STAND_IN: Final = b"\xff\xff"
-"""Bytes that stand for escaped backslashes during the search for lone surrogates. They never occur in UTF-8."""
+"""Bytes that temporarily replace escaped backslashes during the search for lone surrogates. They never occur in
+UTF-8.
+"""
 
 _LONE_SURROGATE: Final = re.compile(
     rb"""\\u[dD](?:

@@ -277,9 +277,9 @@ def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
 
 
 def _as_json_string(encoded: bytes) -> bytes:
-    """Return a JSON string whose content is the given JSON text.
+    """Return a JSON string whose content is the JSON text `encoded`.
 
-    This does not create a Python string, which could take four bytes for each character.
+    No Python string is created, because a Python string could take four bytes for each character.
     """
     return b'"%b"' % encoded.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 

@@ -75,7 +75,7 @@ class Followed(Struct, frozen=True, kw_only=True):
 
 
 class Unfollow(Struct, frozen=True, kw_only=True):
-    """The notification that ends a `Follow`."""
+    """The notification with which a process stops following a conversation."""
 
     METHOD: ClassVar = "parley/unfollow"
 
@@ -93,11 +93,13 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """True if a client can be asked about limits, or if all clients know the event `limit_reached`. Older versions
-    of Parley chose the name of the field.
+    """True if a client of the following process can be asked whether a turn may exceed a limit, or if all its
+    clients know the event `limit_reached`. The name is part of the protocol and cannot be changed.
     """
     may_end_at_limit: bool = True
-    """True if a client that does not know the event `limit_reached` may answer approvals."""
+    """True if a client that may answer approvals does not know the event `limit_reached`. The turn may then end at
+    a limit without an approval.
+    """
 
 
 class Submit(Struct, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ FIRST_OF_DATA: Final = ord("d")
 """The first byte of a line with the field `data`."""
 
 LARGE_BYTES: Final = 64 * 1024
-"""The size in bytes from which a large event of a model's reply is checked before it is decoded."""
+"""The size of an event in bytes above which `DataFramer` calls `check_large` before the event is decoded."""
 
 ERROR_LINES: Final = (b"event: error", b"event:error")
 NAME_BYTES: Final = 13
@@ -151,7 +151,7 @@ def _accept(events: Sequence[bytes]) -> None:
 
 
 class ErrorData(bytes):
-    """The data of an event whose name is `error`."""
+    """The data of a server-sent event whose name is `error`."""
 
 
 class DataFramer:

@@ -9,7 +9,8 @@ from msgspec import UNSET, Struct, UnsetType
 __all__ = ["SUBSCRIPTION_ID", "ListenParams", "NotificationFilter", "SubscriptionAcknowledged"]
 
 SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
-"""The member of `_meta` that names the request to which a notification belongs."""
+"""The member of `_meta` that contains the id of the request `subscriptions/listen` to which a notification belongs.
+"""
 
 
 class NotificationFilter(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

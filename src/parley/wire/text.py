@@ -15,8 +15,8 @@ __all__ = ["listed", "quoted", "replace_surrogates", "unseen", "visible"]
 _PRINTABLE_AND_UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
-"""Invisible characters that Unicode classifies as letters, marks or symbols, such as fillers, joiners and variation
-selectors.
+"""Invisible characters that Unicode classifies as letters, marks or symbols, such as filler characters, joiners and
+variation selectors.
 """
 
 _MAX_LISTED: Final = 8
@@ -37,7 +37,7 @@ def _are_seen(text: str) -> bool:
 
 
 def unseen(text: str) -> dict[int, str]:
-    """Return a table for `str.translate` that replaces each invisible character of a text with its escape."""
+    """Return a table for `str.translate` that replaces each invisible character in `text` with its escape."""
     return {ord(one): _spelled(one) for one in set(text) if not _are_seen(one)}
 
 
@@ -57,13 +57,15 @@ def _spelled(character: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return a path. If it contains invisible characters or a backtick, quote it for a shell."""
+    """Return a path for display. If the path contains invisible characters or a backtick, return it quoted for a
+    shell.
+    """
     if _are_seen(path) and "`" not in path:
         return path
     return f"$'{path.translate(unseen(path) | _ESCAPED)}'"
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join strings with commas. If there are many, name only the first ones and the number of the others."""
+    """Join texts with commas. If there are too many, return only the first texts and the number of the others."""
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

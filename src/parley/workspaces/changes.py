@@ -81,7 +81,7 @@ def submodules_in(listed: str) -> frozenset[str]:
 
 
 def _is_readable(found: os.stat_result) -> bool:
-    """Return whether Git can read a file. In the sandbox, also root needs the permission."""
+    """Return whether Git can read a file. In the sandbox, even root needs the permission."""
     return bool(found.st_mode & (stat.S_IRUSR if found.st_uid == os.geteuid() else stat.S_IRGRP | stat.S_IROTH))
 
 

@@ -37,7 +37,7 @@ repository takes long.
 
 _MAX_OUTPUT_BYTES: Final = 1024 * 1024
 _READ_INPUT: Final = ("/bin/sh", "-c", 'exec "$0" "$@" <&3')
-"""Starts a program whose stdin is the descriptor 3."""
+"""The beginning of a command line that runs a program with the content of descriptor 3 as its stdin."""
 _MAX_ERROR_CHARACTERS: Final = 600
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _FROM_SERVER: Final = (*_PROXIES, "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")

@@ -76,7 +76,7 @@ MAX_UNREADABLE: Final = 20
 """The maximum number of files that are left out of a commit because Git cannot read them."""
 
 _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
-"""Makes Git store each large file as an object of its own, and not in a pack."""
+"""The Git options with which Git stores each large file as an object of its own, and not in a pack."""
 _USED: Final = "parley-used"
 """The name of a file in the administrative directory of a worktree. Its modification time is the time of the last
 use of the worktree.
@@ -260,7 +260,7 @@ class _Worktree:
                     os.unlink(os.path.join(self.clone, path))
 
     def _exists(self) -> bool:
-        """Return whether the worktree exists with all its files. A link or another object in its place is no
+        """Return whether the worktree exists with all its files. A link or a file at its path does not count as a
         worktree.
         """
         try:
@@ -272,7 +272,7 @@ class _Worktree:
         return all(os.path.isfile(os.path.join(self._admin, name)) for name in ("HEAD", "index"))
 
     def _return_worktree(self) -> None:
-        """Put the worktree in its place again, if it was moved so that Git could write its files."""
+        """Move the worktree back to its path, if `_take_worktree` has moved it."""
         was_used = os.path.isfile(os.path.join(self._admin, _USED))
         if was_used and os.path.isdir(self._inside) and not os.path.lexists(self._path):
             os.rename(self._inside, self._path)
@@ -311,8 +311,8 @@ class _Worktree:
     def _remove_tracking_refs(self) -> dict[str, bytes]:
         """Remove the refs of the branches of this conversation, and return their contents by path.
 
-        The fetch makes those that still exist in the repository. `git fetch --prune` would have to write to the
-        main directory of the clone.
+        The fetch creates these refs again for branches that still exist in the repository. `git fetch --prune`
+        would have to write to the main directory of the clone.
         """
         found: dict[str, bytes] = {}
         for path in glob(f"refs/remotes/origin/{branch_of(self._id)}*", root_dir=self.clone):
@@ -368,8 +368,8 @@ class _Worktree:
         await _completed(os.rename, self._inside, self._path)
 
     def _clear(self) -> None:
-        """Move an object that is in the place of the worktree aside, and remove the administrative directory of the
-        worktree.
+        """Rename any file or directory at the path of the worktree, so that it is kept, and remove the
+        administrative directory of the worktree.
         """
         if os.path.lexists(self._path):  # this is an unfinished or foreign worktree
             os.rename(self._path, f"{self._path}.kept-{int(time.time())}")
@@ -386,7 +386,9 @@ class _Worktree:
             return file.read(1000).strip().removeprefix("ref: refs/heads/")
 
     async def _point(self, start: Start) -> None:
-        """Make the commit and the branch of a start those of the worktree."""
+        """Set the branch of the worktree to the branch of `start`, and the commit of this branch to the commit of
+        `start`.
+        """
         await self._clone_git("update-ref", f"refs/heads/{start.branch}", start.commit, writes=("refs",))
         head = f"ref: refs/heads/{start.branch}\n".encode()
         await _completed(write_new_file, self._admin, "HEAD", head)
@@ -418,7 +420,7 @@ class _Worktree:
         """Change the files of the worktree to those of a commit. Files that are neither in the commit nor in the
         index stay.
 
-        If the call does not complete, nothing is committed from the worktree until the checkout was repeated.
+        If the call does not complete, nothing is committed from the worktree until the checkout has been repeated.
         """
         await _completed(write_new_file, self._admin, _CHECKOUT, f"{start.commit} {start.branch}".encode())
         await self._point(start)
@@ -428,8 +430,8 @@ class _Worktree:
         await _completed(os.unlink, os.path.join(self._admin, _CHECKOUT))
 
     async def _finish_checkout(self) -> None:
-        """Repeat a checkout that did not complete. The worktree then contains files of two commits, and none of
-        them is work of the conversation.
+        """Repeat a checkout that did not complete. Before the repetition, the worktree contains files of two
+        commits, which are not work of the conversation.
         """
         if (start := await asyncio.to_thread(self._unfinished_checkout)) is not None:
             await asyncio.to_thread(self._remove_locks)
@@ -451,7 +453,9 @@ class _Worktree:
         return Start(commit=commit, branch=branch)
 
     def _take_worktree(self) -> None:
-        """Move the worktree to a place where commands of the model cannot change it. Do nothing if it is there."""
+        """Move the worktree into its administrative directory, where commands of the model cannot change it. Do
+        nothing if the worktree is already there.
+        """
         if os.path.isdir(self._inside) and not os.path.lexists(self._path):
             return
         shutil.rmtree(self._inside, ignore_errors=True)
@@ -720,7 +724,9 @@ class _Worktree:
     async def _clone_git(
         self, *arguments: str, writes: tuple[str, ...] = (), seconds: float = LOCAL_SECONDS
     ) -> str:
-        """Run a Git command without files of the worktree, which may write to parts (`writes`) of the clone."""
+        """Run a Git command that does not use the files of the worktree. The command may write to the directories
+        `writes` of the clone.
+        """
         writable = [os.path.join(self.clone, one) for one in writes]
         return await self._run(*arguments, variables={"GIT_DIR": self.clone}, writable=writable, seconds=seconds)
 
@@ -760,7 +766,7 @@ class _Worktree:
         }
 
     async def _run(self, *arguments: str, **options: Any) -> str:
-        """Check the clone, and run a Git command."""
+        """Check the clone with `check_clone`, and then run a Git command as `Git.run` does."""
         await asyncio.to_thread(check_clone, self.clone)
         return await self._git.run(*arguments, **options)
 

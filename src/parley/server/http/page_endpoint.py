@@ -109,7 +109,7 @@ class PageEndpoint:
         self.files, self.sign_ins, self._authenticator, self._push = files, sign_ins, authenticator, push
 
     def serves(self, path: str) -> bool:
-        """Return whether a path belongs to the sign-in or to the push subscription."""
+        """Return whether a path is an endpoint of the page: the sign-in or the push subscription."""
         return path in (SIGN_IN_PATH, PUSH_PATH)
 
     async def principal(self, request: HttpRequest, guard: Guard) -> Principal | None:

@@ -37,7 +37,7 @@ class PushOutbox:
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake` when it is writable; None if no stream will."""
+        """The stream that will call `_wake` when it is writable; None if no stream was asked to do so."""
         self.closed = False
 
     @property

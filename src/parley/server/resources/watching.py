@@ -158,7 +158,7 @@ class _ConversationWatch:
 
 
 class _ChangeEncoder:
-    """An encoder that reports entries instead of encoding them."""
+    """An encoder that encodes nothing. It calls `changed` for each entry, or only for events of the type `only`."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = True

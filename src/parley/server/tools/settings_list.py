@@ -69,8 +69,8 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
 
 
 def _providers(default: Settings, loader: Loader) -> tuple[str, ...]:
-    """Return the names of the providers that a client can choose: the default one, those in the settings, and the
-    ready providers that need no further variable.
+    """Return the names of the providers that a client can choose: the default provider, the providers in the
+    settings, and the ready providers that can be used.
     """
     usable = (name for name, missing in loader.ready_providers().items() if missing is None)
     return tuple(dict.fromkeys((default.provider.id, *loader.providers(), *usable)))

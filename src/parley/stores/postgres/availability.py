@@ -23,7 +23,7 @@ Part = Literal["calls", "writes", "leases"]
 
 
 class Availability:
-    """Whether a database can be reached, and the callbacks for changes of this state."""
+    """The state of the connection to a database, and the callbacks for changes of this state."""
 
     def __init__(self, location: str) -> None:
         """Create the object. `location` describes the database in log messages."""

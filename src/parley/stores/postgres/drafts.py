@@ -37,7 +37,7 @@ _NEW: Final = f"""
     SELECT {{number}}, $1, $2, $2, $3, $4, $5, $6, $7, $8, {_UPDATED_AT}, $11, $12, $13
 """
 _FIRST: Final = 14
-"""The number of the first SQL parameter after those of `_new_values`."""
+"""The number of the first SQL parameter after the parameters of `_new_values`."""
 
 
 def _new_values(

@@ -113,7 +113,7 @@ class HeldLease:
 
 
 class LeaseKeeper:
-    """Registers this process as a lease holder, renews its leases, and detects when they are lost."""
+    """Registers this process as a lease holder, renews its leases, and detects when it has lost a lease."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ allow it.
 
 
 class Saved(NamedTuple):
-    """Where conversations were saved, and how many."""
+    """The result of saving conversations: the place and the numbers."""
 
     place: str | None
     """The path of the saved file, or of a directory if there are several; None if nothing was saved."""

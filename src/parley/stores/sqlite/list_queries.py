@@ -159,8 +159,8 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """Return the columns of one conversation in a damaged database, as the only item of a list. Return an empty
-    list if the conversation does not match the query.
+    """Return a list with the columns of one conversation in a damaged database. The list is empty if the
+    conversation does not match the query.
 
     If the row of the conversation is damaged, the columns contain default values. `is_wanted` then determines
     whether the conversation matches.

@@ -281,7 +281,7 @@ class Writer:
                 self._give_up()
 
     def _waits_without_need(self) -> bool:
-        """Return whether the thread is waiting for the write lock although it has nothing to write."""
+        """Return whether the thread is waiting for the write lock although no job needs the lock."""
         with self._deciding:
             is_needed = any(job.one is not open_only for job in (*self._waiting, *self._jobs))
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
@@ -491,7 +491,7 @@ class Writer:
 
 
 def open_only(db: Connection) -> None:
-    """Do nothing. `submit` with this function makes the thread open the home."""
+    """Do nothing. Submitting this function as a job makes the writer thread open the home."""
 
 
 _work_of: Final = attrgetter("work")
