@@ -62,6 +62,7 @@ PURE = frozenset(
         "math",
         "msgspec",
         "re",
+        "shlex",
         "types",
         "typing",
         "uuid",

@@ -202,7 +202,7 @@ async def test_exec_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
     text = output.read_text()
     assert text.endswith(apart.stdout)
     assert sum(WARNING.fullmatch(line) is not None for line in text.splitlines()) == 1
-    assert "task_complete" in text
+    assert "> hi\n" in text
 
 
 # --- an old Python -------------------------------------------------------------------------

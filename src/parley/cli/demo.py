@@ -21,10 +21,10 @@ from typing import Final
 import msgspec
 
 from parley.app.signals import KILLED
-from parley.cli.event_renderer import EventRenderer
 from parley.cli.ids import SHORT
 from parley.cli.page import Page
 from parley.cli.runner import CommandFailed
+from parley.cli.trace_renderer import TraceRenderer
 from parley.client import Approval, Client, ClientError, Conversation, ResidentSocket, connect, events
 from parley.version import __version__
 from parley.wire.events import decode_event
@@ -192,7 +192,7 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
 
         page.step("Send a message, and read the answer while it is written")
         await _send(page, conversation, "Hello! Who is there?")
-        first = await EventRenderer(page).render_turn(stream, turn=1)
+        first = await TraceRenderer(page).render_turn(stream, turn=1)
 
     page.step("Send a message with another client, and kill it in the middle of a sentence")
     seen = await _kill_in_mid_sentence(page, conversation, cwd, env)
@@ -202,7 +202,7 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
     page.sent("conversationStream")
     async with conversation.stream() as stream:
         page.received(f"initial_state: {len(stream.snapshot)} events, both turns from the beginning")
-        second = await EventRenderer(page).render_turn(stream, turn=2)
+        second = await TraceRenderer(page).render_turn(stream, turn=2)
 
     page.step("Count")
     page.sent("conversationRead")
@@ -232,7 +232,7 @@ async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str
         stdout=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
-    renderer, seen = EventRenderer(page), 0
+    renderer, seen = TraceRenderer(page), 0
     try:
         assert process.stdout is not None
         async for line in process.stdout:
@@ -271,7 +271,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
     page.sent("conversationStream")
     async with conversation.stream() as stream:
         await _send(page, conversation, "Write a greeting, run it, and copy it outside.")
-        renderer = EventRenderer(page, on_approval=approver.shown.set)
+        renderer = TraceRenderer(page, on_approval=approver.shown.set)
         await renderer.render_turn(stream, turn=1)
     if not renderer.has_patched:
         page.paragraph(

@@ -6,13 +6,12 @@ import json
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from msgspec import UnsetType
 
 from parley.cli.event_renderer import EventRenderer
 from parley.cli.ids import SHORT
-from parley.cli.page import Page
 from parley.cli.printing import print_json, print_note, print_text
 from parley.cli.runner import CommandFailed
 from parley.client import (
@@ -28,6 +27,7 @@ from parley.client import (
 from parley.client.turn import result_of
 from parley.client.turn_result import TurnSummary
 from parley.wire.jsonrpc import encode
+from parley.wire.tools import OpenText
 
 __all__ = ["FAILED", "INTERRUPTED", "EventOutput", "approval_json", "mark_read", "plain_json", "show_turn"]
 
@@ -38,6 +38,13 @@ MARK_SECONDS: Final = 0.5
 """The maximum number of seconds that a command waits for the server to mark a conversation as read."""
 
 APPROVALS: Final = (events.ExecApprovalRequest, events.ApplyPatchApprovalRequest, events.LimitReached)
+
+
+_PIECES: Final = {
+    events.event_type(kind): kind
+    for kind in (events.AgentMessageDelta, events.AgentReasoningDelta, events.AgentReasoningRawContentDelta)
+}
+"""The events for the pieces of the model's texts, by type."""
 
 
 def plain_json(value: object) -> Any:
@@ -63,13 +70,22 @@ async def mark_read(conversation: Conversation, seq: int) -> None:
 class EventOutput:
     """Prints the events of one conversation as text or as JSON."""
 
-    def __init__(self, client: Client, conversation: Conversation, page: Page | None, *, command: str) -> None:
-        """Create the output. If `page` is None, events are printed as JSON. `command` is the name of the command,
-        for the messages on stderr.
+    def __init__(
+        self,
+        client: Client,
+        conversation: Conversation,
+        out: TextIO | None,
+        *,
+        command: str,
+        cwd: str | None = None,
+        shows_failures: bool = True,
+    ) -> None:
+        """Create the output. If `out` is None, events are printed to stdout as JSON. `command` is the name of the
+        command, for the messages on stderr. Paths below `cwd`, the working directory of the conversation, are
+        shortened. `shows_failures` is False if the caller prints the errors that end turns.
         """
         self._client, self._conversation, self._command = client, conversation, command
-        self._page = page
-        self._renderer = None if page is None else EventRenderer(page)
+        self._renderer = None if out is None else EventRenderer(out, cwd=cwd, shows_failures=shows_failures)
 
     async def show(self, event: StreamEvent) -> None:
         """Print an event. If the event is an approval request, also print the command that answers the request."""
@@ -79,17 +95,16 @@ class EventOutput:
             seq=None if isinstance(meta.seq, UnsetType) else meta.seq,
             item=None if isinstance(meta.item, UnsetType) else meta.item,
             offset=None if isinstance(meta.offset, UnsetType) else meta.offset,
-            live=event.live,
         )
         if isinstance(event.msg, APPROVALS):
             for approval in await self._client.approvals(self._conversation.id):
                 self._show_approval(approval)
 
     def _show_approval(self, approval: Approval) -> None:
-        if self._page is None:
+        if self._renderer is None:
             print_json(approval_json(approval))
             return
-        self._page.end_line()
+        self._renderer.end_line()
         short = (approval.approval_id or "")[:SHORT]
         print_note(self._command, f"the agent waits for an answer: `parley answer {short} approve`, or deny")
 
@@ -100,14 +115,30 @@ class EventOutput:
         seq: int | None,
         item: str | None = None,
         offset: int | None = None,
-        live: bool = False,
     ) -> None:
+        """Print an event that has been stored at a position, or a part of the open text `item`."""
         if self._renderer is not None:
-            self._renderer.render(msg, live=live)
+            self._renderer.render(msg)
             return
         position = {"seq": seq, "item": item, "offset": offset}
         given = {name: value for name, value in position.items() if value is not None}
         print_json({"type": "event", "conversation_id": self._conversation.id, **given, "msg": plain_json(msg)})
+
+    def show_open(self, text: OpenText) -> None:
+        """Print the beginning of a text, or of the output of a command, that is not finished."""
+        if self._renderer is None:
+            print_json({"type": "open", "item": text.item, "event": text.type, "text": text.text})
+        elif not isinstance(text.call_id, UnsetType) and not isinstance(text.stream, UnsetType):
+            chunk = tuple(text.text.encode())
+            piece = events.ExecCommandOutputDelta(call_id=text.call_id, stream=text.stream, chunk=chunk)
+            self._renderer.render(piece)
+        elif text.type in _PIECES:
+            self._renderer.render(_PIECES[text.type](delta=text.text))
+
+    def end_line(self) -> None:
+        """End the current line, unless it is empty."""
+        if self._renderer is not None:
+            self._renderer.end_line()
 
 
 async def show_turn(
@@ -124,8 +155,8 @@ async def show_turn(
     Raises:
         CommandFailed: the stream ended before the turn.
     """
-    page = None if as_json else Page(sys.stderr)
-    output, summary = EventOutput(client, conversation, page, command=command), TurnSummary()
+    out = None if as_json else sys.stderr
+    output, summary = EventOutput(client, conversation, out, command=command, shows_failures=False), TurnSummary()
     async with aclosing(turn):
         async for event in turn:
             await output.show(event)
@@ -135,8 +166,7 @@ async def show_turn(
                 break
         else:
             raise CommandFailed("the server ended the stream before the end of the turn")
-    if page is not None:
-        page.end_line()
+    output.end_line()
     try:
         result, error, code = result_of(summary), None, 0
     except TurnFailed as failed:

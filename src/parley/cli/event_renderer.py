@@ -1,146 +1,303 @@
-"""Renders the events of a conversation as lines on the terminal."""
+"""Renders the events of a conversation as lines for people and for the logs of scripts.
+
+The lines show the work: texts, commands with their output and exit codes, changed files, plans, retries and tokens.
+They do not show the protocol. Programs read the events as JSON instead (`event_output.py`).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TextIO
 
 from msgspec import UNSET, UnsetType
 
-from parley.cli.page import Page
-from parley.client import Event, Stream, events
-from parley.wire.items import text_of
+from parley.cli.command_lines import CommandLines
+from parley.cli.printing import for_terminal, uses_colour
+from parley.client import Event, events
+from parley.wire.items import InputItem, TextItem, text_of
+from parley.wire.jsonrpc import encode
 from parley.wire.principals import LOCAL
+from parley.wire.text import quoted_command
+from parley.wire.tools import NO_TOKENS, Tokens
 
-__all__ = ["EventRenderer"]
+__all__ = ["EventRenderer", "tokens_text"]
 
-DELTAS: Final = (events.AgentReasoningDelta, events.AgentMessageDelta, events.ExecCommandOutputDelta)
-"""Event types whose consecutive events share one heading."""
+THINKING: Final = "thinking: "
+"""The beginning of each text with the reasoning of the model."""
+
+PROMPT_LINES: Final = 10
+"""The maximum number of lines of a user's message that are shown."""
+
+ARGUMENTS_LENGTH: Final = 200
+"""The maximum number of characters of the arguments of a tool that are shown."""
+
+SHELLS: Final = ("bash", "sh", "zsh")
+SCRIPT_OPTIONS: Final = ("-c", "-lc")
+
+_STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
+_DECISIONS: Final = {
+    "approved": "approved",
+    "approved_for_session": "approved for the session",
+    "denied": "denied",
+    "abort": "denied, and the turn ends",
+    "timed_out": "no answer in time",
+    "dropped": "no longer needed",
+}
+
+_Delta = events.AgentMessageDelta | events.AgentReasoningDelta | events.AgentReasoningRawContentDelta
+_Whole = events.AgentMessage | events.AgentReasoning | events.AgentReasoningRawContent
+_PIECES: Final[Mapping[type[_Whole], type[_Delta]]] = {
+    events.AgentMessage: events.AgentMessageDelta,
+    events.AgentReasoning: events.AgentReasoningDelta,
+    events.AgentReasoningRawContent: events.AgentReasoningRawContentDelta,
+}
 
 
 class EventRenderer:
-    """Writes the events of a conversation as text to a page."""
+    """Writes the events of one conversation as lines.
 
-    def __init__(self, page: Page, *, on_approval: Callable[[], object] = lambda: None) -> None:
-        """Create a renderer. `on_approval` is called after the event of an approval request has been written."""
-        self._page, self._on_approval = page, on_approval
-        self.has_patched = False
-        self._heading = ""
-        self._text = ""
-        """The text of the unfinished message so far, joined from its deltas."""
-        self._line = ""
-        """The incomplete last line of a command's output, which has not been written yet."""
+    On a terminal, control characters are escaped, because a model, a command or a repository may have written them.
+    """
 
-    async def render_turn(self, stream: Stream, *, turn: int) -> str:
-        """Write events until the end of a turn, and return the agent's text in it.
-
-        `turn` is the number of the turn in the stream, counted from 1.
+    def __init__(self, out: TextIO, *, cwd: str | None = None, shows_failures: bool = True) -> None:
+        """Create a renderer that writes to `out`. Paths below `cwd`, the working directory of the conversation, are
+        shortened. `shows_failures` is False if the caller prints the errors that end turns.
         """
-        shown, completed = "", 0
-        async for seen in stream.detailed():
-            ends = isinstance(seen.msg, events.TaskComplete)
-            if completed == turn - 1:  # earlier turns have already been shown
-                shown += self.render(seen.msg, live=seen.live)
-            completed += ends
-            if completed == turn:
-                break
-        return shown
+        self._shows_failures = shows_failures
+        self._out, self._cwd = out, cwd
+        self._is_terminal = out.isatty()
+        self._bold, self._dim, self._plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if uses_colour(out) else ("", "", "")
+        self._is_empty = True
+        """True if nothing has been written."""
+        self._is_open = False
+        """True if the last line has no line end yet."""
+        self._streamed: type[_Delta] | None = None
+        """The kind of the text in the current line; None if the line contains no text."""
+        self._pieces: dict[type[_Delta], list[str]] = {}
+        """The pieces of the unfinished texts, by kind."""
+        self._patches: set[str] = set()
+        """The call ids of the running patches."""
+        self._outputs: dict[str, CommandLines] = {}
+        """The outputs of the running commands, by call id."""
+        self._usage = NO_TOKENS
+        """The tokens of the running turn."""
 
-    def render(self, event: Event, *, live: bool) -> str:
-        """Write one event. Return the agent's text that the event contains.
+    def render(self, event: Event) -> None:
+        """Write one event."""
+        if isinstance(event, _Delta):
+            self._write_piece(type(event), event.delta)
+        elif isinstance(event, _Whole):
+            self._write_whole(event)
+        else:
+            self.end_line()
+            self._render_other(event)
 
-        `live` is true if the event arrived when it happened, and false if the event is part of a snapshot.
-        """
-        if not isinstance(event, DELTAS):
-            self._page.lines(self._line)
-            self._line = self._heading = ""
+    def end_line(self) -> None:
+        """End the current line, unless it is empty."""
+        if self._is_open:
+            self._write("\n")
+        self._is_open = False
+        self._streamed = None
+
+    # --- texts -----------------------------------------------------------------------------
+
+    def _write_piece(self, kind: type[_Delta], piece: str) -> None:
+        if kind is not self._streamed:
+            self.end_line()
+            self._streamed = kind
+            if kind is not events.AgentMessageDelta:
+                self._write(THINKING, self._dim)
+        self._pieces.setdefault(kind, []).append(piece)
+        self._write(piece, "" if kind is events.AgentMessageDelta else self._dim)
+        self._is_open = not piece.endswith("\n")
+
+    def _write_whole(self, event: _Whole) -> None:
+        """Write a complete text, unless its pieces have been written."""
+        kind = _PIECES[type(event)]
+        text = event.message if isinstance(event, events.AgentMessage) else event.text
+        if "".join(self._pieces.get(kind, ())) != text:
+            self.end_line()
+            self._write_piece(kind, text)
+        self._pieces.pop(kind, None)
+        self.end_line()
+
+    # --- other events ------------------------------------------------------------------------
+
+    def _render_other(self, event: Event) -> None:
         match event:
-            case events.AgentReasoningDelta(delta=delta):
-                self._write(event, delta, live=live)
-            case events.AgentMessageDelta(delta=delta):
-                self._write(event, delta, live=live)
-                self._text += delta
-                return delta
-            case events.AgentMessage(message=message) if message == self._text:
-                self._text = ""
-                self._page.received(f"agent_message: the same {len(message)} characters, whole")
-            case events.AgentMessage(message=message):
-                shown, self._text = self._text, ""
-                self._page.received("agent_message:")
-                self._page.write(message)
-                return message.removeprefix(shown)
             case events.TaskStarted():
-                self._text = ""  # discards an unfinished message
-                self._page.received(events.event_type(event))
+                self._usage = NO_TOKENS
+                self._pieces.clear()  # discards the unfinished texts of an interrupted turn
+            case events.TaskComplete():
+                self._end_turn()
             case events.UserMessage(content=content, principal=principal):
-                self._page.received(f"{events.event_type(event)}{_by(principal)}:")
-                self._page.write(text_of(content))
-            case events.ErrorEvent(message=message, principal=principal):
-                self._page.received(f"{events.event_type(event)}: {message.strip()}{_by(principal)}")
-            case events.BackgroundEvent(message=message):
-                self._page.received(f"{events.event_type(event)}: {message.strip()}")
-            case events.PatchApplyBegin(changes=changes):
-                self.has_patched = True
-                self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
-            case events.TurnDiff(unified_diff=diff):
-                self._page.received(f"{events.event_type(event)}:")
-                self._page.lines(diff[max(diff.find("@@"), 0) :])
-            case events.ExecCommandBegin(command=command):
-                self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
-            case events.ExecCommandOutputDelta():
-                self._pass_on(event)
-            case events.ExecCommandEnd(exit_code=exit_code):
-                self._page.received(f"{events.event_type(event)}: exit code {exit_code}")
-            case events.ExecApprovalRequest(command=command):
-                self._page.received(f"{events.event_type(event)}: {' '.join(command)}")
-                self._on_approval()
-            case events.ApplyPatchApprovalRequest(changes=changes):
-                self._page.received(f"{events.event_type(event)}: {', '.join(map(os.path.basename, changes))}")
-                self._on_approval()
-            case events.LimitReached(limit=limit):
-                self._page.received(f"{events.event_type(event)}: {limit}, {event.amounts}")
-                self._on_approval()
-            case events.ApprovalSettled(decision=decision, by=by, principal=principal):
-                self._page.received(f"{events.event_type(event)}: {decision}, by {by}{_by(principal)}")
-            case events.QueueChanged(messages=messages, paused=paused):
-                waiting = f"{len(messages)} waiting" + (", paused" if paused else "")
-                self._page.received(f"{events.event_type(event)}: {waiting}")
-            case events.RequestRetry(attempt=attempt, max_attempts=most, delay_ms=delay, reason=reason):
-                when = f"retrying {attempt}/{most} in {delay / 1000:g} s"
-                self._page.received(f"{events.event_type(event)}: {reason}; {when}")
+                self._user_message(content, _by(principal))
+            case events.ErrorEvent(message=message, principal=principal, reason=reason):
+                if self._shows_failures or reason is UNSET:  # an error without a reason does not end the turn
+                    self._line(f"error: {message.strip()}{_by(principal)}")
+                if reason not in (UNSET, "failed"):  # no `task_complete` follows
+                    self._end_turn()
+            case events.TokenCount():
+                self._usage = self._usage.plus(event)
+            case events.ExecCommandBegin(call_id=call_id, command=command, cwd=cwd):
+                self._outputs[call_id] = CommandLines()
+                place = "" if self._cwd in (None, cwd) else f"  (in {self._short(cwd)})"
+                self._lines(_script(command), first="$ ", then="  ", last=place, style=self._bold)
+            case events.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk):
+                if call_id not in self._patches:  # the output of a patch only repeats its files
+                    output = self._outputs.setdefault(call_id, CommandLines())
+                    self._output(output.add(stream, bytes(chunk)))
+            case events.ExecCommandEnd(call_id=call_id, exit_code=exit_code, duration=duration):
+                self._end_output(call_id)
+                how = (
+                    "not run to its end, or failed in the sandbox" if exit_code == -1 else f"exit code {exit_code}"
+                )
+                self._line(f"  {how} ({_seconds(duration)})")
+            case events.PatchApplyBegin(call_id=call_id, changes=changes):
+                self._patches.add(call_id)
+                self._changes("patch", changes)
+            case events.PatchApplyEnd(call_id=call_id, success=success, stderr=problem):
+                self._patches.discard(call_id)
+                if not success:
+                    self._line(f"  not applied: {' '.join(problem.split())}")
+            case events.TurnDiff():
+                pass  # the patches have been shown
+            case events.PlanUpdate(explanation=explanation, plan=plan):
+                self._line(f"plan: {explanation}" if explanation else "plan:")
+                for step in plan:
+                    self._line(f"  {_STEPS[step.status]} {step.step}")
+            case events.McpToolCallBegin(invocation=call):
+                arguments = "" if call.arguments is None else f" {encode(call.arguments).decode()}"
+                self._line(f"{call.server}.{call.tool}{_cut(arguments)}", self._bold)
+            case events.McpToolCallEnd(result=result, duration=duration):
+                outcome = "done" if isinstance(result.err, UnsetType) else f"failed: {_cut(result.err)}"
+                self._line(f"  {outcome} ({_seconds(duration)})")
             case events.WebSearch(query=query, results=results, error=problem):
-                outcome = problem or f"results: {len(results)}"
-                self._page.received(f"{events.event_type(event)}: {query}; {outcome}")
+                outcome = f"failed: {problem}" if problem else f"{len(results)} results"
+                self._line(f"web search: {query}; {outcome}")
+            case events.ExecApprovalRequest(command=command, cwd=cwd, reason=reason):
+                self._line("approval needed" + ("" if isinstance(reason, UnsetType) else f": {reason}"))
+                self._line(f"  {quoted_command(command)}  (in {self._short(cwd)})", self._bold)
+            case events.ApplyPatchApprovalRequest(changes=changes, reason=reason):
+                self._changes("approval needed" + ("" if isinstance(reason, UnsetType) else f": {reason}"), changes)
+            case events.LimitReached(limit=limit):
+                self._line(f"approval needed: the limit {limit} is reached ({event.amounts})")
+            case events.ApprovalSettled(decision=decision, reason=reason, principal=principal):
+                why = "" if isinstance(reason, UnsetType) else f": {reason}"
+                self._line(f"  {_DECISIONS[decision]}{_by(principal)}{why}")
+            case events.RequestRetry(attempt=attempt, max_attempts=most, delay_ms=delay, reason=reason):
+                self._line(f"retry {attempt} of {most} in {delay / 1000:g} s: {reason}")
+            case events.BackgroundEvent(message=message):
+                self._line(message.strip())
+            case events.QueueChanged(messages=messages, paused=paused):
+                self._line(f"queue: {len(messages)} waiting" + (", paused" if paused else ""))
             case events.WorkspaceUpdated(branch=branch, commit=commit, pushed=pushed, message=problem):
-                state = f"{commit[:12]} on {branch}" + ("" if pushed else ", not pushed")
-                detail = f"; {problem}" if isinstance(problem, str) else ""
-                self._page.received(f"{events.event_type(event)}: {state}{detail}")
+                state = f"commit {commit[:12]} on {branch}" + ("" if pushed else ", not pushed")
+                self._line(state if isinstance(problem, UnsetType) else f"{state}: {problem}")
             case events.UnknownEvent(type=name):
-                self._page.received(name)
+                self._line(f"({name})")
             case _:
-                self._page.received(events.event_type(event))
-        return ""
+                pass  # `session_configured` and events that are never sent
 
-    def _pass_on(self, output: events.ExecCommandOutputDelta) -> None:
-        """Write the complete lines of a command's output. An incomplete last line is written when it is
-        complete.
-        """
-        self._heading_once(f"{events.event_type(output)}, {output.stream}:")
-        *lines, self._line = (self._line + bytes(output.chunk).decode(errors="replace")).split("\n")
+    def _user_message(self, content: tuple[InputItem, ...], by: str) -> None:
+        if not self._is_empty:
+            self._write("\n")  # an empty line separates turns
+        lines = text_of(content).splitlines()
+        hidden = len(lines) - PROMPT_LINES
+        if hidden > 0:
+            lines = [*lines[:PROMPT_LINES], f"... {hidden} more lines"]
+        attached = sum(not isinstance(item, TextItem) for item in content)
+        if attached:
+            lines.append(f"[{attached} attached]")
+        self._lines(lines or [""], first="> ", then="> ", last=by, style=self._bold)
+
+    def _end_turn(self) -> None:
+        for call_id in list(self._outputs):
+            self._end_output(call_id)
+        if self._usage != NO_TOKENS:
+            self._line(f"tokens: {tokens_text(self._usage)}", self._dim)
+        self._usage = NO_TOKENS
+
+    def _output(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self._page.lines(line)
+            self._line(f"  {line}", self._dim)
 
-    def _write(self, event: events.EventBase, delta: str, *, live: bool) -> None:
-        how = "one by one, as they are written" if live else "all so far in one piece"
-        self._heading_once(f"{events.event_type(event)}, {how}:")
-        self._page.write(delta)
+    def _end_output(self, call_id: str) -> None:
+        if (output := self._outputs.pop(call_id, None)) is None:
+            return
+        lines, hidden = output.end()
+        if hidden:
+            self._line(f"  ... {hidden} more lines", self._dim)
+        self._output(lines)
 
-    def _heading_once(self, heading: str) -> None:
-        """Write a heading, unless the current section already has this heading."""
-        if heading != self._heading:
-            self._page.received(heading)
-            self._heading = heading
+    def _changes(self, title: str, changes: Mapping[str, events.FileChange]) -> None:
+        self._line(f"{title}:")
+        for path, change in changes.items():
+            self._line(f"  {self._change(path, change)}", self._bold)
+
+    def _change(self, path: str, change: events.FileChange) -> str:
+        """Return the change of one file as in `git diff --stat`, such as `M src/a.py +3 -1`."""
+        shown = self._short(path)
+        if isinstance(change, str):
+            return f"D {shown}"
+        if not isinstance(change.add, UnsetType):
+            return f"A {shown} +{len(change.add.content.splitlines())}"
+        if isinstance(change.update, UnsetType):
+            return f"? {shown}"
+        lines = change.update.unified_diff.splitlines()
+        added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
+        removed = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
+        target = change.update.move_path
+        moved = "" if target is None else f" -> {self._short(target)}"
+        return f"{'M' if target is None else 'R'} {shown}{moved} +{added} -{removed}"
+
+    def _short(self, path: str) -> str:
+        """Return a path relative to the working directory if it is below it."""
+        if self._cwd is None or not path.startswith(os.path.join(self._cwd, "")):
+            return path
+        return path[len(os.path.join(self._cwd, "")) :]
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def _lines(self, lines: Sequence[str], *, first: str, then: str, last: str, style: str) -> None:
+        for number, line in enumerate(lines):
+            end = last if number == len(lines) - 1 else ""
+            self._line(f"{then if number else first}{line}{end}", style)
+
+    def _line(self, text: str, style: str = "") -> None:
+        """Write one line. Line ends in the text are replaced by blanks."""
+        self._write(" ".join(text.splitlines()) or text, style)
+        self._write("\n")
+
+    def _write(self, text: str, style: str = "") -> None:
+        if self._is_terminal:
+            text = for_terminal(text)
+        self._out.write(f"{style}{text}{self._plain}" if style and text else text)
+        self._out.flush()
+        self._is_empty = False
+
+
+def tokens_text(usage: Tokens) -> str:
+    """Return the number of tokens for a person, such as `1,200 input (1,000 cached), 56 output, cost 0.0123`."""
+    cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
+    cost = "" if isinstance(usage.cost_micros, UnsetType) else f", cost {usage.cost_micros / 1_000_000:.4f}"
+    return f"{usage.input_tokens:,} input{cached}, {usage.output_tokens:,} output{cost}"
+
+
+def _script(command: Sequence[str]) -> list[str]:
+    """Return a command as lines: a script of a shell as it is, and any other command in the syntax of a shell."""
+    if len(command) == 3 and os.path.basename(command[0]) in SHELLS and command[1] in SCRIPT_OPTIONS:
+        return command[2].splitlines() or [""]
+    return [quoted_command(command)]
+
+
+def _seconds(duration: events.Duration) -> str:
+    return f"{duration.secs + duration.nanos / 1e9:.1f} s"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ARGUMENTS_LENGTH else text[:ARGUMENTS_LENGTH] + "…"
 
 
 def _by(principal: str | UnsetType) -> str:

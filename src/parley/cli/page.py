@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from textwrap import fill
 from typing import Final, TextIO
 
-from parley.cli.printing import for_terminal
+from parley.cli.printing import for_terminal, uses_colour
 
 __all__ = ["Page"]
 
@@ -28,8 +27,9 @@ class Page:
         """Create a page that writes to `out`, by default stdout."""
         self._out = sys.stdout if out is None else out
         self._is_terminal = self._out.isatty()
-        colour = self._is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._bold, self._dim, self._plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
+        self._bold, self._dim, self._plain = (
+            ("\x1b[1m", "\x1b[2m", "\x1b[0m") if uses_colour(self._out) else ("", "", "")
+        )
         self._column = 0
         self._space = ""
         self._steps = 0

@@ -4,13 +4,14 @@ text.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, Final, TextIO
 
 from parley.wire.text import unseen, visible
 
-__all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text"]
+__all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text", "uses_colour"]
 
 _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
 """Harmless invisible characters that are not escaped: line ends, tabs, and characters that join or select emoji."""
@@ -20,6 +21,11 @@ def for_terminal(text: str) -> str:
     """Return the text with control, bidirectional and other invisible characters escaped, except `_KEPT`."""
     text = text.replace("\r\n", "\n")
     return text.translate({code: escape for code, escape in unseen(text).items() if code not in _KEPT})
+
+
+def uses_colour(out: TextIO) -> bool:
+    """Return whether to write text in colour: `out` is a terminal with colours, and NO_COLOR is not set."""
+    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_text(text: str, out: TextIO | None = None) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Final
 
 from parley.cli.connecting import connected
 from parley.cli.event_output import EventOutput, mark_read, plain_json
 from parley.cli.ids import find_conversation
-from parley.cli.page import Page
 from parley.cli.printing import print_json, print_text
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation
@@ -41,9 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace) -> int:
     async with connected("show", server_address(args)) as (client, _):
         conversation = await find_conversation(client, args.id)
-        _show_status(conversation, await conversation.status(), as_json=args.json)
-        page = None if args.json else Page()
-        output = EventOutput(client, conversation, page, command="show")
+        status = await conversation.status()
+        _show_status(conversation, status, as_json=args.json)
+        out = None if args.json else sys.stdout
+        output = EventOutput(client, conversation, out, command="show", cwd=status.cwd)
         after = START
         while True:
             found = await conversation.read(after=after, limit=PAGE)
@@ -53,13 +54,8 @@ async def run(args: argparse.Namespace) -> int:
                 break
             after = found.seq
         for text in found.open:
-            if page is None:
-                print_json({"type": "open", "item": text.item, "event": text.type, "text": text.text})
-            else:
-                page.received(f"{text.type}, not finished:")
-                page.write(text.text)
-        if page is not None:
-            page.end_line()
+            output.show_open(text)
+        output.end_line()
         await mark_read(conversation, found.seq)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Final
 
 from msgspec import UnsetType
@@ -10,7 +11,6 @@ from msgspec import UnsetType
 from parley.cli.connecting import connected
 from parley.cli.event_output import FAILED, EventOutput, mark_read
 from parley.cli.ids import find_conversation
-from parley.cli.page import Page
 from parley.cli.printing import print_note
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation, Stream, events
@@ -41,8 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace) -> int:
     async with connected("watch", server_address(args)) as (client, _):
         conversation = await find_conversation(client, args.id)
-        page = None if args.json else Page()
-        output = EventOutput(client, conversation, page, command="watch")
+        out = None if args.json else sys.stdout
+        output = EventOutput(client, conversation, out, command="watch")
         try:
             async with await _from_the_running_turn(conversation) as stream:
                 skipped = _before_the_running_turn(stream)
@@ -54,8 +54,7 @@ async def run(args: argparse.Namespace) -> int:
                         if ends_turn(event.msg) and not isinstance(event.meta.seq, UnsetType):
                             await mark_read(conversation, event.meta.seq)
         finally:
-            if page is not None:
-                page.end_line()
+            output.end_line()
         print_note("watch", f"the stream has ended: {stream.disconnected}")
         return FAILED
 

@@ -17,7 +17,7 @@ from parley.errors import ApprovalIsSettled
 from parley.ports.commands import unrestored_reason
 from parley.runtime.approvals import DISMISSED
 from parley.server.hosts import FULL, Features
-from parley.server.sanitize import escape_for_display, one_line, quoted_command, quoted_words
+from parley.server.sanitize import escape_for_display, one_line, quoted_words
 from parley.server.times import iso
 from parley.wire import tools
 from parley.wire.elicitation import (
@@ -33,7 +33,7 @@ from parley.wire.events import ApplyPatchApprovalRequest, Decision, ExecApproval
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import Message, encode
 from parley.wire.tasks import RelatedTask
-from parley.wire.text import quoted
+from parley.wire.text import quoted, quoted_command
 
 __all__ = ["decision_of", "elicitation", "listed", "settled_text", "what_is_asked"]
 

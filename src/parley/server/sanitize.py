@@ -6,13 +6,11 @@ lone surrogates.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from typing import Final
 
-from parley.wire.text import quoted, unseen, visible
+from parley.wire.text import unseen, visible
 
-__all__ = ["escape_for_display", "one_line", "quoted_command", "quoted_words"]
+__all__ = ["escape_for_display", "one_line", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
 """The maximum number of characters of a reason. A longer reason is truncated."""
@@ -24,21 +22,6 @@ QUOTED_LENGTH: Final = 500
 """The maximum number of characters of the model's words that an approval shows. The fields of the request contain
 the complete words.
 """
-
-
-def quoted_command(argv: Sequence[str]) -> str:
-    """Return a command as one line in the syntax of a shell.
-
-    A word with an invisible character is written as `$'...'`, as in bash, because in plain quotes its escape could
-    not be distinguished from a backslash and letters in the command. A word with a backtick is also written as
-    `$'...'`, because the command is shown between backticks.
-    """
-    return " ".join(map(_word, argv))
-
-
-def _word(word: str) -> str:
-    shown = quoted(word)
-    return shlex.quote(word) if shown == word else shown
 
 
 def one_line(text: str) -> str:

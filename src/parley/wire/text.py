@@ -7,10 +7,11 @@ line separators and lone surrogates.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["listed", "quoted", "replace_surrogates", "unseen", "visible"]
+__all__ = ["listed", "quoted", "quoted_command", "replace_surrogates", "unseen", "visible"]
 
 _PRINTABLE_AND_UNSEEN: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
@@ -63,6 +64,21 @@ def quoted(path: str) -> str:
     if _are_seen(path) and "`" not in path:
         return path
     return f"$'{path.translate(unseen(path) | _ESCAPED)}'"
+
+
+def quoted_command(argv: Sequence[str]) -> str:
+    """Return a command as one line in the syntax of a shell.
+
+    A word with an invisible character is written as `$'...'`, as in bash, because in plain quotes its escape could
+    not be distinguished from a backslash and letters in the command. A word with a backtick is also written as
+    `$'...'`, because the command is shown between backticks.
+    """
+    return " ".join(map(_word, argv))
+
+
+def _word(word: str) -> str:
+    shown = quoted(word)
+    return shlex.quote(word) if shown == word else shown
 
 
 def listed(texts: Sequence[str]) -> str:

@@ -10,10 +10,11 @@ import pytest
 
 from parley.agent.safe import MAX_CHARACTERS, MAX_COMMANDS, commands_in, is_safe
 from parley.ports.tools import RunCommand
-from parley.server.sanitize import one_line, quoted_command
+from parley.server.sanitize import one_line
 from parley.tools.parsed_commands import MAX_SCRIPT, parse
 from parley.tools.patch.extract import patch_in
 from parley.wire.ids import CallId
+from parley.wire.text import quoted_command
 
 Argv = tuple[str, ...]
 Family = Callable[[int], str]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parley.server.sanitize import escape_for_display, one_line, quoted_command
-from parley.wire.text import quoted
+from parley.server.sanitize import escape_for_display, one_line
+from parley.wire.text import quoted, quoted_command
 
 UNSEEN = {
     "newline": ("\n", r"\n"),

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from parley.conversation.log import Entry
-from parley.server.sanitize import one_line, quoted_command
+from parley.server.sanitize import one_line
 from parley.wire.events import (
     AgentMessage,
     ApplyPatchApprovalRequest,
@@ -35,7 +35,7 @@ from parley.wire.events import (
 from parley.wire.items import ImageItem, InputItem, LocalImageItem, TextItem
 from parley.wire.jsonrpc import decode_lenient, encode
 from parley.wire.principals import LOCAL
-from parley.wire.text import quoted, unseen
+from parley.wire.text import quoted, quoted_command, unseen
 
 __all__ = ["section", "transcript_head"]
 

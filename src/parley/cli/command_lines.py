@@ -1,0 +1,61 @@
+"""Selects the lines of a command's output to show: the first ones as they arrive, and the last ones at the end."""
+
+from __future__ import annotations
+
+from codecs import IncrementalDecoder, getincrementaldecoder
+from collections import deque
+from typing import Final
+
+__all__ = ["CommandLines"]
+
+HEAD_LINES: Final = 20
+"""The maximum number of lines that are shown as they arrive."""
+
+TAIL_LINES: Final = 10
+"""The maximum number of lines that are shown after the end of a command whose output has more lines."""
+
+MAX_LINE: Final = 10_000
+"""The maximum number of characters of a line. A longer line is split."""
+
+_UTF8: Final = getincrementaldecoder("utf-8")
+
+
+class CommandLines:
+    """Splits the output of one command into lines, and selects the lines to show."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[str, IncrementalDecoder] = {}
+        self._partial: dict[str, str] = {}
+        """The text after the last line end, by stream."""
+        self._shown = self._later = 0
+        """The number of lines that were shown as they arrived, and of the lines after them."""
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+
+    def add(self, stream: str, chunk: bytes) -> list[str]:
+        """Add output of the command, and return the lines to show now."""
+        decoder = self._decoders.setdefault(stream, _UTF8("replace"))
+        *lines, rest = (self._partial.get(stream, "") + decoder.decode(chunk)).split("\n")
+        while len(rest) > MAX_LINE:
+            lines.append(rest[:MAX_LINE])
+            rest = rest[MAX_LINE:]
+        self._partial[stream] = rest
+        return self._add(lines)
+
+    def end(self) -> tuple[list[str], int]:
+        """End the output. Return the last lines, and the number of lines between them and the first lines."""
+        last = self._add([text for text in self._partial.values() if text])
+        tail = [*last, *self._tail]
+        return tail, self._later - len(self._tail)
+
+    def _add(self, lines: list[str]) -> list[str]:
+        lines = [_last_state(line) for line in lines]
+        now, later = lines[: HEAD_LINES - self._shown], lines[HEAD_LINES - self._shown :]
+        self._shown += len(now)
+        self._later += len(later)
+        self._tail.extend(later)
+        return now
+
+
+def _last_state(line: str) -> str:
+    """Return the visible text of a line that overwrites itself with carriage returns, such as a progress bar."""
+    return line.removesuffix("\r").rpartition("\r")[2]
