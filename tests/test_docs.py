@@ -146,6 +146,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
     of_conversations = {"--archived", "--follow", "--limit", "--reason", "--undo"}
     assert flags == of_files | of_conversations | {
         "-c",
+        "--changed",
         "--config",
         "--cwd",
         "--ephemeral",

@@ -40,6 +40,7 @@ COMMANDS: Final = (
     Command("share", "print a link with which others can read a conversation in a browser", "share"),
     Command("demo", "show a whole conversation on the terminal; no key, no network", "demo"),
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
+    Command("config", "show the settings and their sources, or change them", "config"),
     Command("doctor", "check this computer and the home, or repair a home", "doctor"),
     Command("schema", "print JSON Schemas of events, notifications and tools", "schema"),
     Command("export", "write a conversation to a file", "export"),

@@ -168,11 +168,12 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
             signal.signal(number, handler)
 
 
-def add_config_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option `-c KEY=VALUE`, for commands that use settings."""
+def add_config_option(parser: argparse.ArgumentParser, *, dest: str = "config") -> None:
+    """Add the option `-c KEY=VALUE`, for commands that use settings. `dest` is the name of the parsed argument."""
     parser.add_argument(
         "-c",
         "--config",
+        dest=dest,
         metavar="KEY=VALUE",
         action="append",
         default=[],

@@ -12,13 +12,14 @@ from parley.config.working_directory import working_directory
 __all__ = ["refuse_database", "settings_loader"]
 
 
-def settings_loader(overrides: Sequence[str] = ()) -> Loader:
-    """Return a loader for the environment and working directory of this process.
+def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -> Loader:
+    """Return a loader for the environment and working directory of this process. `text` replaces the text of
+    config.toml.
 
     Raises:
         BadSetting: the working directory was removed, or an override is invalid.
     """
-    return Loader(environ=os.environ, server_dir=working_directory(), overrides=overrides)
+    return Loader(environ=os.environ, server_dir=working_directory(), overrides=overrides, text=text)
 
 
 def refuse_database(loader: Loader, instead: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.errors import ConfigError
 
-__all__ = ["ProfileNotFound", "ProviderNotFound"]
+__all__ = ["ProfileNotFound", "ProviderNotFound", "UneditableFile"]
 
 
 class ProfileNotFound(ConfigError):
@@ -25,3 +25,13 @@ class ProviderNotFound(ConfigError):
     def __init__(self, provider: str, *, source: str | None = None) -> None:
         super().__init__(f"Model provider `{provider}` not found")
         self.provider, self.source = provider, source
+
+
+class UneditableFile(ConfigError):
+    """Raised when a setting in config.toml cannot be changed without changing more than this setting."""
+
+    code = "uneditable_file"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"`{key}` cannot be changed automatically in this file; change it with an editor")
+        self.key = key

@@ -67,9 +67,9 @@ from parley.config.types import (
     WorkspaceWrite,
 )
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
-from parley.errors import BadSetting
+from parley.errors import BadSetting, ConfigError
 
-__all__ = ["STORE_VARIABLE", "Loader", "check_overrides"]
+__all__ = ["STORE_VARIABLE", "Loader", "check_overrides", "why_unusable"]
 
 _REMEMBERED: Final = 64
 """The maximum number of resolved combinations of settings that are cached.
@@ -115,15 +115,16 @@ class Loader:
         server_dir: str,
         overrides: Sequence[str] = (),
         home: str | None = None,
+        text: str | None = None,
     ) -> None:
         """Create a loader. `overrides` contains the values of the option `-c`, in order. `home` replaces the home
-        that the environment names.
+        that the environment names. `text` replaces the text of config.toml.
 
         Raises:
             BadSetting: an override cannot be parsed or is invalid.
         """
         self._environ = Environment(environ)
-        self._server_dir, self._home = server_dir, home
+        self._server_dir, self._home, self._text = server_dir, home, text
         self._overrides = _without_private(checked("-c", refuse_misspelt(map(parse_override, overrides))))
         self._file = Source("config.toml", {})
         self._made: dict[tuple[SettingsOverrides, bytes], ResolvedSettings] = {}
@@ -169,6 +170,19 @@ class Loader:
     def absolute(self, cwd: str) -> str:
         """Return a working directory as an absolute path. A relative path begins in the directory of the server."""
         return _absolute(cwd, self._server_dir)
+
+    def sources(self) -> tuple[Source, Source]:
+        """Return config.toml and the command line. The command line takes precedence.
+
+        Raises:
+            BadSetting: the file cannot be read, or a value in it is invalid.
+        """
+        self._load_if_changed()
+        return self._file, self._overrides
+
+    def variable(self, name: str) -> str | None:
+        """Return the value of an environment variable, without spaces around the value; None if it is empty."""
+        return self._environ.get(name, "").strip() or None
 
     def store_settings(self) -> StoreSettings:
         """Return the settings for the store, from config.toml and the command line.
@@ -347,7 +361,7 @@ class Loader:
     def _load_if_changed(self) -> None:
         path = os.path.join(self.home, "config.toml")
         # Compare the text: the modification time stays the same if a program writes twice in one clock tick.
-        text = read_config(path)
+        text = read_config(path) if self._text is None else self._text
         if text != self._file.text:
             self._file = parse_config(path, text)
             self._made.clear()
@@ -668,6 +682,16 @@ def check_overrides(overrides: SettingsOverrides) -> None:
     """
     checked("config argument", refuse_misspelt(parse_argument(overrides.config or {})))
     _check_named_arguments(overrides)
+
+
+def why_unusable(loader: Loader) -> ConfigError | None:
+    """Return the error of a server that starts with the settings of a loader; None if the server can use them."""
+    try:
+        loader.choose(SettingsOverrides())
+        loader.workspace_settings()
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _check_named_arguments(overrides: SettingsOverrides) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgspec
 
-from parley.config.checks import Check, Named, Table, address, is_secret
-from parley.config.schema import SETTINGS
+from parley.config.checks import Check, address, is_secret
+from parley.config.schema import check_at, check_below
 from parley.config.toml_lines import KeyPath, read_key
 from parley.config.types import SettingsOverrides
 
-__all__ = ["stored_arguments", "stored_overrides"]
+__all__ = ["stored_arguments", "stored_overrides", "without_secrets"]
 
 _OF_TOOL_SERVERS: Final = "mcp_servers"
 
@@ -30,7 +30,7 @@ def stored_arguments(overrides: SettingsOverrides) -> dict[str, Any]:
         asked["config"] = {
             key: left
             for key, path, value in given
-            if (left := _pruned(path, value, _check_at(path), left_out)) is not None
+            if (left := _pruned(path, value, check_at(path), left_out)) is not None
         }
         lost = [path for path in left_out if path[0] == _OF_TOOL_SERVERS]
         if lost:
@@ -41,24 +41,6 @@ def stored_arguments(overrides: SettingsOverrides) -> dict[str, Any]:
 def stored_overrides(stored: dict[str, Any]) -> SettingsOverrides:
     """Decode stored overrides. `stored` is a mapping that `stored_arguments` returned."""
     return msgspec.convert(stored, SettingsOverrides)
-
-
-def _check_at(path: KeyPath) -> Check | None:
-    """Return the check for a key; None if no setting has this key."""
-    check: Check | None = SETTINGS
-    for name in path:
-        check = _check_below(check, name)
-    return check
-
-
-def _check_below(check: Check | None, name: str) -> Check | None:
-    match check:
-        case Table():
-            return check.fields.get(name)
-        case Named():
-            return check.entry
-        case _:
-            return None
 
 
 def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
@@ -73,7 +55,7 @@ def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPa
         left_out += [(*path, name) for name in value] if isinstance(value, dict) else [path]
         return None
     if check is address and isinstance(value, str):
-        shown, lost = _without_secrets(value)
+        shown, lost = without_secrets(value)
         left_out += [(*path, part) for part in lost]
         return shown
     if not isinstance(value, dict):
@@ -81,12 +63,12 @@ def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPa
     rest = {
         name: left
         for name, one in value.items()
-        if (left := _pruned((*path, name), one, _check_below(check, name), left_out)) is not None
+        if (left := _pruned((*path, name), one, check_below(check, name), left_out)) is not None
     }
     return rest if rest or not value else None
 
 
-def _without_secrets(url: str) -> tuple[str, list[str]]:
+def without_secrets(url: str) -> tuple[str, list[str]]:
     """Return a URL without the parts that may contain a secret, and the names of the removed parts."""
     from urllib.parse import urlsplit  # imported here: most calls have no URL
 

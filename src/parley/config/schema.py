@@ -13,9 +13,10 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from parley.config.checks import Check, Named, Table, flag, one_of, path, sequence_of, text
+from parley.config.toml_lines import KeyPath
 from parley.config.types import ConfigFile
 
-__all__ = ["DEFAULTS", "NAMED_ARGUMENTS", "SETTINGS"]
+__all__ = ["DEFAULTS", "NAMED_ARGUMENTS", "SETTINGS", "check_at", "check_below"]
 
 _BY_TYPE: Final[dict[Any, Check]] = {
     bool: flag,
@@ -80,3 +81,22 @@ NAMED_ARGUMENTS: Final = Table(
     }
 )
 """The check for the arguments of a call that are themselves settings. The argument `config` is not among them."""
+
+
+def check_at(path: KeyPath) -> Check | None:
+    """Return the check for a key; None if no setting has this key."""
+    check: Check | None = SETTINGS
+    for name in path:
+        check = check_below(check, name)
+    return check
+
+
+def check_below(check: Check | None, name: str) -> Check | None:
+    """Return the check for a key in a table; None if the table has no such key, or if the check is for no table."""
+    match check:
+        case Table():
+            return check.fields.get(name)
+        case Named():
+            return check.entry
+        case _:
+            return None

@@ -31,6 +31,8 @@ __all__ = [
     "parse_argument",
     "parse_config",
     "parse_override",
+    "parse_setting",
+    "parse_table",
     "read_config",
     "setting_error",
     "source_of",
@@ -42,7 +44,8 @@ __all__ = [
 class Source(Struct, frozen=True):
     """The checked settings of one source, such as config.toml or the command line."""
 
-    name: str
+    name: str | None
+    """The name of the source for errors; None if errors do not name the source."""
     values: dict[str, Any]
     text: str = ""
     """The text of a file, which is used to find line numbers; empty for other sources."""
@@ -62,7 +65,7 @@ def mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
     return True
 
 
-def checked(name: str, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
+def checked(name: str | None, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
     """Check tables and merge them into one source. Later tables take precedence.
 
     Raises:
@@ -127,6 +130,19 @@ def parse_override(text: str) -> dict[str, Any]:
     return _nested(path, _parse_value(text[end + 1 :].strip()))
 
 
+def parse_setting(key: str, value: str) -> tuple[dict[str, Any], KeyPath]:
+    """Parse a key and a value that are separate arguments of a command. Return them as a table, and the path of the
+    key.
+
+    Raises:
+        BadSetting: the key is invalid.
+    """
+    path, end = read_key(key)
+    if not path or end < len(key):
+        raise BadSetting("not a key", key=shortened(key))
+    return _nested(path, _parse_value(value.strip())), path
+
+
 def _parse_value(text: str) -> Any:
     """Parse a TOML value. If the text is not valid TOML, return the text as a string, so that `-c model=o3` needs
     no nested quotes.
@@ -171,13 +187,22 @@ def read_config(path: str) -> str:
 
 
 def parse_config(path: str, text: str) -> Source:
+    table = parse_table(path, text)
+    return replace(checked(path, [table], text), table=table)
+
+
+def parse_table(path: str, text: str) -> dict[str, Any]:
+    """Parse the text of the file at `path` as TOML, without checking its settings.
+
+    Raises:
+        BadSetting: the text is not TOML.
+    """
     try:
-        table = parse_toml(text)
+        return parse_toml(text)
     except RecursionError:
         raise BadSetting("not valid TOML: nested too deeply", source=path) from None
     except ValueError as error:
         raise _bad_toml(str(error), path, text) from None
-    return replace(checked(path, [table], text), table=table)
 
 
 def _bad_toml(reason: str, path: str, text: str) -> BadSetting:

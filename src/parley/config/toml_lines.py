@@ -1,4 +1,4 @@
-"""The text of a TOML document: the notation of keys, and the line of each key.
+"""The text of a TOML document: the notation of keys and values, and the line of each key.
 
 The parser from the standard library reads the values. The parser and the regular expressions are loaded only when
 they are first needed, so that the server starts quickly.
@@ -11,7 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["KeyPath", "key_on", "line_of", "lines_of_keys", "parse_toml", "read_key", "written_key"]
+__all__ = [
+    "KeyPath",
+    "key_on",
+    "line_of",
+    "lines_of_keys",
+    "parse_toml",
+    "read_key",
+    "written_key",
+    "written_value",
+]
 
 KeyPath = tuple[str, ...]
 """A key as a tuple of its parts: `model_providers.x.name` is `("model_providers", "x", "name")`."""
@@ -58,6 +67,20 @@ def written_key(path: KeyPath) -> str:
     return ".".join(
         part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else msgspec.json.encode(part).decode() for part in path
     )
+
+
+def written_value(value: Any) -> str:
+    """Return a value of a setting in TOML notation, on one line."""
+    match value:
+        case str():  # JSON escapes everything that TOML must escape, except DEL
+            return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(written_value, value))}]"
+        case dict():
+            entries = ", ".join(f"{written_key((name,))} = {written_value(one)}" for name, one in value.items())
+            return f"{{ {entries} }}" if entries else "{}"
+        case _:
+            return msgspec.json.encode(value).decode()
 
 
 def _unquoted(part: str) -> str:

@@ -16,8 +16,9 @@ from parley.common.spelling import is_about_safety, letters_of, near_miss, neare
 from parley.config.checks import Check, Named, Table, Wrong
 from parley.config.schema import SETTINGS
 from parley.config.toml_lines import KeyPath, written_key
+from parley.errors import BadSetting
 
-__all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys"]
+__all__ = ["UnknownKey", "refuse_misspelt", "unknown_keys", "unknown_setting"]
 
 _ONLY_SAFETY: Final = frozenset({"sandbox", "sandbox_workspace_write", "approvals"})
 """Tables that only restrict the agent. Every unknown key in them is an error."""
@@ -60,6 +61,37 @@ def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Itera
     for path, known, _ in _unknown(table, check, at):
         similar = nearest(path[-1], known)
         yield UnknownKey(path, None if similar is None else (*path[:-1], similar))
+
+
+def unknown_setting(path: KeyPath) -> BadSetting:
+    """Return the error for a key of a command that is not a setting. The error names the most similar setting."""
+    similar = _nearest_setting(path)
+    hint = "`parley config` lists the settings" if similar is None else f"did you mean `{written_key(similar)}`?"
+    return BadSetting(f"unknown setting, {hint}", key=written_key(path))
+
+
+def _nearest_setting(path: KeyPath) -> KeyPath | None:
+    """Return the setting that is most similar to an unknown key; None if no setting is similar.
+
+    A key without its table, such as `turn_cost`, is compared with the last parts of all settings.
+    """
+    check: Check = SETTINGS
+    for depth, name in enumerate(path):
+        match check:
+            case Table(fields=fields) if name in fields:
+                check = fields[name]
+            case Table(fields=fields):
+                if (similar := nearest(name, fields)) is not None:
+                    return (*path[:depth], similar, *path[depth + 1 :])
+                break
+            case Named(entry=entry):
+                check = entry
+            case _:
+                return path[:depth]
+    tables = {table: one.fields for table, one in SETTINGS.fields.items() if isinstance(one, Table)}
+    places = {name: (table, name) for table, fields in tables.items() for name in fields}
+    found = near_miss(path[-1], places)
+    return None if found is None else places[found]
 
 
 def refuse_misspelt(tables: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

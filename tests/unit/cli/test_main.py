@@ -12,7 +12,7 @@ from parley.cli.main import COMMANDS, main
 from parley.version import __version__
 
 Captured = pytest.CaptureFixture[str]
-OPERANDS = {"send": ["x", "y"], "rename": ["x", "y"], "token": ["ls"], "delete": ["x", "--yes"]}
+OPERANDS = {"config": ["show"], "send": ["x", "y"], "rename": ["x", "y"], "token": ["ls"], "delete": ["x", "--yes"]}
 
 
 @pytest.mark.parametrize(
