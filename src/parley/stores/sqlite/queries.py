@@ -328,6 +328,7 @@ def _page(
         return decompress(packed[0][0])
 
     found: list[Entry] = []
+    names: dict[bytes, str] = {}
     size = 0
     entries = _visible_entries if visible_only else _entries
     for seq, at, kind, is_event, body in entries(db, row, positions):
@@ -335,9 +336,14 @@ def _page(
             # JSON contains no NUL, but a zeroed page at the end of a long body consists of NULs.
             if type(at) is not float or body is None or b"\0" in body:
                 raise ValueError("its content has changed")
-            if seq in cuts:
+            if cuts and seq in cuts:
                 body = restore(body, ((offset, blob(digest)) for offset, digest in cuts[seq]))
-            found.append(Entry.stored(seq, at, kind.decode(), is_event=bool(is_event), body=body))
+            # The entries of a page have few types, so each type is decoded once. This is a hot path.
+            name = names.get(kind) or names.setdefault(kind, kind.decode())
+            if is_event:
+                found.append(Entry(seq, at, name, True, body))
+            else:
+                found.append(Entry.stored(seq, at, name, is_event=False, body=body))
         except ValueError as error:
             raise Unreadable(conversation_id, f"entry {seq} is damaged ({error})") from error
         size += len(body)
