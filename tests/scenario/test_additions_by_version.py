@@ -207,6 +207,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
             await use("conversationSearch", **nobody, text="go"),
             await use("conversationInterrupt", **nobody),
             await use("conversationContinue", **nobody),
+            await use("conversationCompact", **nobody),
             await use("conversationStatus", **nobody),
             await use("conversationRename", **nobody, title="Another name"),
             await use("conversationArchive", **nobody),
@@ -230,7 +231,7 @@ async def test_every_result_of_every_tool_and_every_typed_failure_fits_its_outpu
         assert failures == [
             {"message": "Failed to load config: config profile `nope` not found", "code": "profile_not_found"},
             typed("Session does not exist", "unknown_conversation"),
-            *[typed("Conversation does not exist", "unknown_conversation")] * 15,
+            *[typed("Conversation does not exist", "unknown_conversation")] * 16,
             {**typed("Question is settled: denied by local (tool)", "approval_settled"), **facts},
             typed(f"Session not found for session_id: {nobody['conversation_id']}", "unknown_conversation"),
             typed("Conversation does not exist", "unknown_conversation"),

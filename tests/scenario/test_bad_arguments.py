@@ -253,7 +253,7 @@ def good_arguments(conversation: str, version: str = FULL) -> dict[str, dict[str
         **({"conversationMarkRead": {**of_one, "seq": 0}} if version == FULL else {}),
         **({"conversationSearch": {"text": "go"}} if version == FULL else {}),
         "conversationInterrupt": of_one,
-        **({"conversationContinue": of_one} if version == FULL else {}),
+        **({"conversationContinue": of_one, "conversationCompact": of_one} if version == FULL else {}),
         "conversationStatus": of_one,
         "conversationRename": {**of_one, "title": "Another name"},
         "conversationArchive": of_one,
@@ -350,6 +350,7 @@ async def test_an_optional_argument_may_be_null_and_an_unknown_one_is_ignored(
             if name in (
                 *CODEX,
                 "conversationContinue",
+                "conversationCompact",
                 "queueEdit",
                 "queueRemove",
                 "conversationSendMessage",

@@ -58,7 +58,8 @@ async def test_calls_that_were_cut_short_are_not_repeated(start: Start, parley_m
     conversation = await process.create()
     parley_model.says("I count. ", sh("c1", "echo run >> runs; sleep 600"))
     await conversation.send("go")
-    await until((process.work / "runs").exists)
+    runs = process.work / "runs"
+    await until(lambda: runs.exists() and runs.read_text() != "")
     await conversation.interrupt()
     await finished(conversation)
     parley_model.says("Done.")
@@ -67,7 +68,7 @@ async def test_calls_that_were_cut_short_are_not_repeated(start: Start, parley_m
 
     roles = [role for role, _ in sent(parley_model)]
     assert roles == ["user", "assistant", "tool"]
-    assert (process.work / "runs").read_text() == "run\n"
+    assert runs.read_text() == "run\n"
 
 
 @pytest.mark.promises("continue.result")

@@ -23,6 +23,7 @@ WRITING: dict[str, dict[str, object]] = {
     "conversationSendMessage": {"content": [{"type": "text", "text": "go"}]},
     "conversationInterrupt": {},
     "conversationContinue": {},
+    "conversationCompact": {},
     "conversationRename": {"title": "mine"},
     "conversationArchive": {},
     "conversationDelete": {},

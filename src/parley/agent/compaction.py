@@ -1,4 +1,5 @@
-"""Compaction: when the context window is nearly full, a summary replaces the older part of the history.
+"""Compaction: when the context window is nearly full, a summary replaces the older part of the history. On request
+of a client, a summary replaces the whole history.
 
 The conversation's own model writes the summary. The model gets the history as plain text. Therefore no call is
 separated from its output, and the request is the same for all model APIs. The recent part of the history stays
@@ -13,17 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from math import inf
 from typing import Final, assert_never
 
 from parley.agent.cost import priced
+from parley.agent.errors import NoSummary
 from parley.agent.limits import counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
-from parley.agent.retry import CONTENT_REFUSALS, request_retry, with_retries
+from parley.agent.retry import CONTENT_REFUSALS, OVERFLOWS, is_overflow, request_retry, with_retries
 from parley.agent.tokens import context_window, estimate
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, HistoryCompacted, MessageFields, MessageItem, OpaqueItem
-from parley.errors import UnexpectedStatus
+from parley.errors import ModelError, UnexpectedStatus
 from parley.ports.clock import Clock
 from parley.ports.model import MessageDone, Model, ModelRequest, ResponseDone, Retrying, TextDelta, ToolSpec
 from parley.ports.transcript import Transcript
@@ -31,7 +34,7 @@ from parley.wire.events import BackgroundEvent, TokenCount
 from parley.wire.items import TextItem, text_of
 from parley.wire.text import replace_surrogates
 
-__all__ = ["TokenMeter", "compact_if_needed"]
+__all__ = ["TokenMeter", "compact_if_needed", "summary_of_all"]
 
 NEARLY_FULL: Final = 0.85
 """The share of the context window that a request may fill. The rest remains for the response and for errors in the
@@ -128,27 +131,73 @@ async def compact_if_needed(
     items = transcript.history.items
     has = _size(items, meter)
     rest = meter.tokens(request_for(settings, transcript.history.waiting, tools))
-    room = max(window * NEARLY_FULL - rest, window * LEAST_ROOM)
+    room = _room(window, rest)
     if not items or has <= room or rest >= window:  # no summary could be short enough
         return False
     replaced = _how_many(items, transcript.history.cuts, room, meter)
     old, longest = items[:replaced], room * MAX_SUMMARY
     try:
-        record = _record(old, window * NEARLY_FULL - longest, meter)
-        summary = await _summarise(record, transcript, model, clock, settings)
+        request = _summary_request(_record(old, window * NEARLY_FULL - longest, meter), settings)
+        summary = await _summarise(request, transcript, model, clock, settings)
     except UnexpectedStatus as refused:
         if refused.status not in CONTENT_REFUSALS:
             raise
         # The provider would refuse this request again, and a poor summary is better than a stuck conversation.
         summary = ""
     await transcript.append(
-        HistoryCompacted(
-            summary=SUMMARY_PREFIX + _fitted(replace_surrogates(summary) or _user_requests(old), longest, meter),
-            replaced=replaced,
-        ),
-        BackgroundEvent(message=f"Context compacted: {rest + has} of {window} tokens"),
+        *_replacement(summary or _user_requests(old), replaced, longest, f"{rest + has} of {window}", meter)
     )
     return True
+
+
+async def summary_of_all(
+    transcript: Transcript, model: Model, settings: Settings, clock: Clock, meter: TokenMeter
+) -> tuple[HistoryCompacted, BackgroundEvent]:
+    """Return the entries that replace the whole history with a summary. Input that has not been sent to the model
+    stays in the history. The caller appends the entries.
+
+    Raises:
+        ModelError: the request for the summary failed, or the summary is empty.
+    """
+    items = transcript.history.items
+    overflows = 0
+    while True:
+        window = meter.window(settings)
+        room = inf if window is None else _room(window, meter.tokens(request_for(settings, (), ())))
+        longest = room * MAX_SUMMARY
+        allowed = inf if window is None else window * NEARLY_FULL - longest
+        request = _summary_request(_record(items, allowed, meter), settings)
+        try:
+            summary = await _summarise(request, transcript, model, clock, settings)
+        except ModelError as error:
+            if not is_overflow(error) or overflows == OVERFLOWS:
+                raise
+            overflows += 1
+            meter.overflowed(request)
+            continue
+        if not summary:
+            raise NoSummary
+        size = f"{_size(items, meter)}" if window is None else f"{_size(items, meter)} of {window}"
+        return _replacement(summary, len(items), longest, size, meter)
+
+
+def _room(window: int, rest: int) -> float:
+    """Return the room for the history in tokens, if the rest of a request has `rest` tokens."""
+    return max(window * NEARLY_FULL - rest, window * LEAST_ROOM)
+
+
+def _replacement(
+    summary: str, replaced: int, longest: float, size: str, meter: TokenMeter
+) -> tuple[HistoryCompacted, BackgroundEvent]:
+    """Return the entries that replace the first items of the history with a summary of at most `longest` tokens.
+
+    `size` is the number of tokens before, as clients see it.
+    """
+    text = SUMMARY_PREFIX + _fitted(replace_surrogates(summary), longest, meter)
+    return (
+        HistoryCompacted(summary=text, replaced=replaced),
+        BackgroundEvent(message=f"Context compacted: {size} tokens"),
+    )
 
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: TokenMeter) -> int:
@@ -172,12 +221,17 @@ def _size(items: Sequence[HistoryItem], meter: TokenMeter) -> int:
     return meter.tokens(ModelRequest(instructions="", context=(), history=items))
 
 
-async def _summarise(record: str, transcript: Transcript, model: Model, clock: Clock, settings: Settings) -> str:
-    request = ModelRequest(
+def _summary_request(record: str, settings: Settings) -> ModelRequest:
+    return ModelRequest(
         instructions=settings.compact_prompt or INSTRUCTIONS,
         context=(),
         history=[UserItem((TextItem(text=f"<record>\n{record}\n</record>"),))],
     )
+
+
+async def _summarise(
+    request: ModelRequest, transcript: Transcript, model: Model, clock: Clock, settings: Settings
+) -> str:
     pieces: list[str] = []
     usage: list[TokenCount] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parley.errors import ModelError
 
-__all__ = ["ModelRefused", "ReplyCutOff"]
+__all__ = ["ModelRefused", "NoSummary", "ReplyCutOff"]
 
 
 class ReplyCutOff(ModelError):
@@ -30,3 +30,13 @@ class ModelRefused(ModelError):
         """
         super().__init__(f"the model refused the request{explanation}")
         self.explanation = explanation
+
+
+class NoSummary(ModelError):
+    """Raised when the model returned no text as the summary of a conversation."""
+
+    code = "no_summary"
+    worth_repeating = False
+
+    def __init__(self) -> None:
+        super().__init__("the model returned an empty summary; the history is unchanged")

@@ -12,7 +12,7 @@ from parley.ports.transcript import Transcript
 from parley.wire.events import BackgroundEvent, RequestRetry
 from parley.wire.text import replace_surrogates
 
-__all__ = ["CONTENT_REFUSALS", "is_overflow", "request_retry", "with_retries"]
+__all__ = ["CONTENT_REFUSALS", "OVERFLOWS", "is_overflow", "request_retry", "with_retries"]
 
 CONTENT_REFUSALS: Final = frozenset({400, 413, 422})
 """HTTP statuses that mean that the provider refuses the content of a request. Other error statuses mean a problem
@@ -30,6 +30,10 @@ OVERFLOW_PHRASES: Final = (
     "maximum number of tokens",
 )
 """Lower-case phrases that identify a provider's error for a request that is too long for the model."""
+
+
+OVERFLOWS: Final = 3
+"""The maximum number of times in one turn that a request is made shorter because it was too long for the model."""
 
 
 def is_overflow(error: ModelError) -> bool:

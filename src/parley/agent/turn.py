@@ -15,12 +15,12 @@ from typing import Final, assert_never
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from parley.agent.compaction import TokenMeter, compact_if_needed
+from parley.agent.compaction import TokenMeter, compact_if_needed, summary_of_all
 from parley.agent.cost import priced
 from parley.agent.errors import ModelRefused, ReplyCutOff
 from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
 from parley.agent.prompt import request_for
-from parley.agent.retry import CONTENT_REFUSALS, is_overflow, request_retry, with_retries
+from parley.agent.retry import CONTENT_REFUSALS, OVERFLOWS, is_overflow, request_retry, with_retries
 from parley.config.types import Settings
 from parley.conversation.log import ENDS, ItemKind, LogPayload
 from parley.conversation.records import (
@@ -68,7 +68,7 @@ from parley.wire.events import (
 from parley.wire.jsonrpc import is_json
 from parley.wire.text import replace_surrogates
 
-__all__ = ["BeforeEnd", "end_at_limit", "run_turn"]
+__all__ = ["BeforeEnd", "compact_turn", "end_at_limit", "run_turn"]
 
 BeforeEnd = Callable[[], Awaitable[tuple[LogPayload, ...]]]
 """A function that is called before the end of a turn, and returns entries to append before the end."""
@@ -168,6 +168,32 @@ async def run_turn(
             return await end_at_limit(reached, transcript, before_end)
 
 
+async def compact_turn(
+    transcript: Transcript,
+    model: Model,
+    settings: Settings,
+    clock: Clock,
+    meter: TokenMeter,
+    ask_to_continue: AskToContinue,
+) -> TurnEnded | None:
+    """Replace the history with a summary, and end the turn. Return how the turn ended. Return None if messages have
+    joined the turn, which then continues with `run_turn`.
+
+    If no summary can be made, the turn fails and the history stays unchanged.
+    """
+    gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
+    if (reached := await gate.before_request()) is not None:
+        return await end_at_limit(reached, transcript)
+    try:
+        entries = await summary_of_all(transcript, model, settings, clock, meter)
+    except ModelError as error:
+        return await _end(transcript, "failed", replace_surrogates(str(error)), code=error.code)
+    if not transcript.history.waiting:
+        return await _end(transcript, "done", entries=entries)
+    await transcript.append(*entries)
+    return None
+
+
 async def end_at_limit(
     reached: LimitReached, transcript: Transcript, before_end: BeforeEnd | None = None
 ) -> TurnEnded:
@@ -243,8 +269,6 @@ CUT_OFFS: Final = 3
 """The number of consecutive responses, each truncated in the middle of a call, after which the turn fails."""
 MAX_PAUSES: Final = 20
 """The maximum number of responses in a row that the provider may pause. One more paused response ends the turn."""
-OVERFLOWS: Final = 3
-"""The maximum number of times in one turn that the history is compacted because a request was too long."""
 
 
 def _is_refusal(error: ModelError) -> bool:

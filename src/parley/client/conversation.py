@@ -166,6 +166,12 @@ class Conversation:
         """Continue after a turn that was interrupted or failed, without a new message."""
         await self._call("conversationContinue", PlainOk, timeout_seconds)
 
+    async def compact(self, *, timeout_seconds: float | None = None) -> None:
+        """Begin a turn in which a summary replaces the history that the model sees. The call fails while a turn is
+        running, or if there is nothing to summarize.
+        """
+        await self._call("conversationCompact", PlainOk, timeout_seconds)
+
     async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:
         """Set the title of the conversation."""
         await self._call("conversationRename", PlainOk, timeout_seconds, title=title)

@@ -146,6 +146,8 @@ class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
     event_id: EventId
     principal: PrincipalRef | None = None
     """The principal that began the turn; None in logs of older versions."""
+    compacts: bool | UnsetType = UNSET
+    """True if the turn replaces the history with a summary before it answers messages."""
 
 
 class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined"):

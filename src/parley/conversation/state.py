@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from itertools import accumulate, takewhile
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct, UnsetType
 
@@ -16,6 +16,7 @@ from parley.conversation.log import LogPayload
 from parley.conversation.records import (
     ApprovalRequest,
     ApprovalSettlement,
+    HistoryCompacted,
     Record,
     Renamed,
     SettingsChosen,
@@ -27,7 +28,10 @@ from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import beginning_of
 from parley.wire.tools import NO_TOKENS, Tokens
 
-__all__ = ["FAILURES", "NEXT", "Phase", "SavedState", "State", "TurnOutcome"]
+__all__ = ["FAILURES", "NEXT", "Compaction", "Phase", "SavedState", "State", "TurnOutcome"]
+
+Compaction = Literal["pending", "done"]
+"""Whether a turn that was begun to compact the history has still to compact it."""
 
 TITLE_LENGTH: Final = 80
 OUTCOME_LENGTH: Final = 300
@@ -95,6 +99,7 @@ class SavedState(Struct, frozen=True, array_like=True):
     ended: TurnEndReason | None
     outcome: TurnOutcome | None
     last_message: str
+    compaction: Compaction | None = None
 
 
 class State:
@@ -106,6 +111,7 @@ class State:
         "_names",
         "_numbers",
         "_seq",
+        "compaction",
         "cwd",
         "ended",
         "event_id",
@@ -132,7 +138,11 @@ class State:
         self.since = 0.0
         """The start time of the turn `event_id`, in seconds since the epoch."""
         self.ended: TurnEndReason | None = None
-        """The reason why the turn `event_id` ended; None while it is running and before the first turn."""
+        """The reason why the last turn ended, apart from turns that only compacted the history; None before the end
+        of the first turn.
+        """
+        self.compaction: Compaction | None = None
+        """Whether the turn `event_id` has still to compact the history; None if the turn was not begun for this."""
         self.outcome: TurnOutcome | None = None
         """The outcome of the last turn that has ended; None before the end of the first turn."""
         self.inputs: dict[MessageId, Seq] = {}
@@ -178,6 +188,7 @@ class State:
             self.ended,
             self.outcome,
             self._last_message,
+            self.compaction,
         )
 
     @classmethod
@@ -191,6 +202,7 @@ class State:
         state.updated_at, state.tokens = saved.updated_at, saved.tokens
         state.event_id, state.since, state._counter = saved.event_id, saved.since, saved.counter
         state.ended, state.outcome, state._last_message = saved.ended, saved.outcome, saved.last_message
+        state.compaction = saved.compaction
         state._numbers, state._names = set(accumulate(saved.numbers)), set(saved.names)
         return state
 
@@ -198,6 +210,11 @@ class State:
     def turns(self) -> int:
         """The number of turn ids in use, including 0, the id of `session_configured`."""
         return len(self._numbers) + len(self._names)
+
+    @property
+    def only_compacts(self) -> bool:
+        """True if the turn `event_id` was begun to compact the history, and no message has joined it."""
+        return self.compaction is not None and not self.inputs
 
     def forget(self, last: Seq) -> list[MessageId]:
         """Remove the messages up to the position `last` from memory, and return their ids."""
@@ -226,15 +243,19 @@ class State:
                 self.model, self.cwd = model, cwd
             case Renamed(title=title):
                 self.title = _on_one_line(title)
-            case TurnStarted(event_id=event_id):
-                self.event_id, self.since, self.ended = event_id, at, None
+            case TurnStarted(event_id=event_id, compacts=compacts):
+                self.event_id, self.since = event_id, at
+                self.compaction = "pending" if compacts is True else None
                 self.inputs, self._last_message = {}, ""
                 if _is_number(event_id):
                     self._numbers.add(int(event_id))
                 else:
                     self._names.add(event_id)
+            case HistoryCompacted() if self.compaction is not None:
+                self.compaction = "done"
             case TurnEnded(why=why, message=message, code=code):
-                self.ended = why
+                if not self.only_compacts:
+                    self.ended = why
                 self.outcome = TurnOutcome(
                     seq=Seq(self._seq - 1),  # `turn_ended` comes directly after the last event
                     at=at,

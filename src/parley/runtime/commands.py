@@ -35,6 +35,7 @@ from parley.runtime.turn_runner import LocalTurn, RemoteTurn, TurnRunner
 from parley.wire.ids import START, EventId, MessageId, Seq
 from parley.wire.items import InputItem
 from parley.wire.peers import (
+    CompactHistory,
     ContinueTurn,
     EditQueued,
     Enqueue,
@@ -52,6 +53,7 @@ __all__ = [
     "AnswerApproval",
     "AppendOutsideTurn",
     "Command",
+    "Compact",
     "Continue",
     "Delete",
     "Interrupt",
@@ -69,7 +71,7 @@ PeerRequest = (
     SettleApproval | EditQueued | Enqueue | InterruptTurn | RemoveQueued | RenameConversation | ResumeQueue | Submit
 )
 """A request that a process sends to the owner of a conversation."""
-PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn
+PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn | CompactHistory
 """A request with which a node lets the node that has the working directory begin a turn (`Place`)."""
 
 
@@ -376,11 +378,26 @@ class Continue(Command):
     def request(self, local: Local, unanswered: Collection[MessageId]) -> None:
         raise TurnIsRunning
 
-    def placed_request(self, local: Local) -> ContinueTurn:
+    def placed_request(self, local: Local) -> ContinueTurn | CompactHistory:
         return ContinueTurn(conversation_id=local.log.id, principal=self._principal)
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
         self._began(None)
+
+
+class Compact(Continue):
+    """Begins a turn that replaces the history with a summary.
+
+    The command fails with `TurnIsRunning` while another process is running a turn.
+    """
+
+    def apply(self, local: Local) -> asyncio.Future[None]:
+        return local.intake.compact(
+            self._principal, until=self.deadline.at, began=self._report, resolve=self._resolve
+        )
+
+    def placed_request(self, local: Local) -> CompactHistory:
+        return CompactHistory(conversation_id=local.log.id, principal=self._principal)
 
 
 class AnswerApproval(Command):

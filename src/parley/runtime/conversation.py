@@ -29,6 +29,7 @@ from parley.runtime.approvals import OpenApprovals
 from parley.runtime.commands import (
     AppendOutsideTurn,
     Command,
+    Compact,
     Continue,
     Delete,
     Interrupt,
@@ -561,6 +562,28 @@ class Conversation:
         """
         deadline = deadline or Deadline(CALL_SECONDS)
         await self._execute(Continue(principal, deadline, began=began, resolve=resolve))
+
+    async def compact(
+        self,
+        *,
+        principal: PrincipalRef,
+        resolve: ResolveSettings | None = None,
+        deadline: Deadline | None = None,
+        began: Callable[[LocalTurn | None], None],
+    ) -> None:
+        """Begin a turn that replaces the history with a summary.
+
+        The arguments have the same meaning as for `continue_turn`.
+
+        Raises:
+            TurnIsRunning: a turn is unfinished.
+            NothingToCompact: the history has no messages that a summary could replace.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
+            StoreError: the start of the turn cannot be stored.
+        """
+        deadline = deadline or Deadline(CALL_SECONDS)
+        await self._execute(Compact(principal, deadline, began=began, resolve=resolve))
 
     async def interrupt_unfinished(self, *, principal: PrincipalRef, deadline: Deadline | None = None) -> None:
         """Interrupt the unfinished turn, which may be running in any process. Do nothing if there is no such turn.

@@ -11,6 +11,7 @@ __all__ = [
     "MessageIdTaken",
     "NoNodeForDirectory",
     "NotQueued",
+    "NothingToCompact",
     "NothingToContinue",
     "QueueFull",
     "RemoteRefusal",
@@ -76,6 +77,15 @@ class NothingToContinue(InvalidRequest):
 
     def __init__(self) -> None:
         super().__init__("Nothing to continue")
+
+
+class NothingToCompact(InvalidRequest):
+    """Raised when the history has no messages that a summary could replace, or consists of a summary alone."""
+
+    code = "nothing_to_compact"
+
+    def __init__(self) -> None:
+        super().__init__("Nothing to compact")
 
 
 class MayNotAnswer(InvalidRequest):

@@ -1,4 +1,4 @@
-"""Begins turns: with a message, or to continue after a turn that was interrupted or failed.
+"""Begins turns: with a message, to continue after a turn that was interrupted or failed, or to compact the history.
 
 A message begins a turn or joins the running turn. A repeated message does neither.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Struct, convert, to_builtins
+from msgspec import UNSET, Struct, UnsetType, convert, to_builtins
 from msgspec.structs import replace
 
 from parley.agent.attachments import check_content, names_files, read_content
@@ -22,7 +22,7 @@ from parley.conversation.records import InputRead, MessageJoined, MessageQueued,
 from parley.conversation.state import Phase
 from parley.errors import ShuttingDown, UnsupportedContent
 from parley.runtime.durable_log import DurableLog
-from parley.runtime.errors import MessageIdTaken, NothingToContinue, TurnIsRunning
+from parley.runtime.errors import MessageIdTaken, NothingToCompact, NothingToContinue, TurnIsRunning
 from parley.runtime.settings import ResolveSettings, SettingsResolver, refuse_looser
 from parley.runtime.turn_runner import LocalTurn, Turn, TurnRunner
 from parley.wire.events import TaskStarted, UserMessage
@@ -37,6 +37,9 @@ CONTINUE: Final = "Continue."
 """The input for the model if the history ends with the model's own text. It is needed because many APIs require
 input at the end of the history.
 """
+
+LEAST_ITEMS: Final = 2
+"""The minimum number of items in a history that can be compacted. A single item may be an earlier summary."""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
 _queued: Final = msgspec.json.Decoder(MessageQueued)
@@ -235,15 +238,53 @@ class MessageIntake:
             raise TurnIsRunning
         if state.ended in (None, "done"):
             raise NothingToContinue
+        ends_with_model = self._log.projections.history.ends_with_model
+        entries: list[LogPayload] = [InputRead(content=(TextItem(text=CONTINUE),))] if ends_with_model else []
+        entries += self._log.queue.resumed_by_turn(principal)
+        return self._begin(principal, entries, until=until, began=began, resolve=resolve)
+
+    def compact(
+        self,
+        principal: PrincipalRef,
+        *,
+        until: float,
+        began: Callable[[LocalTurn], None],
+        resolve: ResolveSettings | None,
+    ) -> asyncio.Future[None]:
+        """Begin a turn for a principal that replaces the history with a summary.
+
+        The arguments and the result have the same meaning as for `continue_turn`.
+
+        Raises:
+            TurnIsRunning: a turn is unfinished.
+            NothingToCompact: the history has less than two items.
+            ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
+        """
+        if self._log.projections.state.phase is not Phase.IDLE:
+            raise TurnIsRunning
+        if self._log.projections.history.size < LEAST_ITEMS:
+            raise NothingToCompact
+        entries: list[LogPayload] = [*self._log.queue.resumed_by_turn(principal)]
+        return self._begin(principal, entries, until=until, began=began, resolve=resolve, compacts=True)
+
+    def _begin(
+        self,
+        principal: PrincipalRef,
+        entries: list[LogPayload],
+        *,
+        until: float,
+        began: Callable[[LocalTurn], None],
+        resolve: ResolveSettings | None,
+        compacts: bool | UnsetType = UNSET,
+    ) -> asyncio.Future[None]:
+        """Begin a turn without a message. `entries` follow the start of the turn."""
         self._resolver.resolve_for(resolve)
         settings = self._resolver.resolved(self._log.projections.settings_history.now).settings
         if self._closing.is_set():
             raise ShuttingDown
-        event_id = state.next_event_id()
-        entries: list[LogPayload] = [TurnStarted(event_id=event_id, principal=principal), TaskStarted()]
-        if self._log.projections.history.ends_with_model:
-            entries.append(InputRead(content=(TextItem(text=CONTINUE),)))
-        entries += self._log.queue.resumed_by_turn(principal)
+        event_id = self._log.projections.state.next_event_id()
+        started = TurnStarted(event_id=event_id, principal=principal, compacts=compacts)
         turn = self._runner.prepare(event_id, settings)
 
         def on_durable() -> None:
@@ -251,7 +292,7 @@ class MessageIntake:
             began(turn)
 
         try:
-            return self._write(turn, entries, on_durable, until)
+            return self._write(turn, [started, TaskStarted(), *entries], on_durable, until)
         except BaseException:
             self._runner.discard(turn)
             raise

@@ -10,6 +10,7 @@ from typing import assert_never
 from parley.runtime.commands import (
     AnswerApproval,
     Command,
+    Compact,
     Continue,
     Interrupt,
     PeerRequest,
@@ -22,6 +23,7 @@ from parley.runtime.message_intake import Accepted
 from parley.runtime.queue_commands import EditMessage, QueueMessage, RemoveMessage, Resume
 from parley.wire.jsonrpc import encode
 from parley.wire.peers import (
+    CompactHistory,
     ContinueTurn,
     EditQueued,
     Enqueue,
@@ -82,8 +84,9 @@ def placed_command(request: PlacedRequest, deadline: Deadline, *, answered: Call
 
     This process executes the command as if a client of this process had sent it.
     """
-    if isinstance(request, ContinueTurn):
-        command: Command = Continue(request.principal, deadline, began=lambda _: None, resolve=None)
+    if isinstance(request, ContinueTurn | CompactHistory):
+        kind = Continue if isinstance(request, ContinueTurn) else Compact
+        command: Command = kind(request.principal, deadline, began=lambda _: None, resolve=None)
     else:
         command = command_for(request, deadline, answered=answered)
         command.is_from_peer = False

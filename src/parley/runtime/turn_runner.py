@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from parley.agent.compaction import TokenMeter
 from parley.agent.notify import run_notify_program
-from parley.agent.turn import BeforeEnd, end_at_limit, run_turn
+from parley.agent.turn import BeforeEnd, compact_turn, end_at_limit, run_turn
 from parley.common.os_errors import limit_reached
 from parley.config.types import Approvals, Settings
 from parley.conversation.approvals import PendingApproval
@@ -264,6 +264,17 @@ class TurnRunner:
 
     async def _work(self, settings: Settings, resumed: Resumed | None = None) -> TurnEnded:
         await self._log.hold_texts()
+        if self._log.projections.state.compaction == "pending":
+            ended = await compact_turn(
+                self._log,
+                self.model_for(settings),
+                settings,
+                self._deps.clock,
+                self._meter(settings),
+                self._gate.ask_to_continue(settings),
+            )
+            if ended is not None:
+                return ended
         if settings.repository is None:
             return await self._run_turn(settings, resumed, None)
         if (workspaces := self._deps.workspaces) is None:
@@ -286,11 +297,14 @@ class TurnRunner:
             settings=settings, transcript=self._log, authorize=self._gate.for_turn(settings, resumed)
         )
         async with self._deps.tools.open(context) as turn_tools:
-            meter = self._meters.setdefault((settings.provider.id, settings.model), TokenMeter())
-            model, ask_to_continue = self.model_for(settings), self._gate.ask_to_continue(settings)
+            meter, model = self._meter(settings), self.model_for(settings)
+            ask_to_continue = self._gate.ask_to_continue(settings)
             return await run_turn(
                 self._log, model, turn_tools, settings, self._deps.clock, meter, ask_to_continue, before_end
             )
+
+    def _meter(self, settings: Settings) -> TokenMeter:
+        return self._meters.setdefault((settings.provider.id, settings.model), TokenMeter())
 
     async def _resume_work(
         self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
@@ -440,6 +454,8 @@ class TurnRunner:
 
     async def _notify(self, turn: LocalTurn, ended: TurnEnded) -> None:
         if ended.why != "done" or turn.settings is None or not turn.settings.notify:
+            return
+        if self._log.projections.state.only_compacts:
             return
         last = last_text(self._log.log.entries)
         try:

@@ -37,6 +37,7 @@ from parley.wire.peers import (
     NOT_WRITTEN,
     REFUSED,
     Changed,
+    CompactHistory,
     ContinueTurn,
     EditQueued,
     Enqueue,
@@ -80,7 +81,7 @@ _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (
     RenameConversation,
 )
 _PLACED: Final[Mapping[str, type[PlacedRequest]]] = {
-    kind.METHOD: kind for kind in (Submit, Enqueue, ResumeQueue, ContinueTurn)
+    kind.METHOD: kind for kind in (Submit, Enqueue, ResumeQueue, ContinueTurn, CompactHistory)
 }
 _NOT_OURS: Final = (OwnedElsewhere, NotOwned, LeaseLost, ShuttingDown)
 

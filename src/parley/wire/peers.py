@@ -22,6 +22,7 @@ __all__ = [
     "NOT_WRITTEN",
     "REFUSED",
     "Changed",
+    "CompactHistory",
     "ContinueTurn",
     "EditQueued",
     "Enqueue",
@@ -241,6 +242,17 @@ class ContinueTurn(Struct, frozen=True, kw_only=True):
     """
 
     METHOD: ClassVar = "parley/continue"
+
+    conversation_id: ConversationId
+    principal: PrincipalRef
+
+
+class CompactHistory(Struct, frozen=True, kw_only=True):
+    """Begins a turn that replaces the history with a summary. The answer is an empty object. A node sends this
+    request only in `Place`.
+    """
+
+    METHOD: ClassVar = "parley/compact"
 
     conversation_id: ConversationId
     principal: PrincipalRef

@@ -51,7 +51,7 @@ TOOL_NAMES: Final = [
 
 ADDED_AFTER: Final[Mapping[str, tuple[str, ...]]] = {
     "conversationRead": ("conversationMarkRead", "conversationSearch"),
-    "conversationInterrupt": ("conversationContinue",),
+    "conversationInterrupt": ("conversationContinue", "conversationCompact"),
     "conversationFork": ("queueList", "queueEdit", "queueRemove", "queueResume", "attentionList", "settingsList"),
 }
 """The tools that only some clients see, each keyed by the tool that precedes it in the list."""

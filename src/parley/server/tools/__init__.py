@@ -12,6 +12,7 @@ from parley.server.tools.archive import archive
 from parley.server.tools.attention_list import list_attention
 from parley.server.tools.codex import codex
 from parley.server.tools.codex_reply import codex_reply
+from parley.server.tools.compact import compact
 from parley.server.tools.continue_ import continue_
 from parley.server.tools.create import create
 from parley.server.tools.delete import delete
@@ -243,6 +244,21 @@ TOOLS: Final = ToolTable(
         args=ConversationArguments,
         result=PlainOk,
         run=continue_,
+        error_shape=ErrorShape.TYPED,
+        annotations=_ACTS,
+        role=Role.DRIVER,
+        is_addition=True,
+    ),
+    Tool(
+        "conversationCompact",
+        title="Compact a conversation",
+        description=(
+            "Replace the history that the agent sees with a summary. Returns at once; the agent writes the summary "
+            "in the background."
+        ),
+        args=ConversationArguments,
+        result=PlainOk,
+        run=compact,
         error_shape=ErrorShape.TYPED,
         annotations=_ACTS,
         role=Role.DRIVER,
