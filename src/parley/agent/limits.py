@@ -26,8 +26,8 @@ __all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost"]
 
 
 class AskToContinue(Protocol):
-    """A function that asks the user whether a turn may exceed a limit, and returns whether the user agrees. It is
-    cancelled if the user stops the turn.
+    """A function that asks the user whether a turn may exceed a limit, and returns whether the user agrees. The
+    call is cancelled if the user stops the turn.
     """
 
     async def __call__(self, reached: LimitReached) -> bool: ...

@@ -33,8 +33,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """The model's justification, or `RETRY`; None if the model gave none."""
     unrestored: tuple[str, ...] = ()
-    """The protected files because of which the approval is needed: an earlier command changed them and they could
-    not be restored. Empty for other reasons.
+    """The protected files that an earlier command changed and that could not be restored, if they are the reason
+    for the approval; otherwise empty.
     """
     leaves_sandbox: bool
     """True if the approved action runs without the sandbox of the settings. False if the settings have no sandbox,

@@ -19,8 +19,8 @@ def sandboxed_commands(
     """Return the runner of sandboxed commands. It starts no process before the first command.
 
     The self-test of the sandbox runs in the home directory. Its failures are logged as warnings if `warns` is True,
-    and otherwise as debug messages. `most` returns the maximum number of concurrent commands; 0 means no limit. It
-    is called before the first command.
+    and otherwise as debug messages. `most` returns the maximum number of concurrent commands; 0 means no limit.
+    `most` is called before the first command.
     """
 
     def executor() -> Starter:

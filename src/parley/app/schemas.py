@@ -97,8 +97,8 @@ def _sent(struct: type[Struct]) -> Schema:
 
 
 def _set_msg(schema: Schema, event: Schema) -> Schema:
-    """Set the schema of the member `msg` to that of an event, because the type in the struct is only encoded
-    JSON.
+    """Set the schema of the member `msg` to the schema `event`, because the type of the member in the struct is
+    only encoded JSON.
     """
     schema["properties"]["msg"] = event
     return schema

@@ -35,7 +35,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
     within 2 seconds.
     """
     terminate_grace_seconds: float = 2.0
-    """The time in seconds that the program has for its exit after SIGTERM. After this time, it is killed."""
+    """The time in seconds that the program has for its exit after SIGTERM. After this time, the program is
+    killed.
+    """
 
     def __init__(
         self,

@@ -647,7 +647,7 @@ def _without_repositories(workspace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_branch(name: str) -> bool:
-    """Return whether a text is a valid name of a branch, by rules that are stricter than those of Git."""
+    """Return whether a text is a valid name of a branch, by rules that are stricter than the rules of Git."""
     parts = name.split("/")
     is_plain = re.fullmatch(r"[A-Za-z0-9._/@+-]{1,200}", name, re.ASCII) is not None and ".." not in name
     return is_plain and all(part and part[0] not in ".-@" and not part.endswith((".", ".lock")) for part in parts)

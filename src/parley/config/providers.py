@@ -49,8 +49,9 @@ def provider_table(
 ) -> dict[str, Any] | None:
     """Return the settings table of a provider; None if there is no such provider.
 
-    The settings in `tables` override those of the ready provider with the same name. The key of a ready provider is
-    sent only to its own address: if `tables` contains another address, it must also name the variable with the key.
+    The settings in `tables` override the settings of the ready provider with the same name. The key of a ready
+    provider is sent only to its own address: if `tables` contains another address, it must also name the variable
+    with the key.
     """
     ready, own = READY_PROVIDERS.get(name), tables.get(name)
     if ready is None:

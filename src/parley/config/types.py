@@ -319,8 +319,8 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     worktrees of Git repositories.
     """
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
-    """The directories below which this node can run turns. If empty, it can run turns in every directory that
-    exists.
+    """The directories below which this node can run turns. If there are none, the node can run turns in every
+    directory that exists.
     """
     directory: PathOrHomePath | None = None
     """The directory with the clones and the worktrees of the repositories, which the mode `git` needs; None for the

@@ -128,7 +128,7 @@ class ApprovalState:
     ) -> ApprovalState:
         """Return a state without an open approval, as restored from a checkpoint.
 
-        Earlier settlements are not in the state, because they can be looked up by key in the store.
+        The state does not contain earlier settlements. They can be looked up by key in the store.
         """
         approvals = cls()
         approvals.began_by, approvals.joined_by, approvals.granted = began_by, joined_by, granted
@@ -136,7 +136,7 @@ class ApprovalState:
         return approvals
 
     def copy(self) -> ApprovalState:
-        """Return an independent copy."""
+        """Return a copy. Later changes to one of the two do not affect the other."""
         approvals = ApprovalState.restored(self._event_id, self.began_by, self.joined_by, dict(self.granted))
         approvals.open, approvals._event = self.open, self._event
         approvals.settled, approvals.answer_ids = dict(self.settled), set(self.answer_ids)

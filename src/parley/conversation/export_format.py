@@ -1,8 +1,8 @@
 """The file format of an exported conversation: JSON Lines, with a header and then one line for each entry.
 
 The file contains all entries, including images and command output, but no session approvals and no queue. Reading
-is strict, because the entries become a log. A file that is truncated, contradicts itself or was written by a newer
-version raises `BadFile`, which names the line. The callers do the I/O.
+is strict, because the entries become the log of a conversation. A file that is truncated, contradicts itself or was
+written by a newer version raises `BadFile`, which names the line. The callers do the I/O.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ __all__ = [
 VERSION: Final = 1
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999, in seconds since the epoch. A file with a later time is invalid, because such a
-time cannot be formatted.
+"""The last second of the year 9999, in seconds since the epoch. A file with a later time is invalid, because Python
+cannot format such a time.
 """
 
 Line = tuple[int, bytes]

@@ -82,7 +82,7 @@ class _Kind(IntEnum):
 
 
 _KINDS: Final = 8
-"""A factor that is greater than the value of every kind. `_Ref` multiplies positions by it."""
+"""The factor by which `_Ref` multiplies positions. It is greater than the value of every kind."""
 _VALID_KINDS: Final = frozenset(_Kind)
 
 _Ref = int
@@ -123,7 +123,7 @@ class _Turn:
         output.
         """
         self.cuts: list[int] = []
-        """The indices in `places` before which every call has its output."""
+        """The indices in `places` before which every call has its output, so that a summary may end there."""
 
     def branch(self) -> list[_Turn]:
         """Return this turn and all turns before it in its branch, the first turn first."""
@@ -247,14 +247,14 @@ class History:
 
     @property
     def missing(self) -> list[Seq]:
-        """Return the positions of the entries whose texts are not in memory, in order. `items` and `waiting` need
+        """The positions of the entries whose texts are not in memory, in order. `items` and `waiting` need
         these texts.
         """
         wanted = {_seq_of(ref) for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
     def supply(self, seq: Seq, payload: LogPayload) -> None:
-        """Store the text of the entry at `seq` in memory."""
+        """Keep `payload`, the content of the entry at `seq`, in memory."""
         if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
@@ -275,17 +275,17 @@ class History:
 
     @property
     def items(self) -> list[HistoryItem]:
-        """Return the items for the next request, without unsent input."""
+        """The items for the next request to the model, without unsent input."""
         return [self._text(ref) for ref in self._refs()]
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """Return the input that has not been sent to the model yet."""
+        """The input that has not been sent to the model yet."""
         return [self._text(ref) for ref in self._waiting]
 
     @property
     def cuts(self) -> list[int]:
-        """Return the indices in `items` where a response and the outputs of its calls are complete.
+        """The indices in `items` before which a response and the outputs of its calls are complete.
 
         A summary may replace the items before such an index.
         """
@@ -305,14 +305,14 @@ class History:
 
     @property
     def open_calls(self) -> tuple[CallItem, ...]:
-        """Return the calls without an output, in order. A turn cannot end before each call has an output."""
+        """The calls without an output, in order. A turn cannot end before each call has an output."""
         calls = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
         items = map(self._text, calls)
         return tuple(item for item in items if isinstance(item, CallItem))
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
-        """Return the ids of the calls that have no output yet."""
+        """The ids of the calls that have no output yet."""
         return tuple(call.call_id for call in self.open_calls)
 
     @property

@@ -113,7 +113,7 @@ class Entry(Struct, frozen=True, gc=False):
 
     @property
     def body(self) -> bytes:
-        """The body of the entry as JSON, as it is stored."""
+        """The content of the entry as JSON, in the form that the store contains."""
         return self.encoded if self.output is None else encode(self.output)
 
     @property
@@ -144,8 +144,8 @@ class OpenItem:
         self.type: str = kind.value
         self.length = 0
         self._parts: list[str] = []
-        """The pieces of the text. Small pieces are joined to larger ones, because a short string takes far more
-        memory than its characters need.
+        """The pieces of the text. Small pieces are joined to larger ones, because a short Python string takes
+        far more memory than its characters.
         """
         self._pieces: list[str] = []
 
@@ -505,7 +505,7 @@ class Cursor:
         """Handle entries that were appended, beginning at the position `first`, and that were not sent to the
         reader. `next` returns them later.
 
-        If the cursor was live, the reader has everything before these entries.
+        If the cursor was live, it now points directly before these entries.
         """
         if self.live:
             self.seq, self.live = Seq(first - 1), False
@@ -514,7 +514,7 @@ class Cursor:
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
         """Handle `delta`, the newest delta of the log, which was not sent to the reader. `next` returns it later.
 
-        If the cursor was live, the reader has everything before this delta.
+        If the cursor was live, it now points directly before this delta.
         """
         if self.live:
             self.seq, self.live = log.last, False

@@ -62,7 +62,9 @@ class OpenOutput:
         return delta
 
     def skip_to(self, offset: int) -> None:
-        """Continue at an offset, because the output before it is missing. It counts as omitted."""
+        """Continue at an offset, because the output before this offset is missing. The missing output counts as
+        omitted.
+        """
         self.length = offset
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
         self._tail.clear()

@@ -87,7 +87,7 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     extra_content: Raw | UnsetType = UNSET
     """A further member of the call in Chat Completions, such as a thought signature. It is sent back unchanged."""
     by: str = ""
-    """The provider that sent the call. For Chat Completions, the model is included."""
+    """The provider that sent the call. For Chat Completions, also the model."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
@@ -177,8 +177,8 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The number of tokens that a response with calls used. Clients get it in the event `token_count` later, when
-    the calls have ended.
+    """The number of tokens that a response with calls used. Clients get this number in the event `token_count`
+    later, when the calls have ended.
     """
 
     usage: TokenCount
@@ -192,7 +192,7 @@ class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimat
 
     tokens: int
     cost_micros: int = 0
-    """The estimated cost in millionths; 0 if the price is unknown."""
+    """The estimated cost in millionths of the currency unit; 0 if the price is unknown."""
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
@@ -289,7 +289,8 @@ class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
     """Input in the form in which the model gets it. For a message that names files, this includes the content of
     the files.
 
-    The record replaces the content of the message `message_id`. If `message_id` is None, the input is additional.
+    The record replaces the content of the message `message_id`. If `message_id` is None, the model gets the input
+    in addition to all messages.
     """
 
     content: tuple[InputItem, ...]

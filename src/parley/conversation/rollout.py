@@ -129,7 +129,7 @@ class RolloutReader:
         self._messages = 0
         self._in_turn = False
         self._model_is_asked = False
-        """True if all input up to the last line was sent to the model."""
+        """True if all input in the lines that were read so far was sent to the model."""
         self._unanswered: list[CallId] = []
         self._last_text: str | None = None
         self._ends_in_text = False

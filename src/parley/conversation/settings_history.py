@@ -101,7 +101,7 @@ class SettingsHistory:
         return history
 
     def copy(self) -> SettingsHistory:
-        """Return an independent copy."""
+        """Return a copy. Later changes to one of the two do not affect the other."""
         history = SettingsHistory(self._root)
         history.first, history.now, history._by_message = self.first, self.now, dict(self._by_message)
         history._message, history._turn_message = self._message, self._turn_message

@@ -162,7 +162,7 @@ class State:
         self._counter = 0
 
     def copy(self) -> State:
-        """Return an independent copy."""
+        """Return a copy. Later changes to one of the two do not affect the other."""
         state = State()
         for name in self.__slots__:
             value = getattr(self, name)
@@ -193,8 +193,8 @@ class State:
 
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
-        """Return the state at the position `last`. It lacks the positions of messages, which can be looked up by
-        key in the store.
+        """Return the state at the position `last`. The state lacks the positions of messages, which can be looked
+        up by key in the store.
         """
         state = cls()
         state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs

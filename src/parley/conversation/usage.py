@@ -65,7 +65,9 @@ class UsageTotals:
         self.turn_tokens = 0
         """The number of tokens used by the running turn or, if none is running, by the last turn."""
         self.conversation_micros = 0
-        """The cost of the conversation in millionths, as far as the prices are known."""
+        """The cost of the conversation in millionths of the currency unit. Responses whose price is unknown are
+        not included.
+        """
         self.turn_micros = 0
         """The cost of the running turn or, if none is running, of the last turn, in millionths of the currency
         unit.
@@ -115,7 +117,7 @@ class UsageTotals:
         return usage
 
     def copy(self) -> UsageTotals:
-        """Return an independent copy."""
+        """Return a copy. Later changes to one of the two do not affect the other."""
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:

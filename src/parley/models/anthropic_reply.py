@@ -371,8 +371,8 @@ class AnthropicDecoder:
     # --- the end -------------------------------------------------------------------------
 
     def _count(self, raw: Raw | UnsetType) -> None:
-        """Replace the stored token counts with those in an event that contains some, because the counts of an event
-        include those of earlier events.
+        """Store the token counts of an event, if it contains any, in place of the earlier counts. The counts of an
+        event include all earlier counts.
         """
         usage = read_payload(_USAGE, raw) if raw is not UNSET else None
         if usage is not None:

@@ -21,7 +21,7 @@ class ReportsAvailability(Protocol):
 
     @property
     def availability(self) -> AvailabilityState:
-        """The current availability, as far as this process knows."""
+        """The availability of the store, as this process has last observed it."""
         ...
 
     @property

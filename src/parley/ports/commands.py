@@ -86,8 +86,8 @@ class Command(Struct, frozen=True, kw_only=True):
     policy: SandboxPolicy | None = None
     """The sandbox policy; None means no sandbox."""
     files: tuple[bytes, ...] = ()
-    """The contents of the file descriptors 3, 4, and so on. Each descriptor is positioned at the beginning of its
-    content.
+    """The contents of the files that the command gets as its descriptors 3, 4, and so on. Each file is
+    positioned at its beginning.
     """
     approved: Approved | None = None
     """The directory and the program that a command without a sandbox must still have when it starts; None if this
@@ -106,8 +106,8 @@ class CommandResult(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """Sentences about changes to protected files and their restoration. They are also at the end of the
-    command's stderr.
+    """Sentences about changes to protected files and the restoration of these files. The sentences are also at the
+    end of the command's stderr.
     """
 
 
@@ -133,8 +133,8 @@ class CommandRunner(Protocol):
         ...
 
     async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
-        """Return the reason why this system cannot enforce a policy, as a part of a sentence; None if it can
-        enforce the policy.
+        """Return the reason why this system cannot enforce a policy, as a part of a sentence; None if the system
+        can.
 
         The first call runs a self-test, which takes a moment.
         """
@@ -201,14 +201,16 @@ class Mount(Struct, frozen=True, kw_only=True):
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):
-    """The specification for starting a command, either directly or by a launcher."""
+    """The specification for starting a command, either directly or through a launcher, which is a program such as
+    bubblewrap that starts the command.
+    """
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     files: tuple[bytes, ...] = ()
-    """The contents of the file descriptors 3, 4, and so on. Each descriptor is positioned at the beginning of its
-    content.
+    """The contents of the files that the command gets as its descriptors 3, 4, and so on. Each file is
+    positioned at its beginning.
     """
     reports: bool = False
     """True for a launcher that reports the start of the command and its exit code on the descriptor after

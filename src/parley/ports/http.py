@@ -14,8 +14,8 @@ __all__ = ["HttpRequest", "MessageStream"]
 
 
 class MessageStream(FrameOutbox, Protocol):
-    """An HTTP response that sends messages one after another. It can be used as an outbox until the client
-    disconnects.
+    """An HTTP response that consists of messages, which are sent one after another. The response is an outbox
+    until the client disconnects.
     """
 
     @property
@@ -96,7 +96,7 @@ class HttpRequest(Protocol):
         """Read and return the body.
 
         `why_too_large` is called with a number of bytes. It returns the reason why there is not enough memory for
-        so many bytes; None if there is enough memory.
+        this number of bytes; None if there is enough memory.
 
         Raises:
             BodyTooLarge: the body is larger than `most` bytes, or there is not enough memory for it.

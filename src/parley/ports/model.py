@@ -170,8 +170,7 @@ class Model(Protocol):
         """Return the reason, as a sentence, why an item of a new message cannot be sent to the model; None if it
         can be sent.
 
-        Items that are already in the history are not checked. If such an item cannot be sent, a text is sent in its
-        place.
+        Call this only for new messages. If an item of the history cannot be sent, a text is sent in its place.
         """
         ...
 

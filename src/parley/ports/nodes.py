@@ -1,4 +1,6 @@
-"""The interface to the nodes that share a database. A node is a server that other servers can reach over HTTP."""
+"""The interface to the nodes that share a PostgreSQL database. A node is a server that other servers can reach
+over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class WorkingDirectory(Struct, frozen=True, kw_only=True):
-    """The directory or worktree in which a conversation works, as far as it determines the node."""
+    """The directory or worktree in which a conversation works, with the properties that determine which node
+    can run its turns.
+    """
 
     path: str
     """The absolute path of the directory."""
@@ -84,7 +88,7 @@ class Placement(Protocol):
 
 @runtime_checkable
 class Nodes(Protocol):
-    """A store that several nodes share, as far as it lists these nodes."""
+    """The part of a shared store that lists the nodes."""
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
         """Announce this process as the node `node` until the store is closed.

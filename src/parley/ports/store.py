@@ -68,12 +68,12 @@ TURN_SECONDS: Final = 60.0
 fails.
 """
 PAGE: Final = 2000
-"""The maximum number of entries that one call reads or writes. It is limited because no other process can write
-while a page is being written.
+"""The maximum number of entries that one call reads or writes. The number is limited because no other process can
+write while a page is being written.
 """
 PAGE_BYTES: Final = 16 * 1024 * 1024
-"""The default maximum size of a page, in bytes. It is limited because a conversation may contain many
-large images.
+"""The default maximum size of a page, in bytes. The size is limited because a conversation may contain many large
+images.
 """
 SEARCH_ENTRIES: Final = 10_000
 """The maximum number of entries that one search examines."""
@@ -351,8 +351,8 @@ class Freed(Struct, frozen=True, kw_only=True):
 
 
 class Draft(Protocol):
-    """A new log that is invisible until it is complete. The store removes the drafts of processes that
-    have ended.
+    """A log that is being written in pages, and that is invisible until it is complete. The store removes the
+    drafts of processes that have ended.
     """
 
     async def add(self, entries: Sequence[Entry]) -> None:

@@ -1,4 +1,4 @@
-"""Notifies watchers that lists of conversations may have changed."""
+"""Notifies watchers, such as open lists of clients, that lists of conversations may have changed."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ NO_CLIENT: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
 """The reason that the server records for a denial if the client closed the form without a decision."""
 POLL_SECONDS: Final = 60.0
-"""The time in seconds for which a client counts as a reader after it has polled. This time is longer than the
-maximum time for which one call of `conversationRead` waits.
+"""The time in seconds for which a client counts as a reader after it has polled the conversation, for example with
+`conversationRead`. This time is longer than the maximum time for which one such call waits.
 """
 
 
@@ -54,7 +54,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class _Turn(Protocol):
-    """The turn that requests the approval, as far as approvals need it."""
+    """The part of a turn that this module needs: the turn can be interrupted."""
 
     def interrupt(self, *, principal: PrincipalRef | None) -> None: ...
 
@@ -297,7 +297,8 @@ class OpenApprovals:
             self.recheck()
 
     def note_poll(self, *, can_answer: bool = True) -> None:
-        """Record that a client has polled. The client counts as a reader for the next `POLL_SECONDS`.
+        """Record that a client has polled the conversation, for example with `conversationRead`. The client counts
+        as a reader for the next `POLL_SECONDS`.
 
         `can_answer` is True if the client may call `approvalAnswer`.
         """

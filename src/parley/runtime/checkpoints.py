@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory. Earlier entries are read from the store."""
 LACKING_ENTRIES: Final = 10_000
-"""The number of entries after the last checkpoint beyond which loading a log also stores a new checkpoint, even if
-no client writes to the conversation.
+"""The maximum number of entries after the last checkpoint of a log. If a process loads a log with more, it stores a
+new checkpoint, even if no client writes to the conversation.
 """
 SMALL: Final = 4000
 """The maximum number of items in projections that are encoded on the event loop, which takes a few milliseconds.
@@ -87,7 +87,9 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether the position `last` is so far after the newest copy that another copy must be made."""
+        """Return whether another copy must be made, because the position `last` is far enough after the newest
+        copy.
+        """
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:

@@ -93,8 +93,8 @@ class Command:
     """The base class of the operations that the mailbox executes on a conversation."""
 
     needs_turn: ClassVar = False
-    """True if the command concerns only an unfinished turn. If there is no such turn, the command is applied
-    without the lease.
+    """True if the command has an effect only on an unfinished turn. If there is no such turn, the command is
+    applied without the lease.
     """
     waits_for_write_lock: ClassVar = False
     """True if the command waits for the store's write lock before it is applied while a turn is running."""
@@ -254,7 +254,7 @@ class SubmitMessage(Command):
         return self._has_stored_parent and self._needs_fold(local)
 
     def _ids(self, local: Local) -> set[MessageId]:
-        """Return the ids of the message and of its parent."""
+        """Return the ids of the entries that the command looks up: the message and its parent."""
         ids = {self.message.message_id}
         if self.message.parent_id not in (None, MessageId(local.log.id)):
             ids.add(self.message.parent_id)

@@ -83,7 +83,8 @@ class ConversationApprovals:
         self._approvals.unregister_reader(reader)
 
     def note_poll(self, *, can_answer: bool) -> None:
-        """Record that a client has polled. The client counts as a reader for one minute.
+        """Record that a client has polled the conversation, for example with `conversationRead`. The client counts
+        as a reader for one minute.
 
         `can_answer` is True if the client may call `approvalAnswer`.
         """

@@ -35,7 +35,7 @@ class SessionGrants:
 
     @property
     def is_needed(self) -> bool:
-        """True if this object has data that cannot be restored from the log."""
+        """True if this object contains data that cannot be restored from the log, such as secrets."""
         return self.resolver.has_secrets or not self.roots.is_empty
 
     def holds(self, action: RunCommand, settings: Settings, approvals: ApprovalState, *, now: float) -> bool:

@@ -1,6 +1,4 @@
-"""Functions that read a long log in pages: to fork a conversation, to find the end of a turn, or to read entries
-backwards.
-"""
+"""Reads a long log in pages, to fork a conversation, to find the end of a turn, or to read entries backwards."""
 
 from __future__ import annotations
 

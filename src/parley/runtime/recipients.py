@@ -96,7 +96,9 @@ class Recipients:
         return self._readers.pop(reader, None) is not None
 
     def note_poll(self, *, can_answer: bool) -> None:
-        """Record that a client has polled. `can_answer` is True if it may call `approvalAnswer`."""
+        """Record that a client has polled the conversation. `can_answer` is True if the client may call
+        `approvalAnswer`.
+        """
         self.polled = True
         self._poller_can_answer = self._poller_can_answer or can_answer
 
@@ -109,7 +111,9 @@ class Recipients:
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Record that a client will not answer the approval. Return whether the approval had been sent to it."""
+        """Record that a client will not answer the approval. Return whether the approval had been sent to this
+        client.
+        """
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
         return len(self._delivered) < before
@@ -141,7 +145,7 @@ class Recipients:
         return bool(self._delivered) or any(one.can_answer(approval) for one in self._readers.values())
 
     def can_answer_limit(self, approval: PendingApproval | None) -> bool:
-        """Return whether a client can be asked about a limit.
+        """Return whether a client can be asked whether the turn may exceed a limit.
 
         `approval` is the open approval if it asks whether a turn may exceed a limit; otherwise None.
         """

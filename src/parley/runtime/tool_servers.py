@@ -28,8 +28,8 @@ class ToolServers:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._reported: set[str] = set()
-        """The names of the servers whose failure is in the log. Each server is reported once, even if the reason
-        for its failure changes.
+        """The names of the tool servers whose failure to start is in the log. Each server is reported once, even if
+        the reason for its failure changes.
         """
         self._starting: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None

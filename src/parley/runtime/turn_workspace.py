@@ -71,7 +71,9 @@ class TurnWorkspace:
         return await self._workspaces.save(self._log.id, self._settings, last, text, is_urgent=is_urgent)
 
     async def _text(self) -> str:
-        """Return the text of the message that began the turn, or the title if no message began the turn."""
+        """Return the text for the commit message: the message that began the turn, or the title if no message
+        began the turn.
+        """
         state = self._log.projections.state
         if (first := next(iter(state.inputs.values()), None)) is not None:
             entry = await self._log.entry_at(first)

@@ -53,7 +53,9 @@ def _refusal(root: str) -> str:
 
 
 class Denials:
-    """Passes on the output of a command, and detects whether the command reports that it may not write."""
+    """Passes on the output of a command, and detects whether the command reports that it has no permission to
+    write.
+    """
 
     def __init__(self, output: Output) -> None:
         self._output = output

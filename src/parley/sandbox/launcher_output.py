@@ -47,8 +47,8 @@ class LauncherOutput:
 
     @property
     def error_number(self) -> int | None:
-        """The number of the error because of which the launcher could not execute the program; None if it has
-        reported none.
+        """The errno of the launcher's failure to execute the program; None if the launcher has reported no such
+        failure.
         """
         held = self._held or b""
         if not held.startswith(self._beginning):

@@ -83,7 +83,7 @@ def mode_of(path: str) -> int | None:
 
 def belongs_to_another(found: os.stat_result, folder: os.stat_result) -> bool:
     """Return whether another user created a file in a directory that all users may write to. `found` is the status
-    of the file, and `folder` that of the directory.
+    of the file, and `folder` is the status of the directory.
     """
     return bool(folder.st_mode & stat.S_IWOTH) and found.st_uid != os.geteuid()
 

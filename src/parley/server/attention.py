@@ -25,9 +25,9 @@ from parley.wire.tools import AttentionItem, AttentionState
 __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
-"""The states, in the order in which the list contains them."""
+"""The states that need attention, in the order in which the list shows them."""
 MAX_ORPHANED: Final = 1000
-"""The maximum number of running turns that are checked in order to find turns whose process was killed."""
+"""The maximum number of unfinished turns that are checked to find orphaned turns, whose process was killed."""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
 """A position in the list: a state, and a position among the conversations in this state. If the second part is

@@ -69,7 +69,7 @@ class ServerContext:
         """The number of subscriptions to resources, by the key of the subscribed principal."""
         self.searches = SearchLimit()
         self.availability: AvailabilityState = AVAILABLE
-        """Whether the server can reach the store."""
+        """The state of the connection to the store."""
         self.on_initialized = on_initialized
         self._find_key = find_key
 

@@ -50,7 +50,7 @@ class _SilentOutbox:
 
 
 class _SilentFrame:
-    """A message in parts that is not sent to anyone."""
+    """A message that is sent in parts to a `_SilentOutbox`, which discards all parts."""
 
     closed = True
 

@@ -1,9 +1,8 @@
 """A call that runs a turn to its end: `codex` and `codex-reply`.
 
 The call reads the conversation, and sends each event to the client as two notifications (`CodexEncoder`). The call
-answers its request when it reaches the end of the turn, so the answer never overtakes an event. If a client at
-version 2025-11-25 cancels the call and thereby interrupts the turn, the client gets the remaining events and no
-answer.
+answers its request when it reaches the end of the turn, so all events are sent before the answer. If a client at
+version 2025-11-25 interrupts the turn by cancelling the call, the client gets the remaining events and no answer.
 """
 
 from __future__ import annotations
@@ -93,8 +92,8 @@ class TurnWaiter:
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
         self._earlier_end: EndedTurn | None = None
-        """How the turn ended for which an earlier call stopped waiting, if the end of that turn is no longer in
-        memory; otherwise None.
+        """The end of the turn for which an earlier call stopped waiting, if this end is no longer in memory;
+        otherwise None.
         """
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False

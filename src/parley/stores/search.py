@@ -34,7 +34,7 @@ AFTER_MATCH: Final = 140
 `BEFORE_MATCH` is the maximum number before the match.
 """
 BLOCK: Final = 4096
-"""The number of characters that are casefolded at a time in order to find the position of a match."""
+"""The number of characters that are casefolded at a time, when the position of a match is determined."""
 
 SLACK_SECONDS: Final = 1.0
 """The maximum number of seconds by which the clock may be earlier than the newest activity. If the difference is

@@ -85,9 +85,7 @@ def _last_lines(data: bytes, count: int) -> bytes:
 
 
 def _from_a_character(data: bytes) -> bytes:
-    """Return the data without the incomplete UTF-8 character at its start, of which at most three bytes are
-    left.
-    """
+    """Return the data without an incomplete UTF-8 character at its start. At most three bytes are removed."""
     for place, byte in enumerate(data[:3]):
         if byte & 0xC0 != 0x80:
             return data[place:]

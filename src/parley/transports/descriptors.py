@@ -502,7 +502,7 @@ def _widen(pipe: int) -> None:
 
 
 def _can_be_polled(fd: int) -> bool:
-    """Return whether the loop can poll `fd`. It cannot poll files and devices such as /dev/null."""
+    """Return whether the loop can poll `fd`. The loop cannot poll files and devices such as /dev/null."""
     if not hasattr(select, "epoll"):
         return True
     with select.epoll() as probe:

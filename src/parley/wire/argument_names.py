@@ -28,8 +28,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 """The alternative names of arguments. Each key is the name of an argument in the schema."""
 
 _MAX_UNKNOWN: Final = 100
-"""The maximum number of unknown arguments in a call. The number is limited because each unknown name is
-compared with all known names, which blocks the event loop.
+"""The maximum number of unknown arguments in a call. The limit bounds the time for which the comparison of each
+unknown name with all known names blocks the event loop.
 """
 
 _MAX_NAMES: Final = 10_000

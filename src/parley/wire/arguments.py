@@ -26,10 +26,12 @@ __all__ = ["decode_arguments", "decode_call_arguments"]
 Decoded = TypeVar("Decoded", bound=Struct)
 
 LARGE_BYTES: Final = 1024 * 1024
-"""The minimum size, in bytes, of arguments that are decoded without generic dicts and lists."""
+"""The minimum size, in bytes, of arguments that are decoded field by field, without generic dicts and lists for
+all of them.
+"""
 
 OUTLINE_BYTES: Final = 64 * 1024
-"""The maximum size, in bytes, of a value that is decoded completely for an error message of large arguments."""
+"""The maximum size, in bytes, of a value in large arguments that is decoded completely for an error message."""
 
 MAX_CONFIG_VALUES: Final = 10_000
 """The maximum number of values in an object without a schema, such as `config`, in large arguments. Each value
@@ -173,7 +175,7 @@ def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
 def _limit_values(name: str, raw: Raw) -> None:
     """Check that an object does not have too many values.
 
-    Texts directly in the object are counted exactly, other values by an upper bound.
+    The members that are texts are counted exactly. The values in other members are counted by an upper bound.
 
     Raises:
         BadArguments: the object has too many values.
@@ -213,8 +215,8 @@ def _first_byte(raw: Raw) -> bytes:
 
 
 def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArguments:
-    """Return the error for an argument. If the invalid value is somewhere in a large argument, the message contains
-    the type of the value instead of the value.
+    """Return the error for an argument. If the argument is large, the message contains the type of the invalid
+    value instead of the value.
     """
     place = _PLACE.search(error)
     if place is None or len(memoryview(raw)) <= OUTLINE_BYTES or _MISSING.search(error):

@@ -93,7 +93,9 @@ class ElicitationParams(ApprovalFields, frozen=True, kw_only=True):
 
 
 class AnswerContent(Struct, frozen=True, kw_only=True):
-    """The content of a form that the client filled in. The values may have any type."""
+    """The content of an approval form that a person filled in. The values may have any type, because they are
+    not checked yet.
+    """
 
     decision: Any | UnsetType = UNSET
     reason: Any | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""One struct for each event, and the union `EventMsg` of all events.
+"""Defines one struct for each event, and the union `EventMsg` of all events.
 
 The tag of a struct is the type of the event. In a stream, it is also the method of the notification. A field that
 may be missing is `UNSET`; a field that may be null is `None`.
@@ -93,7 +93,7 @@ class EventBase(Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class SessionConfigured(EventBase, frozen=True, kw_only=True, tag="session_configured"):
-    """Reports the session that a `codex` call uses. It is the first event of the call."""
+    """Reports the session that a `codex` call uses. This event is the first event of the call."""
 
     session_id: ConversationId
     model: str
@@ -150,7 +150,7 @@ class RequestRetry(EventBase, frozen=True, kw_only=True, tag="request_retry"):
     """Reports that the provider did not accept a request, and that the server will repeat it."""
 
     attempt: int
-    """The number of the retry, starting at 1."""
+    """The number of the retry, counted from 1."""
     max_attempts: int
     delay_ms: int
     """The delay before the retry, in milliseconds."""
@@ -196,7 +196,9 @@ class AgentReasoningDelta(EventBase, frozen=True, kw_only=True, tag="agent_reaso
 
 
 class AgentReasoningRawContent(EventBase, frozen=True, kw_only=True, tag="agent_reasoning_raw_content"):
-    """Raw reasoning from the model. It is sent only with the setting `show_raw_agent_reasoning`."""
+    """Raw reasoning from the model, as opposed to a summary. The server sends this event only with the setting
+    `show_raw_agent_reasoning`.
+    """
 
     text: str
 
@@ -243,7 +245,7 @@ class ParsedPlain(Struct, frozen=True, kw_only=True):
 
 
 class ParsedCommand(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The apparent purpose of a command, for display only. Exactly one field is set."""
+    """What a command apparently does, such as reading a file, for display only. Exactly one field is set."""
 
     read: ParsedRead | UnsetType = UNSET
     list_files: ParsedListFiles | UnsetType = UNSET
@@ -274,7 +276,7 @@ class ExecCommandOutputDelta(EventBase, frozen=True, kw_only=True, tag="exec_com
 class ExecCommandEnd(EventBase, frozen=True, kw_only=True, tag="exec_command_end"):
     """Reports that a command ended.
 
-    `exit_code` is -1 if the command did not run to its end, or if the command failed in the sandbox.
+    `exit_code` is -1 if the command did not run to its end, or if the sandbox may have caused its failure.
     """
 
     call_id: CallId
@@ -338,7 +340,7 @@ class PatchApplyEnd(EventBase, frozen=True, kw_only=True, tag="patch_apply_end")
 
 
 class TurnDiff(EventBase, frozen=True, kw_only=True, tag="turn_diff"):
-    """All changes that the patches of the turn have made so far, as a git diff."""
+    """Reports all changes that the patches of the turn have made so far, as a diff in Git's format."""
 
     unified_diff: str
 
@@ -537,7 +539,9 @@ def event_type(event: EventBase | type[EventBase]) -> str:
 EVENT_TYPES: Final = {event_type(cls): cls for cls in get_args(EventMsg)}
 
 NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryResponse, ShutdownComplete))
-"""Types of events that belong to the union for completeness and that the server never sends."""
+"""Types of events that exist in Codex and that this server never sends. They are part of the union, so that
+clients can decode them.
+"""
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(
     event_type(cls)

@@ -13,13 +13,17 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The maximum length of a line, and of one event in a stream, in bytes."""
 
 PREFIX_BYTES: Final = 4096
-"""The number of bytes that are kept from the beginning of an overlong message, so that its id can be found."""
+"""The number of bytes that are kept from the beginning of an overlong message. The id of the message may be in
+these bytes.
+"""
 
 SUFFIX_BYTES: Final = 4096
-"""The number of bytes that are kept from the end of an overlong message, because many clients put the id last."""
+"""The number of bytes that are kept from the end of an overlong message. Many clients put the id of a message
+at its end.
+"""
 
 SUFFIX_PARTS: Final = 64
-"""The maximum number of chunks from which the end of an overlong line is assembled."""
+"""The maximum number of received chunks that are joined to get the end of an overlong line."""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"

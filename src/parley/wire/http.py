@@ -25,7 +25,7 @@ LAST_EVENT_ID: Final = "Last-Event-ID"
 METHOD: Final = "Mcp-Method"
 NAME: Final = "Mcp-Name"
 PAGE_SECRET: Final = "Parley-Page-Secret"
-"""The header in which the web page sends the second secret of its sign-in."""
+"""The header in which the web page sends the second secret of its sign-in. The first secret is a cookie."""
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
     (

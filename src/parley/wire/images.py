@@ -50,8 +50,8 @@ def _is_whole_png(data: bytes) -> bool:
 
 
 _MAX_SEGMENTS: Final = 4096
-"""The maximum number of segments before the pixels of a JPEG. A file of 20 MiB that consists of full comment
-segments has only 320 segments, but a hostile file could have millions.
+"""The maximum number of segments before the pixels of a JPEG. A file of 20 MiB that consists of comments of the
+maximum size has 320 segments. A hostile file could have millions of small segments.
 """
 _FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
 """Bytes after 0xFF that do not begin a segment of a JPEG. Decoders skip them."""
@@ -88,7 +88,7 @@ _MAX_BLOCKS: Final = 128 * 1024
 def _is_whole_gif(data: bytes) -> bool:
     """Return whether the first frame of a GIF is complete.
 
-    The trailer of the file is optional: many files omit it, and decoders do not need it.
+    The trailer after the last frame is not checked, because many files lack it, and decoders do not need it.
     """
     if not (any(data[6:8]) and any(data[8:10])):
         return False

@@ -24,7 +24,7 @@ __all__ = [
 Detail = Literal["low", "high", "auto"]
 
 LONG_TEXT: Final = 256 * 1024
-"""The minimum length, in characters, of a text that is stored in memory as JSON."""
+"""The minimum length, in characters, of a text that is held in memory as JSON (`LongTextItem`)."""
 
 BEGINNING_BYTES: Final = 4096
 """The approximate size in bytes of the text that `LongTextItem.beginning` returns."""
@@ -35,7 +35,8 @@ class TextItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="text", 
 
 
 _held: Final[Any] = TextItem.__dict__["text"]
-"""The descriptor of the field `text`. `LongTextItem` reads the stored value through it."""
+"""The descriptor of the field `text` of `TextItem`, through which `LongTextItem` reads the stored value.
+"""
 
 
 class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):

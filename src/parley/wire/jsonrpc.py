@@ -69,7 +69,7 @@ class TooManySurrogates(msgspec.DecodeError):
 
 
 class ErrorObject(Struct, frozen=True):
-    """The error in an answer. Missing fields have defaults, so that an empty error object is still an error."""
+    """The error in an answer. Missing fields have defaults, so that an empty error object can be decoded."""
 
     code: int = INTERNAL_ERROR
     message: str = ""
@@ -114,7 +114,9 @@ _raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
 MAX_LONE_SURROGATES: Final = 10_000
-"""The maximum number of lone surrogates in one message. Replacing more would take too long."""
+"""The maximum number of lone surrogates in one message. A message with more is rejected, because replacing them
+would take too long.
+"""
 
 _REPLACEMENT_CHARACTER: Final = "\ufffd".encode()
 _ESCAPED_BACKSLASH: Final = rb"\\"

@@ -38,7 +38,7 @@ SERVED_VERSIONS: Final = (MODERN_VERSION, *KNOWN_VERSIONS)
 HEADER_MISMATCH: Final = -32020
 """The error code for an HTTP request with a header that is missing or differs from the body."""
 MISSING_CAPABILITY: Final = -32021
-"""The error code for a request that needs a capability which it does not declare."""
+"""The error code for a request that needs a client capability, but does not declare this capability."""
 UNSUPPORTED_VERSION: Final = -32022
 
 _VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"

@@ -1,7 +1,8 @@
 """The connection between nodes, called a link: a WebSocket that carries the messages of `wire/peers.py`, one JSON
 object on each line.
 
-A node asks for a challenge first (`common/node_challenge.py`). The token of the nodes is never sent.
+Before it opens a link, a node asks the other node for a challenge (`common/node_challenge.py`). The token of the
+nodes is never sent.
 
 The versions of the link are WebSocket subprotocols. A node offers all versions that it knows, and the other node
 chooses the newest version that it also knows. A node ignores unknown members and unknown notifications.

@@ -1,7 +1,8 @@
 """Notifications that the server sends about conversations.
 
-These structs define the format, and the client decodes notifications into them. For speed, the server builds the
-same JSON from encoded events instead (`server/encoders.py`). Tests check that the two formats are equal.
+These structs define the format, and the client decodes notifications into them. The server does not encode these
+structs. For speed, it builds the same JSON from encoded events (`server/encoders.py`). Tests check that the two
+formats are equal.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
     """The last position in a snapshot, and the position before which earlier events can be read."""
 
     before: Seq | UnsetType = UNSET
-    """The value for the argument `before` of `conversationRead` that returns the events before the snapshot. This
+    """The value of the argument `before` with which `conversationRead` returns the events before the snapshot. This
     field is missing if there are no such events, or if the stream was opened without the argument `last`.
     """
 

@@ -47,11 +47,15 @@ __all__ = [
 ]
 
 NOT_OWNER: Final = -32001
-"""The error code that a process returns if it is not running a turn of the conversation."""
+"""The error code of the answer from a process that is not running a turn of the conversation."""
 REFUSED: Final = -32002
-"""The error code for a request that the owner has refused. Its message is the error text for the client."""
+"""The error code of the answer to a request that the owner has refused. The message of the error is the text
+for the client.
+"""
 NOT_WRITTEN: Final = -32003
-"""The error code for a request whose entries could not be written to the log. Its message is the reason."""
+"""The error code of the answer to a request whose entries could not be written to the log. The message of the
+error is the reason.
+"""
 
 
 class Follow(Struct, frozen=True, kw_only=True):
@@ -68,8 +72,8 @@ class Follow(Struct, frozen=True, kw_only=True):
 class Followed(Struct, frozen=True, kw_only=True):
     """The answer to `Follow`.
 
-    `last` is the last position in the owner's log. A turn that ended at or before it is not the turn that the owner
-    is running.
+    `last` is the last position in the owner's log. A turn that ended at or before this position is not the turn
+    that the owner is running.
     """
 
     last: Seq

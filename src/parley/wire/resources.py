@@ -80,7 +80,7 @@ class TextResourceContents(Struct, frozen=True, kw_only=True, rename="camel"):
     uri: str
     mime_type: str
     text: Any
-    """The text as a string, or as encoded JSON in a `Raw`."""
+    """The text of the resource, as a string or as an encoded JSON string in a `Raw`."""
 
 
 class ReadResourceResult(Struct, frozen=True, kw_only=True):

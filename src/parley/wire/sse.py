@@ -24,18 +24,18 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """The bytes that may precede the first line of a stream."""
 
 FIRST_OF_DATA: Final = ord("d")
-"""The first byte of a line with the field `data`."""
+"""The first byte of a line that contains the field `data`."""
 
 LARGE_BYTES: Final = 64 * 1024
 """The size of an event in bytes above which `DataFramer` calls `check_large` before the event is decoded."""
 
 ERROR_LINES: Final = (b"event: error", b"event:error")
 NAME_BYTES: Final = 13
-"""The size in bytes from which a line cannot be one of `ERROR_LINES`."""
+"""The size in bytes above which a line cannot be one of `ERROR_LINES`."""
 
 MAX_RETRY_DIGITS: Final = 9
 MESSAGES: Final = (b"", b"message")
-"""The values of the field `event` for events that carry messages."""
+"""The values of the field `event` of events that carry messages. Other events are ignored."""
 
 
 class EventTooLong(Exception):
@@ -59,7 +59,7 @@ class EventFramer:
 
     def __init__(self, limit: int | None = None) -> None:
         self.last_id: str | None = None
-        """The id with which the stream can be resumed; None if the stream has sent no id."""
+        """The id of the last event, after which the stream can be resumed; None if the stream has sent no id."""
         self.retry_seconds: float | None = None
         """The delay that the server requests before the stream is resumed, in seconds; None if it requests none."""
         self._limit = limit
@@ -267,8 +267,8 @@ class _Start:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that can be processed now. Bytes that may belong to the mark are returned later or not
-        at all.
+        """Return the bytes that can be processed now. Bytes that may belong to a byte order mark are held back
+        until this is known.
         """
         chunk = self._held + chunk
         if len(chunk) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(chunk):

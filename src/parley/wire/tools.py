@@ -137,7 +137,7 @@ class PlainCodexReplyArguments(CodexReplyArguments, frozen=True, kw_only=True, r
 
 
 class WorkspaceState(Struct, frozen=True, kw_only=True):
-    """The newest commit of a conversation that works in a repository."""
+    """The newest commit of a conversation that works in a Git repository."""
 
     repository: str
     branch: str
@@ -380,7 +380,7 @@ class FoundMessage(Struct, frozen=True, kw_only=True):
     type: Literal["user_message", "agent_message"]
     at: str
     snippet: str
-    """The first occurrence of the search text with the words around it, on one line."""
+    """The part of the message that contains the first occurrence of the search text, on one line."""
     start: int
     """The offset in the snippet where the search text begins, in code points."""
     end: int
@@ -458,7 +458,7 @@ class PositionedEvent(Struct, frozen=True, kw_only=True):
 
     seq: Seq
     item: ItemId | UnsetType = UNSET
-    """The id of the output to which the piece belongs; missing for an event."""
+    """The id of the command output to which the piece belongs; missing for an event."""
     offset: int | UnsetType = UNSET
     """The offset of the piece in the output, in bytes; missing for an event. A gap between two pieces means that
     the output between them was not stored.
@@ -607,12 +607,12 @@ class Tokens(Struct, frozen=True, kw_only=True):
     reasoning_output_tokens: int
     total_tokens: int
     cost_micros: int | UnsetType = UNSET
-    """The cost in millionths of the currency of the prices, as far as the prices were known; missing if no price
-    was known.
+    """The cost in millionths of the currency of the prices. Responses whose price was unknown are not included.
+    Missing if no price was known.
     """
 
     def plus(self, count: TokenCount) -> Tokens:
-        """Return the sum of these numbers and those of one response."""
+        """Return the sum of these numbers and the numbers of one response."""
         known = [micros for micros in (self.cost_micros, count.cost_micros) if not isinstance(micros, UnsetType)]
         return Tokens(
             input_tokens=self.input_tokens + count.input_tokens,
@@ -647,7 +647,9 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
     tokens: Tokens | None
     owner: Owner | None
     workspace: WorkspaceState | UnsetType = UNSET
-    """The newest commit, for clients at version 2025-11-25 and newer; missing without a repository."""
+    """The newest commit, for clients at version 2025-11-25 and newer; missing if the conversation does not work
+    in a repository.
+    """
 
 
 # --- settings ------------------------------------------------------------------------------

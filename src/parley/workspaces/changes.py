@@ -32,7 +32,9 @@ class Changes(Struct, frozen=True, kw_only=True):
     replaced: tuple[str, ...]
     """The directories in the place of files or submodules of the index, relative to the worktree."""
     nested: tuple[str, ...]
-    """The Git repositories in the worktree, relative to it. They are not committed."""
+    """The Git repositories inside the worktree, as paths relative to the worktree. Their files are not
+    committed.
+    """
     unreadable: tuple[str, ...]
     """The files that cannot be read or stored."""
 

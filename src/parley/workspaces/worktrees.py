@@ -417,8 +417,8 @@ class _Worktree:
         return kept
 
     async def _check_out(self, start: Start) -> None:
-        """Change the files of the worktree to those of a commit. Files that are neither in the commit nor in the
-        index stay.
+        """Change the files of the worktree to the files of the commit in `start`. Files that are neither in the
+        commit nor in the index stay.
 
         If the call does not complete, nothing is committed from the worktree until the checkout has been repeated.
         """

@@ -76,7 +76,7 @@ class PostedMessage(Struct, frozen=True):
     """True if the message is a request that is answered with a stream of messages."""
     method: str = ""
     name: str = ""
-    """The `name`, the `uri` or the `taskId` in the parameters, whichever the method has; empty if there is none."""
+    """The value of `name`, `uri` or `taskId` in the parameters, depending on the method; empty if there is none."""
     version: Any = UNSET
     """The version in `_meta`; UNSET if there is none."""
     params: Raw | UnsetType = UNSET

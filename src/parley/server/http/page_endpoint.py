@@ -53,7 +53,7 @@ class PageFiles(Protocol):
 
 
 class PushSubscriptions(Protocol):
-    """Push messages to browsers, as far as the endpoint needs them."""
+    """The part of the sender of push messages that the endpoint uses."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if the server cannot send push

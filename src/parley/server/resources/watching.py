@@ -96,7 +96,9 @@ async def watch_resource(
 
 
 class ListWatch:
-    """Watches two lists: the conversations that a principal may see, and those of them that need attention."""
+    """Watches two lists: the conversations that a principal may see, and the conversations among them that need
+    attention.
+    """
 
     def __init__(
         self,

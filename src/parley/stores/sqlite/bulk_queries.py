@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""A value in place of an epoch or a last position that is not a number in the database. A conversation with such a
-damaged row can only be deleted, because the end of its log is unknown.
+"""The value that replaces an epoch or a last position that is not a number in the database. A conversation with
+such a damaged row can only be deleted, because the end of its log is unknown.
 """
 
 

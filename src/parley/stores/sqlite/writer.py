@@ -460,9 +460,9 @@ class Writer:
     def _is_checkpoint_due(self, opened: Database) -> bool:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
-        Each process counts only its own bytes, so many processes that each write little may not reach
-        `CHECKPOINT_BYTES`. The size of the file shows the bytes of all processes. The file is measured rarely,
-        because a measurement makes the next write slower.
+        A checkpoint is due when this process has added `CHECKPOINT_BYTES`, or when the file has that size, because
+        several processes may each add less. The size of the file is measured rarely, because a measurement makes
+        the next write slower.
         """
         if self._grown >= CHECKPOINT_BYTES:
             return True

@@ -190,7 +190,7 @@ _Identity = tuple[int, int, int, int]
 
 
 class _Undo(Struct, frozen=True):
-    """What is needed to undo the change of one file."""
+    """The data that is needed to undo the change of one file."""
 
     step: Callable[[], None]
     written: str

@@ -57,8 +57,8 @@ def bad_name(name: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return a text for people about an error because of which a tool server could not be reached or did not answer
-    correctly.
+    """Describe for people why a tool server could not be reached or did not answer correctly. `error` is the
+    error that occurred.
     """
     match error:
         case NotStarted() | CannotReach():
