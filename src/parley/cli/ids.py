@@ -42,7 +42,11 @@ def is_complete(given: str) -> bool:
 
 
 def match_conversation(given: str, ids: Sequence[str]) -> str:
-    """Return the one id among `ids` that begins with the given text."""
+    """Return the only id in `ids` that begins with the given text.
+
+    Raises:
+        CommandFailed: no id, or more than one id, begins with the text.
+    """
     _refuse_other_than_ids(given)
     return _only("conversation", given, [one for one in ids if one.startswith(given.lower())])
 

@@ -198,7 +198,7 @@ def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> Approval
     """Return the record that must follow the event `event`.
 
     `apply` compares it with the record `request` that does follow. If the two differ, the log is invalid, because
-    the approval would allow another action than the one that clients have seen.
+    the approval would allow a different action from the one that clients have seen.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

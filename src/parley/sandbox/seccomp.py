@@ -147,8 +147,8 @@ def _is_null(argument: int) -> tuple[_Test, _Test]:
 # --- the rules ---------------------------------------------------------------------------
 
 _MISSING_CALLS: Final = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "openat2")
-"""Calls that fail with ENOSYS, because a filter cannot see their arguments. The arguments are in memory to which a
-pointer refers, or in a ring buffer.
+"""Calls that fail with ENOSYS, because a filter cannot see their arguments. The arguments are in a structure in
+memory, or in a ring buffer.
 """
 
 _REFUSED_CALLS: Final = (

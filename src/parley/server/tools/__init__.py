@@ -1,4 +1,4 @@
-"""The table of all tools. Each tool has its own module."""
+"""The table of all tools that the server offers to clients. Each tool has its own module."""
 
 from __future__ import annotations
 

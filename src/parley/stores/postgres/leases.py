@@ -58,8 +58,8 @@ ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
 """An SQL condition that is true if the holder `h` of the conversation `c` may be running.
 
 A node that is cut off from the database loses its lock and continues its turns until its lease is about to expire.
-For a node, the condition therefore does not take a free lock as a proof that it has ended, unless the parameter $3
-contains its address.
+For a node, the condition can therefore be true although the lock is free, unless the parameter $3 contains the
+address of the node.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"

@@ -35,7 +35,9 @@ allow it.
 
 
 class Saved(NamedTuple):
-    """The result of saving conversations: the place and the numbers."""
+    """The result of saving conversations: where the files are, how many conversations were saved, and how many
+    were not.
+    """
 
     place: str | None
     """The path of the saved file, or of a directory if there are several; None if nothing was saved."""

@@ -434,7 +434,7 @@ class _Search:
         """Return the box before and the box after the point where the paths meet.
 
         If the paths do not meet within half of the remaining steps, all lines between their ends are marked as
-        changed. The other half of the steps suffices to compare the lines before and after these.
+        changed. The other half of the steps suffices to compare the lines before and after the marked lines.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)
