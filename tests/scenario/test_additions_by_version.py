@@ -96,7 +96,8 @@ async def test_the_additions_to_a_tool_are_all_that_differs(parley_model: Script
             found = [tools.pop(place)["inputSchema"].get("required", []) for tools in (before, after)]
             assert found == required
         send = [tool["name"] for tool in before].index("conversationSendMessage")
-        del after[send]["inputSchema"]["properties"]["delivery"]
+        for argument in ("delivery", "output_schema"):
+            del after[send]["inputSchema"]["properties"][argument]
         for name, arguments in {
             "codex": ("repository",),
             "conversationRead": ("before",),

@@ -201,7 +201,7 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
     common = [one for one in full if one["name"] in TOOL_NAMES]
     for name, arguments in {
         "codex": ["repository"],
-        "conversationSendMessage": ["delivery"],
+        "conversationSendMessage": ["delivery", "output_schema"],
         "conversationStream": ["last", "exclusive"],
         "conversationRead": ["before"],
     }.items():

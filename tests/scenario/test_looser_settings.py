@@ -215,3 +215,17 @@ async def test_only_its_principal_or_an_admin_edits_a_queued_message_with_settin
         await admin.call("conversationInterrupt", conversation_id=conversation)
 
     assert codes == ["", "", "", "", REFUSED, "", "", REFUSED]
+
+
+@pytest.mark.promises("send.output-schema")
+async def test_a_schema_for_the_answer_is_not_a_looser_setting(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    async with HttpServer(parley_model, tmp_path / "home", config=CONFIG) as server:
+        admin = await client_of(server, "admin")
+        conversation = await admin.create()
+        driver = await client_of(server, "driver", conversation)
+        await say(driver, conversation, output_schema={"type": "object"})
+        await until_turns_end(admin, conversation, 1)
+        await say(driver, conversation)
+        await until_turns_end(admin, conversation, 2)
+
+    assert ["response_format" in request.body for request in parley_model.requests] == [True, False]

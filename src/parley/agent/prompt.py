@@ -47,6 +47,7 @@ def request_for(
         history=limit_attachments(history),
         breaks=breaks,
         tools=tools,
+        output_schema=settings.output_schema,
     )
 
 

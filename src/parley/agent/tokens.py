@@ -58,6 +58,8 @@ def estimate(request: ModelRequest) -> int:
     tokens = _of_text(request.instructions)
     if request.developer_instructions:
         tokens += ITEM_TOKENS + _of_text(request.developer_instructions)
+    if request.output_schema is not None:
+        tokens += ITEM_TOKENS + _of_size(len(msgspec.json.encode(request.output_schema)))
     tokens += sum(ITEM_TOKENS + _of_text(text) for text in request.context)
     tokens += sum(ITEM_TOKENS + _of_item(item) for item in request.history)
     return tokens + sum(ITEM_TOKENS + _of_size(len(msgspec.json.encode(tool))) for tool in request.tools)

@@ -22,7 +22,7 @@ from parley.client.errors import (
     TurnNotFollowable,
 )
 from parley.client.feeds import StreamEvent
-from parley.client.options import CodexOptions, CreateOptions, Overrides
+from parley.client.options import CodexOptions, CreateOptions, Overrides, SendOptions
 from parley.client.query import query
 from parley.client.remote_server import RemoteServer
 from parley.client.resident_socket import ResidentSocket
@@ -54,6 +54,7 @@ __all__ = [
     "RequestFailed",
     "ResidentSocket",
     "RestartableTransport",
+    "SendOptions",
     "SeparateRequests",
     "ServerProcess",
     "ServerRefused",

@@ -10,7 +10,7 @@ from msgspec import UnsetType
 
 from parley.client.connection import Connection
 from parley.client.feeds import Feeds
-from parley.client.options import Overrides
+from parley.client.options import SendOptions
 from parley.client.stream import Stream
 from parley.client.turn import Turn
 from parley.client.turn_result import Event
@@ -76,7 +76,7 @@ class Conversation:
         *,
         message_id: str | None = None,
         timeout_seconds: float | None = None,
-        **overrides: Unpack[Overrides],
+        **overrides: Unpack[SendOptions],
     ) -> Turn:
         """Send a message, wait until the server has accepted it, and return its turn.
 

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from parley.wire.tools import ApprovalPolicy, PhaseName, SandboxMode
 
-__all__ = ["CodexOptions", "CreateOptions", "ListOptions", "Overrides"]
+__all__ = ["CodexOptions", "CreateOptions", "ListOptions", "Overrides", "SendOptions"]
 
 
 class CreateOptions(TypedDict, total=False):
@@ -25,6 +25,15 @@ class Overrides(CreateOptions, total=False):
     parent_message_id: str
     model: str
     cwd: str
+
+
+class SendOptions(Overrides, total=False):
+    """Options of a message."""
+
+    output_schema: dict[str, Any]
+    """A JSON Schema for the agent's answer, which is then a JSON text. It applies only to the turn that the message
+    begins.
+    """
 
 
 class ListOptions(TypedDict, total=False):

@@ -423,6 +423,8 @@ class Loader:
         for name in ("base_instructions", "include_plan_tool"):
             if (given := getattr(overrides, name)) is not None:
                 values[name] = given
+        if overrides.output_schema is not None:
+            values["output_schema"] = overrides.output_schema or None
         return self._settings(values, sources, profile)
 
     def _refuse_misspelt_in(self, profile: str) -> None:
@@ -479,6 +481,7 @@ class Loader:
             shell_environment=ShellEnvironment(**values["shell_environment_policy"]),
             key_variables=_key_variables(values) | self._database_variables() | self._repository_variables(),
             include_plan_tool=values.get("include_plan_tool", False),
+            output_schema=values.get("output_schema"),
             tls_files=self._tls_files(values),
             repository=self._repository(values.get("repository")),
             clones=self._clones(),

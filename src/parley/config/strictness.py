@@ -15,7 +15,7 @@ STRICTEST_FIRST: Final[dict[RestrictedSetting, tuple[str, ...]]] = {
     "sandbox_mode": ("read-only", "workspace-write", "danger-full-access"),
     "approval_policy": ("untrusted", "on-request", "on-failure", "never"),
 }
-_HARMLESS: Final = frozenset({"model", "cwd", *STRICTEST_FIRST})
+_HARMLESS: Final = frozenset({"model", "cwd", "output_schema", *STRICTEST_FIRST})
 """The names of the settings that need not be equal in `looser_setting`."""
 
 
@@ -35,8 +35,8 @@ def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
 def looser_setting(proposed: ResolvedSettings, limit: ResolvedSettings) -> str | None:
     """Return the name of a setting of `proposed` that may allow more than `limit` allows; None if there is none.
 
-    `sandbox_mode` and `approval_policy` may be stricter than in `limit`, and the model may differ. All other
-    settings must be equal. The working directory is not compared, because the caller checks it.
+    `sandbox_mode` and `approval_policy` may be stricter than in `limit`. The model and the schema of answers may
+    differ. All other settings must be equal. The working directory is not compared, because the caller checks it.
     """
     for name in STRICTEST_FIRST:
         if getattr(proposed.settings, name) not in values_within(name, limit.settings):

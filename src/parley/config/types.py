@@ -561,6 +561,10 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     compact_prompt: str | None = None
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
+    output_schema: dict[str, Any] | None = None
+    """The JSON Schema for the answers of the model. An empty schema removes the earlier schema, and None leaves it
+    unchanged.
+    """
     not_stored: tuple[tuple[str, ...], ...] | None = None
     """The paths of those keys of tool servers that an earlier call gave and whose values are not in the log. The
     field is set only in overrides from the log; None in a call from a client.
@@ -601,6 +605,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     these variables.
     """
     include_plan_tool: bool
+    output_schema: dict[str, Any] | None = None
+    """The JSON Schema for the answers of the model; None if they are free text."""
     clones: tuple[str, ...] = ()
     """The absolute path of the directory with the clones of repositories, as it was given and without symbolic
     links. Commands must not write to it. Empty if there is no such directory.

@@ -118,8 +118,13 @@ def encode_anthropic(request: ModelRequest, settings: Settings, *, to: str) -> b
         body["thinking"] = {"type": "enabled", "budget_tokens": settings.model_thinking_budget}
     elif settings.model_thinking is not None:
         body["thinking"] = {"type": settings.model_thinking}
+    output: dict[str, Any] = {}
     if effort := EFFORTS.get(settings.model_reasoning_effort or ""):
-        body["output_config"] = {"effort": effort}
+        output["effort"] = effort
+    if request.output_schema is not None:
+        output["format"] = {"type": "json_schema", "schema": request.output_schema}
+    if output:
+        body["output_config"] = output
     return encode_body(body)
 
 

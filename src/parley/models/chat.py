@@ -16,6 +16,7 @@ from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
 from parley.errors import UnexpectedStatus
+from parley.models.answer_format import named_schema
 from parley.models.chat_reply import ChatDecoder
 from parley.models.content import file_data_url, flaw_of, is_pdf, joined_text, left_out, refusal, text_in
 from parley.models.endpoint import Endpoint, origin_of
@@ -127,6 +128,8 @@ def encode_chat(
         body["tools"] = [_tool(tool) for tool in request.tools]
     if stream_usage:
         body["stream_options"] = {"include_usage": True}
+    if request.output_schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": named_schema(request.output_schema)}
     return encode_body(body)
 
 

@@ -11,6 +11,7 @@ from parley.config.family import family
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
+from parley.models.answer_format import named_schema
 from parley.models.content import file_data_url, flaw_of, left_out
 from parley.models.endpoint import Endpoint, origin_of
 from parley.models.http import Http
@@ -92,8 +93,16 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
                 *(["web_search_call.action.sources"] if settings.web_search else ()),
             ],
             "prompt_cache_key": conversation,
+            **_text(request.output_schema),
         }
     )
+
+
+def _text(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the member of a request that contains the schema of the answer; an empty dict without a schema."""
+    if schema is None:
+        return {}
+    return {"text": {"format": {"type": "json_schema", **named_schema(schema)}}}
 
 
 def _reasoning(settings: Settings) -> dict[str, str] | None:

@@ -59,6 +59,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     complete.
     """
     tools: tuple[ToolSpec, ...] = ()
+    output_schema: dict[str, Any] | None = None
+    """The JSON Schema for the text of the response; None for free text."""
 
 
 # --- the chunks of a response ------------------------------------------------------------

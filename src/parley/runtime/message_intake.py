@@ -137,7 +137,7 @@ class MessageIntake:
         Raises:
             MessageIdTaken: the id belongs to another message.
             ParentUnknown: no message has the id of the parent.
-            TurnIsRunning: a branch can begin only between turns.
+            TurnIsRunning: a branch, or a turn with a schema for its answers, can begin only between turns.
             SettingNotAllowed: the message of a limited principal would loosen the settings.
             UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
@@ -186,10 +186,11 @@ class MessageIntake:
     ) -> asyncio.Future[None]:
         state = self._log.projections.state
         joins = state.phase is not Phase.IDLE
-        if joins and message.parent_id is not None:
+        if joins and (message.parent_id is not None or _gives_schema(message)):
             raise TurnIsRunning
         if not joins:
             self._resolver.resolve_for(resolve)
+            message = self._without_earlier_schema(message)
         chosen = self.resolve(message)
         turn = self._runner.turn if joins else None
         # Check the content as it was sent, so that errors name the positions in the client's message.
@@ -213,6 +214,17 @@ class MessageIntake:
         except BaseException:
             self._runner.discard(started)
             raise
+
+    def _without_earlier_schema(self, message: Submit) -> Submit:
+        """Return the message that begins a turn, with settings that remove the schema of an earlier turn.
+
+        Raises:
+            ParentUnknown: no message has the id of the parent.
+        """
+        before = self._before(message)
+        if _gives_schema(message) or before.settings.output_schema is None:
+            return message
+        return replace(message, wanted={**(message.wanted or {}), "output_schema": {}})
 
     def continue_turn(
         self,
@@ -371,18 +383,26 @@ class MessageIntake:
             ParentUnknown: no message has the id of the parent.
             SettingNotAllowed: the message of a limited principal would loosen the settings.
         """
-        history = self._log.projections.settings_history
-        try:
-            change = history.after(message.parent_id, self._log.id)
-        except EarlierEntriesNeeded as error:
-            raise ParentUnknown(error.message_id) from None  # the parent is not in the store either
-        before = self._resolver.resolved(change)
+        before = self._before(message)
         overrides = _overrides(message)
         chosen = before if overrides is None else self._resolver.resolve(overrides, before)
         if message.is_limited:
-            now = self._resolver.resolved(history.now)
+            now = self._resolver.resolved(self._log.projections.settings_history.now)
             refuse_looser(chosen, now, names_directory=overrides is not None and overrides.cwd is not None)
         return chosen
+
+    def _before(self, message: Submit) -> ResolvedSettings:
+        """Return the settings to which a message adds its own.
+
+        Raises:
+            ConfigError: the settings cannot be used.
+            ParentUnknown: no message has the id of the parent.
+        """
+        try:
+            change = self._log.projections.settings_history.after(message.parent_id, self._log.id)
+        except EarlierEntriesNeeded as error:
+            raise ParentUnknown(error.message_id) from None  # the parent is not in the store either
+        return self._resolver.resolved(change)
 
     def refuse_unusable(
         self, content: tuple[InputItem, ...], read: tuple[InputItem, ...] | None, settings: Settings
@@ -418,6 +438,10 @@ class MessageIntake:
         if read is not message.content:
             entries.append(InputRead(content=read, message_id=message.message_id))
         return entries
+
+
+def _gives_schema(message: Submit) -> bool:
+    return message.wanted is not None and message.wanted.get("output_schema") is not None
 
 
 def _overrides(message: Submit) -> SettingsOverrides | None:

@@ -257,6 +257,13 @@ class SendMessageArguments(PlainSendMessageArguments, frozen=True, kw_only=True)
             "the message until the work is done."
         ),
     ] = None
+    output_schema: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="A JSON Schema for the agent's answer, which is then a JSON text. It applies only to the "
+            "turn that the message begins."
+        ),
+    ] = None
 
 
 class MessageAccepted(Struct, frozen=True, kw_only=True):

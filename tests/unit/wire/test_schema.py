@@ -144,6 +144,7 @@ SCHEMAS: list[tuple[type[Struct], dict[str, Any]]] = [
             cwd=STRING,
             **CHOICES,
             delivery={"type": "string", "enum": ["join", "queue"]},
+            output_schema=ANY_OBJECT,
         ),
     ),
     (

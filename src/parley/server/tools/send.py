@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -17,10 +17,14 @@ from parley.server.errors import NoContent
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import MessageId
 from parley.wire.items import compact
+from parley.wire.jsonrpc import encode
 from parley.wire.mcp import typed_result
 from parley.wire.tools import MessageAccepted, PlainSendMessageArguments, SendMessageArguments
 
 __all__ = ["send"]
+
+MAX_SCHEMA_BYTES: Final = 64 * 1024
+"""The maximum size of a schema as JSON. Each request of the turn contains the schema."""
 
 _OVERRIDES: Final = ("model", "cwd", "approval_policy", "sandbox", "config", "profile", "base_instructions")
 
@@ -35,7 +39,9 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
             "`parent_message_id` cannot be combined with delivery `queue`", field="parent_message_id"
         )
     conversation = call.conversation_for_command(args.conversation_id)
-    overrides = SettingsOverrides(**{name: getattr(args, name) for name in _OVERRIDES})
+    overrides = SettingsOverrides(
+        **{name: getattr(args, name) for name in _OVERRIDES}, output_schema=_output_schema(args)
+    )
     if overrides.cwd is not None:  # another process may run the turn, with another working directory
         overrides = replace(overrides, cwd=call.session.loader.absolute(overrides.cwd))
     if overrides != SettingsOverrides() and call.principal.role < Role.ADMIN:
@@ -82,6 +88,27 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
         deadline=call.deadline,
         accepted=accepted,
     )
+
+
+def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
+    """Return the schema for the answer; None if the message gives no schema.
+
+    Raises:
+        BadArguments: the schema is empty, too large, or cannot be sent to a provider.
+    """
+    if not isinstance(args, SendMessageArguments) or args.output_schema is None:
+        return None
+    if not args.output_schema:
+        raise BadArguments("`output_schema` must not be empty", field="output_schema")
+    try:
+        size = len(encode(args.output_schema))
+    except (ValueError, OverflowError) as error:
+        raise BadArguments(f"invalid `output_schema`: {error}", field="output_schema") from None
+    if size > MAX_SCHEMA_BYTES:
+        raise BadArguments(
+            f"`output_schema` has {size} bytes, which is more than {MAX_SCHEMA_BYTES}", field="output_schema"
+        )
+    return args.output_schema
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:

@@ -1,0 +1,15 @@
+"""The description of a schema for the answer, in the form that Chat Completions and the Responses API share."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = ["named_schema"]
+
+SCHEMA_NAME: Final = "answer"
+"""The name of the schema. These APIs require a name, and show it to the model."""
+
+
+def named_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its name. The provider must follow the schema exactly, or refuse the schema."""
+    return {"name": SCHEMA_NAME, "strict": True, "schema": schema}
