@@ -1,8 +1,8 @@
-"""Errors that are raised only when settings are resolved."""
+"""Errors that are raised only when settings are resolved, or when config.toml is changed."""
 
 from __future__ import annotations
 
-from parley.errors import ConfigError
+from parley.errors import ConfigError, ParleyError
 
 __all__ = ["ProfileNotFound", "ProviderNotFound", "UneditableFile"]
 
@@ -27,10 +27,11 @@ class ProviderNotFound(ConfigError):
         self.provider, self.source = provider, source
 
 
-class UneditableFile(ConfigError):
-    """Raised when a setting in config.toml cannot be changed without changing more than this setting."""
+class UneditableFile(ParleyError):
+    """Raised when a setting in config.toml cannot be changed without changing more than this setting.
 
-    code = "uneditable_file"
+    Only `parley config` changes the file, so no client of a server gets this error.
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(f"`{key}` cannot be changed automatically in this file; change it with an editor")
