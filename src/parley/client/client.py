@@ -55,6 +55,7 @@ from parley.wire.mcp import (
     ToolDefinition,
 )
 from parley.wire.notifications import CodexEvent, InitialState, StreamDisconnected
+from parley.wire.resources import ReadResourceParams, ReadResourceResult
 from parley.wire.tools import (
     ApprovalsListResult,
     AttentionListResult,
@@ -86,6 +87,7 @@ _log_decoder: Final = msgspec.json.Decoder(LogMessage)
 _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 _initialize_result_decoder: Final = msgspec.json.Decoder(InitializeResult)
 _tool_list_decoder: Final = msgspec.json.Decoder(ListToolsResult)
+_resource_decoder: Final = msgspec.json.Decoder(ReadResourceResult)
 
 
 @asynccontextmanager
@@ -406,6 +408,17 @@ class Client:
         """Call any tool and return its result. A result with `isError` raises no error."""
         call = self._connection.call_tool(name, {} if arguments is None else arguments)
         return await tool_result(self._connection, call, timeout_seconds)
+
+    async def read_resource(self, uri: str, *, timeout_seconds: float | None = None) -> str:
+        """Return the text of a resource, such as the transcript `parley://conversations/ID`.
+
+        Raises:
+            RequestFailed: there is no resource with this address.
+        """
+        result = await self.request(
+            ReadResourceParams.METHOD, ReadResourceParams(uri=uri), timeout_seconds=timeout_seconds
+        )
+        return "".join(str(one.text) for one in decode_lenient(_resource_decoder, result).contents)
 
     async def request(self, method: str, params: object = None, *, timeout_seconds: float | None = None) -> bytes:
         """Send any request and return its result as JSON.

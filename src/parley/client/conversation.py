@@ -25,6 +25,7 @@ from parley.wire.tools import (
     OpenText,
     PhaseName,
     PlainOk,
+    QueueListResult,
 )
 
 __all__ = ["Conversation", "EventPage", "ReadEvent"]
@@ -83,7 +84,7 @@ class Conversation:
         The turn runs even if no client reads its events. If a message is sent again with the same `message_id`, the
         server accepts it only once.
         """
-        items = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
+        items = _items(content)
         if message_id is not None:
             after = START  # the server may have accepted the message earlier
         elif self._feed.seq is None:
@@ -103,7 +104,7 @@ class Conversation:
         # A server that does not return the id sends no `user_message` events either.
         if isinstance(confirmed, UnsetType):
             return Turn(self._feed, MessageId(own_id), after=after, is_followable=False)
-        return Turn(self._feed, confirmed, after=after, is_followable=True)
+        return Turn(self._feed, confirmed, after=after, is_followable=True, is_queued=accepted.queued is True)
 
     def stream(
         self,
@@ -172,6 +173,24 @@ class Conversation:
         """
         await self._call("conversationCompact", PlainOk, timeout_seconds)
 
+    async def queue(self, *, timeout_seconds: float | None = None) -> QueueListResult:
+        """Return the messages that wait in the queue, in their order, and whether the queue is paused."""
+        return await self._read("queueList", QueueListResult, timeout_seconds)
+
+    async def edit_queued(
+        self, message_id: str, content: str | Iterable[InputItem], *, timeout_seconds: float | None = None
+    ) -> None:
+        """Replace the content of a message in the queue. The call fails if its turn has begun."""
+        await self._call("queueEdit", PlainOk, timeout_seconds, message_id=message_id, content=_items(content))
+
+    async def remove_queued(self, message_id: str, *, timeout_seconds: float | None = None) -> None:
+        """Remove a message from the queue. The call fails if its turn has begun."""
+        await self._call("queueRemove", PlainOk, timeout_seconds, message_id=message_id)
+
+    async def resume_queue(self, *, timeout_seconds: float | None = None) -> None:
+        """Resume the queue if it is paused. Its next message then begins a turn."""
+        await self._call("queueResume", PlainOk, timeout_seconds)
+
     async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:
         """Set the title of the conversation."""
         await self._call("conversationRename", PlainOk, timeout_seconds, title=title)
@@ -207,3 +226,7 @@ class Conversation:
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True
         )
+
+
+def _items(content: str | Iterable[InputItem]) -> tuple[InputItem, ...]:
+    return (TextItem(text=content),) if isinstance(content, str) else tuple(content)

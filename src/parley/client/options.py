@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from parley.wire.tools import ApprovalPolicy, PhaseName, SandboxMode
+from parley.wire.tools import ApprovalPolicy, MessageDelivery, PhaseName, SandboxMode
 
 __all__ = ["CodexOptions", "CreateOptions", "ListOptions", "Overrides", "SendOptions"]
 
@@ -30,6 +30,10 @@ class Overrides(CreateOptions, total=False):
 class SendOptions(Overrides, total=False):
     """Options of a message."""
 
+    delivery: MessageDelivery
+    """While a turn is running, "join" passes the message to that turn, and "queue" keeps the message until the turn
+    has ended. The default is "join".
+    """
     output_schema: dict[str, Any]
     """A JSON Schema for the agent's answer, which is then a JSON text. It applies only to the turn that the message
     begins.

@@ -24,8 +24,12 @@ class Turn:
     several times. Without an iteration, it needs no stream and no memory.
     """
 
-    def __init__(self, feed: Feed, message_id: MessageId, *, after: Seq, is_followable: bool) -> None:
+    def __init__(
+        self, feed: Feed, message_id: MessageId, *, after: Seq, is_followable: bool, is_queued: bool = False
+    ) -> None:
         self.message_id = message_id
+        self.is_queued = is_queued
+        """True if the message was waiting in the queue when the server accepted it."""
         self._feed, self._after, self._is_followable = feed, after, is_followable
         self._summary: TurnSummary | None = None
 
