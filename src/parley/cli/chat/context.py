@@ -1,0 +1,123 @@
+"""The interface between the chat and its extensions: commands, completion, local commands and pickers.
+
+The extensions use a `ChatContext` and never the screen or the connection directly. `hooks.py` names the extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from parley.client import Client, Conversation, Overrides
+from parley.wire.items import InputItem
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.key_binding import KeyBindingsBase
+    from prompt_toolkit.layout import AnyContainer
+    from prompt_toolkit.layout.layout import FocusableElement
+
+__all__ = ["ChatContext", "Delivery", "Hooks", "InitialAction", "LineHandler"]
+
+Delivery: TypeAlias = Literal["join", "queue"]
+
+
+class ChatContext(Protocol):
+    """The running chat. All members are used only in the task of the event loop."""
+
+    conversation: Conversation | None
+    """The open conversation; None until the first message creates one."""
+
+    overrides: Overrides
+    """The settings that the next message changes, such as `model`, `approval_policy` and `sandbox`. The chat clears
+    the overrides when a message has been accepted.
+    """
+
+    @property
+    def client(self) -> Client:
+        """The connection to the server. The chat calls hooks only after it has connected."""
+
+    @property
+    def cwd(self) -> str | None:
+        """The working directory of the conversation on the server, or of the conversation that the first message
+        creates; None if the server chooses it.
+        """
+
+    @property
+    def local_cwd(self) -> str | None:
+        """The working directory if it exists on this computer, for completion of files and for local commands;
+        None otherwise.
+        """
+
+    @property
+    def is_remote(self) -> bool:
+        """True if the chat uses the server at a URL instead of the home of this computer."""
+
+    @property
+    def state(self) -> Literal["idle", "running", "asking"]:
+        """The state of the open conversation."""
+
+    async def open(self, conversation_id: str) -> None:
+        """Open a conversation in place of the current one, and show its latest events. The previous conversation
+        continues on the server.
+
+        Raises:
+            ClientError: the conversation cannot be opened. The current conversation stays open.
+        """
+
+    async def new(self) -> None:
+        """Close the conversation. The next message creates a new one with the same settings and directory."""
+
+    async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
+        """Send a message with the current overrides. The message creates a conversation if none is open. With
+        `queue`, the message waits until the running turn has ended.
+        """
+
+    def set_input(self, text: str) -> None:
+        """Replace the text of the input line, for the user to edit."""
+
+    def print(self, renderable: object) -> None:
+        """Print a text or an object of `rich` once, above the input. Control characters of a text are escaped."""
+
+    def note(self, text: str) -> None:
+        """Print a short message of the chat itself, such as the result of a command or an error."""
+
+    async def overlay(
+        self,
+        container: AnyContainer,
+        *,
+        focus: FocusableElement | None = None,
+        key_bindings: KeyBindingsBase | None = None,
+    ) -> Any:
+        """Show a container on the full screen, and return its result. A key binding ends the overlay with
+        `event.app.exit(result=...)`. Events that arrive in the meantime are printed afterwards.
+        """
+
+    def exit(self) -> None:
+        """End the chat. A running turn continues on the server."""
+
+
+LineHandler: TypeAlias = Callable[[ChatContext, str], Awaitable[bool]]
+"""A function that handles an input line, such as `/model gpt-5`. It returns False if it does not know the line; the
+chat then says so and keeps the text in the input. A `ClientError` that it raises is shown as a note.
+"""
+
+InitialAction: TypeAlias = Callable[[ChatContext], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """The extensions of the chat."""
+
+    line_handlers: Mapping[str, LineHandler] = field(default_factory=dict)
+    """The handlers of lines that begin with a character, such as `/` or `!`. Other lines are messages."""
+
+    make_completer: Callable[[ChatContext], Completer] | None = None
+    """Creates the completer of the input. It is called after the first frame has been drawn."""
+
+    make_key_bindings: Callable[[ChatContext], KeyBindingsBase] | None = None
+    """Creates additional key bindings of the input, such as a key that opens a picker."""
+
+    pick_conversation: InitialAction | None = None
+    """The initial action of `parley chat --resume` without an id: lets the user choose a conversation."""
