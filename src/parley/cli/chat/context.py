@@ -34,6 +34,14 @@ class ChatContext(Protocol):
     the overrides when a message has been accepted.
     """
 
+    attachments: list[InputItem]
+    """The items that the next message contains after its text, such as the output of a local command. A text item
+    begins with its own line ends. The chat removes the items when a message has been accepted.
+    """
+
+    shows_reasoning: bool
+    """True to show the whole reasoning of the model, False to show only its beginning."""
+
     @property
     def client(self) -> Client:
         """The connection to the server. The chat calls hooks only after it has connected."""
@@ -112,6 +120,9 @@ class Hooks:
 
     line_handlers: Mapping[str, LineHandler] = field(default_factory=dict)
     """The handlers of lines that begin with a character, such as `/` or `!`. Other lines are messages."""
+
+    attach: Callable[[ChatContext, str], Iterable[InputItem]] | None = None
+    """Returns the items that a message contains after its text because its text names them, such as images."""
 
     make_completer: Callable[[ChatContext], Completer] | None = None
     """Creates the completer of the input. It is called after the first frame has been drawn."""
