@@ -97,7 +97,7 @@ test-hosts: compiled with-bubblewrap  ## Test Parley in Claude Code, Codex, open
 conformance: compiled  ## Run the official conformance suite of MCP for 2025-11-25 and 2026-07-28 (downloaded from npm)
 	$(BIN)/pytest -q -rs tests/scenario/test_conformance.py $(PYTEST_ARGS)
 
-bench: setup with-bubblewrap with-chromium  ## Measure Parley and two versions of Codex CLI in one run
+bench: compiled with-bubblewrap with-chromium  ## Measure Parley and two versions of Codex CLI in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 format: setup  ## Format the code, and apply the automatic fixes of the linter
