@@ -144,11 +144,21 @@ def test_every_command_and_flag_has_an_entry() -> None:
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
     of_conversations = {"--archived", "--follow", "--limit", "--reason", "--undo"}
-    assert flags == of_files | of_conversations | {
+    of_turns = {
+        "--approval",
+        "--continue",
+        "--cwd",
+        "--image",
+        "-m",
+        "--model",
+        "--profile",
+        "--resume",
+        "--sandbox",
+    }
+    assert flags == of_files | of_conversations | of_turns | {
         "-c",
         "--changed",
         "--config",
-        "--cwd",
         "--ephemeral",
         "--exit-when-idle",
         "--expires",

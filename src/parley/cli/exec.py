@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
+from contextlib import AsyncExitStack
 from typing import Final
 
-from parley.cli.connecting import add_resident_option, connected
+from parley.cli.connecting import connected
 from parley.cli.event_output import show_turn
 from parley.cli.printing import print_json, print_note
-from parley.cli.runner import UsageError, add_config_option
-from parley.cli.server_address import add_server_options, server_address
+from parley.cli.runner import UsageError
+from parley.cli.server_address import server_address
+from parley.cli.turn_options import add_turn_options, check_turn_options, image_items, open_conversation
 from parley.client import ClientError, Conversation
-from parley.config.working_directory import absolute_path
+from parley.wire.items import InputItem, TextItem
 
 __all__ = ["DESCRIPTION", "configure", "interrupt_on_sigint", "message_text", "run"]
 
@@ -44,41 +45,31 @@ exit code: 0 on success, 1 if the turn failed, 2 for wrong arguments or settings
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", metavar="PROMPT", help="the message; `-` reads it from stdin")
-    parser.add_argument(
-        "--cwd",
-        metavar="DIR",
-        help="the working directory; by default the current one, and with --url the default of the server",
-    )
+    add_turn_options(parser)
     parser.add_argument("--json", action="store_true", help="print events and the result as JSON, one on each line")
-    add_server_options(parser)
-    add_resident_option(parser)
-    add_config_option(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
     address = server_address(args)
-    text = message_text(args.prompt)
-    directory = args.cwd if address is not None else _directory(args.cwd)
+    check_turn_options(args, address)
+    content: list[InputItem] = [TextItem(text=message_text(args.prompt)), *image_items(args.image)]
     async with connected("exec", address, config=args.config, resident=args.resident) as (client, _):
-        conversation = await client.create(cwd=directory or (await client.settings()).cwd)
+        conversation, overrides, is_new = await open_conversation(client, args)
         accepted = interrupt_on_sigint(conversation, command="exec")
-        async with conversation.stream() as stream:  # opened before the message is sent, so that no delta is missed
-            turn = await conversation.send(text)
+        async with AsyncExitStack() as stack:
+            # The stream is opened before the message is sent, so that no delta is missed. In an older conversation,
+            # other turns can end in the meantime, and the stream of the turn leaves them out.
+            stream = await stack.enter_async_context(conversation.stream()) if is_new else None
+            turn = await conversation.send(content, **overrides)
             accepted.set()
+            events = turn.detailed() if stream is None else stream.detailed()
             if args.json:
                 created = {"type": "conversation", "conversation_id": conversation.id, "model": conversation.model}
                 print_json({name: value for name, value in created.items() if value is not None})
                 print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
             else:
                 print_note("exec", f"conversation {conversation.id}")
-            return await show_turn(client, conversation, stream.detailed(), command="exec", as_json=args.json)
-
-
-def _directory(named: str | None) -> str:
-    path = absolute_path(named or ".")
-    if not os.path.isdir(path):
-        raise UsageError(f"{path} is not a directory")
-    return path
+            return await show_turn(client, conversation, events, command="exec", as_json=args.json)
 
 
 def message_text(given: str) -> str:

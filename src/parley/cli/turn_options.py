@@ -1,0 +1,135 @@
+"""The options of the commands that begin turns: the conversation, its directory, its settings and its server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple, get_args
+
+from parley.cli.connecting import add_resident_option
+from parley.cli.ids import find_conversation
+from parley.cli.runner import CommandFailed, UsageError, add_config_option
+from parley.cli.server_address import ServerAddress, add_server_options
+from parley.client import Client, Conversation, CreateOptions, Overrides
+from parley.config.working_directory import absolute_path
+from parley.wire.items import ImageItem
+from parley.wire.tools import ApprovalPolicy, SandboxMode
+
+__all__ = ["Opened", "add_turn_options", "check_turn_options", "image_items", "open_conversation"]
+
+POLICIES: Final[tuple[str, ...]] = get_args(ApprovalPolicy)
+MODES: Final[tuple[str, ...]] = get_args(SandboxMode)
+
+
+class Opened(NamedTuple):
+    """The conversation that the options of a command choose."""
+
+    conversation: Conversation
+    overrides: Overrides
+    """The settings that the next message of the conversation must contain. They are empty for a new conversation,
+    which was created with its settings.
+    """
+    is_new: bool
+
+
+def add_turn_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose a conversation, its directory, its settings and its server."""
+    conversation = parser.add_mutually_exclusive_group()
+    conversation.add_argument(
+        "--continue",
+        dest="continues",
+        action="store_true",
+        help="continue the conversation of the working directory that was last active",
+    )
+    conversation.add_argument(
+        "--resume", metavar="ID", help="continue this conversation; a unique prefix of its id is enough"
+    )
+    parser.add_argument(
+        "--cwd",
+        metavar="DIR",
+        help="the working directory; by default the current one, and with --url the default of the server",
+    )
+    parser.add_argument("-m", "--model", metavar="MODEL", help="the model, or PROVIDER/MODEL for a ready provider")
+    parser.add_argument("--profile", metavar="NAME", help="a profile of config.toml")
+    parser.add_argument("--sandbox", metavar="MODE", choices=MODES, help=" | ".join(MODES))
+    parser.add_argument("--approval", metavar="POLICY", choices=POLICIES, help=" | ".join(POLICIES))
+    parser.add_argument(
+        "--image", metavar="FILE", action="append", default=[], help="attach an image; may be repeated"
+    )
+    add_server_options(parser)
+    add_resident_option(parser)
+    add_config_option(parser)
+
+
+def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) -> None:
+    """Check the options before a server is started, and make `--cwd` absolute.
+
+    Raises:
+        UsageError: the directory does not exist, or the options contradict each other.
+    """
+    if address is not None:
+        return
+    if args.cwd is not None or args.resume is None:
+        args.cwd = absolute_path(args.cwd or ".")
+        if not os.path.isdir(args.cwd):
+            raise UsageError(f"{args.cwd} is not a directory")
+
+
+async def open_conversation(client: Client, args: argparse.Namespace) -> Opened:
+    """Create or find the conversation that the options choose. `check_turn_options` has checked the options.
+
+    Raises:
+        CommandFailed: the conversation does not exist.
+        ToolFailed: the server refuses the settings of a new conversation.
+    """
+    settings = _settings(args)
+    if args.resume is not None:
+        overrides: Overrides = {**settings, **_model(args)}
+        if args.cwd is not None:
+            overrides["cwd"] = args.cwd
+        return Opened(await find_conversation(client, args.resume), overrides, is_new=False)
+    directory = args.cwd or (await client.settings()).cwd
+    if args.continues:
+        listed = await client.list(cwd=directory, limit=1)
+        if not listed.conversations:
+            raise CommandFailed(f"there is no conversation in {directory} to continue; leave out --continue")
+        found = client.conversation(listed.conversations[0].conversation_id)
+        return Opened(found, {**settings, **_model(args)}, is_new=False)
+    created = await client.create(cwd=directory, model=args.model, **settings)
+    return Opened(created, {}, is_new=True)
+
+
+def _settings(args: argparse.Namespace) -> CreateOptions:
+    settings: CreateOptions = {}
+    if args.sandbox is not None:
+        settings["sandbox"] = args.sandbox
+    if args.approval is not None:
+        settings["approval_policy"] = args.approval
+    if args.profile is not None:
+        settings["profile"] = args.profile
+    return settings
+
+
+def _model(args: argparse.Namespace) -> Overrides:
+    return {} if args.model is None else {"model": args.model}
+
+
+def image_items(paths: Sequence[str]) -> tuple[ImageItem, ...]:
+    """Read image files, and return them as items of a message.
+
+    Raises:
+        UsageError: a file cannot be read or is not an image.
+    """
+    from parley.wire.images import MAX_IMAGE_BYTES, data_url  # imported here: few commands have images
+
+    items = []
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                items.append(ImageItem(image_url=data_url(file.read(MAX_IMAGE_BYTES + 1))))
+        except OSError as error:
+            raise UsageError(f"cannot read the image {path}: {error.strerror}") from None
+        except ValueError as error:
+            raise UsageError(f"the image {path} cannot be used: {error}") from None
+    return tuple(items)
