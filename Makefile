@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap with-chromium demo test tests test-long test-hosts conformance check format bench lock clean
+.PHONY: help setup compiled with-bubblewrap with-chromium demo test tests test-long test-hosts conformance check docs format bench lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -99,6 +99,9 @@ conformance: compiled  ## Run the official conformance suite of MCP for 2025-11-
 
 bench: compiled with-bubblewrap with-chromium  ## Measure Parley and two versions of Codex CLI in one run
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+docs: setup  ## Build the documentation as a website in build/site
+	@$(BIN)/python -m docs.site
 
 format: setup  ## Format the code, and apply the automatic fixes of the linter
 	$(BIN)/ruff format .
