@@ -58,9 +58,9 @@ class _CpuReport:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self._seconds[report.nodeid] = next(
-                float(str(value)) for name, value in report.user_properties if name == PROPERTY
-            )
+            # The report of a test that ended its process has no CPU time.
+            times = (float(str(value)) for name, value in report.user_properties if name == PROPERTY)
+            self._seconds[report.nodeid] = next(times, 0.0)
 
     def pytest_collection_finish(self) -> None:
         self._collected = _used()

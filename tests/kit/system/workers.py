@@ -6,9 +6,11 @@ the tests of one file after the other, so that fixtures of a module are set up o
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
+import time
 import traceback
 from collections.abc import Iterator
 from itertools import groupby
@@ -24,6 +26,16 @@ from kit.servers.preloaded import end_preloaded
 __all__: list[str] = []
 
 NUMBER_BYTES: Final = 4
+
+HANG_SECONDS: Final = 60.0
+"""How long after its time limit a test may end. A shorter time limit counts twice instead.
+
+At the limit, pytest-timeout raises an exception in the test. The test can still hang, for example if its event loop
+waits for a task that ignores its cancellation.
+"""
+
+CHECK_SECONDS: Final = 1.0
+"""How often the time limits of the workers are checked."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,6 +69,16 @@ def _group(item: pytest.Item) -> object:
     return item if takes_long else item.path
 
 
+def _time_limit(item: pytest.Item) -> float:
+    """Return the limit of pytest-timeout in seconds; 0 if there is none."""
+    if (marker := item.get_closest_marker("timeout")) is not None:
+        return float(marker.args[0])
+    try:
+        return float(item.config.getoption("timeout", None) or item.config.getini("timeout") or 0)
+    except ValueError:  # pytest-timeout is not loaded
+        return 0.0
+
+
 class _Queue:
     """Groups of tests that no worker has taken. All workers share the position in an open file."""
 
@@ -77,10 +99,11 @@ class _Queue:
 
 
 class _Running(NamedTuple):
-    """A worker, and the tests of its group from the running test on."""
+    """A worker, the tests of its group from the running test on, and when this test has to have ended."""
 
     pid: int
     tests: range
+    ends_at: float
 
 
 class _Workers:
@@ -95,9 +118,10 @@ class _Workers:
             for _ in range(number):
                 self._start(range(0))
             while self._running:
-                for connection in wait(list(self._running)):
+                for connection in wait(list(self._running), CHECK_SECONDS):
                     assert isinstance(connection, Connection)
                     self._receive(connection)
+                self._abort_hanging()
                 if self._session.shouldfail or self._session.shouldstop:
                     self._queue.clear()
         finally:
@@ -113,6 +137,9 @@ class _Workers:
         self._started += 1
         if not (pid := os.fork()):
             status = 1
+            # A worker that cannot send its reports ends, because only this process has the reading ends.
+            for connection in (ours, *self._running):
+                connection.close()
             try:
                 _Worker(self._session, self._queue, theirs, base / f"worker-{self._started}").run(tests)
                 status = 0
@@ -121,7 +148,17 @@ class _Workers:
             finally:
                 os._exit(status)
         theirs.close()
-        self._running[ours] = _Running(pid, tests)
+        self._running[ours] = self._runs(pid, tests)
+
+    def _runs(self, pid: int, tests: range) -> _Running:
+        limit = _time_limit(self._session.items[tests[0]]) if tests else 0.0
+        return _Running(pid, tests, time.monotonic() + limit + min(limit, HANG_SECONDS) if limit else math.inf)
+
+    def _abort_hanging(self) -> None:
+        """Abort the workers whose test hangs. Each of them prints a stack trace."""
+        for worker in self._running.values():
+            if worker.ends_at < time.monotonic():
+                os.kill(worker.pid, signal.SIGABRT)
 
     def _receive(self, connection: Connection) -> None:
         try:
@@ -129,7 +166,9 @@ class _Workers:
         except EOFError:
             self._ended(connection)
             return
-        self._running[connection] = self._running[connection]._replace(tests=tests)
+        worker = self._running[connection]
+        if tests != worker.tests:  # otherwise the test has failed and is about to end
+            self._running[connection] = self._runs(worker.pid, tests)
         for data in reports:
             self._report(self._config.hook.pytest_report_from_serializable(config=self._config, data=data))
 
@@ -160,6 +199,7 @@ class _Worker:
     def __init__(self, session: pytest.Session, queue: _Queue, connection: Connection, base: Path) -> None:
         self._session, self._queue, self._connection = session, queue, connection
         self._config = session.config
+        self._tests = range(0)
         self._reports: list[Any] = []
         random.seed()
         base.mkdir(mode=0o700)
@@ -194,8 +234,11 @@ class _Worker:
             yield group
 
     def _send(self, tests: range) -> None:
+        self._tests = tests
         self._connection.send((tests, self._reports))
         self._reports.clear()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+        if report.failed:
+            self._send(self._tests)  # at once, because the teardown after a failure can end or hang the process

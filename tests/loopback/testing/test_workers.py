@@ -22,9 +22,24 @@ def test_comes_after_it(tmp_path):
 """
 
 
-def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> None:
-    for name in ("test_one.py", "test_other.py"):
-        (tmp_path / name).write_text(TESTS)
+HANGING_TESTS = """
+import pytest
+
+@pytest.mark.timeout(0.5)
+def test_hangs():
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+def test_comes_after_it():
+    pass
+"""
+
+
+def run_pytest(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -32,9 +47,9 @@ def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> 
     }
     for variable in ("CI", "BUILD_NUMBER"):  # with these variables, pytest repeats the reasons in its summary
         environment.pop(variable, None)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kit.system.workers", "--workers=2"],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kit.system.workers", *options],
+        cwd=directory,
         env=environment,
         capture_output=True,
         text=True,
@@ -42,6 +57,23 @@ def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> 
         check=False,
     )
 
+
+def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> None:
+    for name in ("test_one.py", "test_other.py"):
+        (tmp_path / name).write_text(TESTS)
+
+    run = run_pytest(tmp_path, "--workers=2")
+
     assert run.stdout.splitlines()[-1].startswith("4 failed, 2 passed"), run.stdout
     assert run.stdout.count("the process of the test has ended (exit code 3)") == 2
     assert (run.stdout.count("\nshown\n"), "not shown" in run.stdout, run.returncode) == (2, False, 1)
+
+
+def test_a_test_that_ignores_its_time_limit_is_ended_with_a_stack_trace(tmp_path: Path) -> None:
+    (tmp_path / "test_hanging.py").write_text(HANGING_TESTS)
+
+    run = run_pytest(tmp_path, "--workers=1", "-p", "pytest_timeout")
+
+    assert run.stdout.splitlines()[-1].startswith("1 failed, 1 passed"), run.stdout
+    assert "the process of the test has ended (exit code -6)" in run.stdout
+    assert "in test_hangs" in run.stderr
