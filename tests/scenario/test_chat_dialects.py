@@ -20,14 +20,12 @@ from kit.clients.codex_calls import (
     is_event,
     speaking,
 )
-from parley.testing import Call, Data, Reasoning, ScriptedModel, Usage
-from parley.testing.dialects import DIALECTS, DialectName, details_of, signature_of
+from kit.models.sent_back import ARGUMENTS, CALLS, THOUGHT, sent_back
+from parley.testing import Data, Reasoning, ScriptedModel, Usage
+from parley.testing.dialects import DIALECTS, DialectName, details_of
 from parley.testing.home import MODEL
 
 SHOWN: Final = "show_raw_agent_reasoning = true"
-THOUGHT: Final = "I look twice."
-ARGUMENTS: Final = ('{"at": "one"}', '{"at": "two"}')
-CALLS: Final = (Call("look", ARGUMENTS[0], "c1"), Call("look", ARGUMENTS[1], "c2"))
 LOOKED: Final[tuple[AskedFor, ...]] = (
     User("go"),
     Assistant("Looking."),
@@ -37,33 +35,11 @@ LOOKED: Final[tuple[AskedFor, ...]] = (
     Output("c2", "unsupported call: look"),
 )
 
-SENT_BACK: Final[dict[DialectName, dict[str, Any]]] = {
-    "openai": {"reasoning": THOUGHT},
-    "deepseek": {"reasoning_content": THOUGHT},
-    "kimi": {"reasoning_content": THOUGHT},
-    "gemini": {"reasoning": THOUGHT},
-    "openrouter": {"reasoning": THOUGHT, "reasoning_details": [details_of(THOUGHT)]},
-    "ollama": {"reasoning": THOUGHT},
-    "vllm": {"reasoning": THOUGHT},
-    "mistral": {
-        "content": [
-            {"type": "thinking", "thinking": [{"type": "text", "text": THOUGHT}]},
-            {"type": "text", "text": "Looking."},
-        ]
-    },
-    "llama.cpp": {"reasoning_content": THOUGHT},
-    "groq": {"reasoning": THOUGHT},
-    "lmstudio": {"reasoning_content": THOUGHT},
-}
-
 
 def _second(wire: Wire, dialect: DialectName, *more: AskedFor) -> Any:
     """Return the expected request after two calls, with the fields that the provider requires."""
     expected = body("chat", *LOOKED, *more, cwd=wire.work, session=wire.sessions[0])
-    spoken = expected["messages"][3]
-    spoken.update(SENT_BACK[dialect])
-    if dialect == "gemini":
-        spoken["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature_of("c1")}}
+    expected["messages"][3:6] = sent_back("chat", dialect)
     return expected
 
 

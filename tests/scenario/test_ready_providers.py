@@ -1,67 +1,87 @@
-"""Every ready provider against a stand-in for its service: two calls, a second request, and the key."""
+"""Every ready provider against a stand-in for its service: two calls, a second request, the key and the address."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 
 from kit.clients.codex_calls import events_in, speaking
 from kit.clients.messages import PATHS
+from kit.models.sent_back import RESPONSE, sent_back
 from parley.config.providers import READY_PROVIDERS
-from parley.testing import Call, Reasoning, ScriptedModel, Usage
-from parley.testing.dialects import DIALECTS, DialectName
+from parley.testing import ScriptedModel
+from parley.testing.dialects import DialectName
 
 KEY: Final = "sk-0123456789-the-key"
-CALLS: Final = (Call("look", {"at": "one"}, "c1"), Call("look", {"at": "two"}, "c2"))
-SERVICES: Final = [*READY_PROVIDERS, "openai"]
-DIALECT_OF: Final[dict[str, DialectName]] = {
-    **{name: name for name in DIALECTS},
+OPENAI: Final = {"wire_api": "responses", "base_url": "https://api.openai.com/v1", "env_key": "OPENAI_API_KEY"}
+SERVICES: Final[dict[str, Any]] = {"openai": OPENAI, **READY_PROVIDERS}
+STAND_INS: Final[dict[str, DialectName]] = {
+    "gemini": "gemini",
+    "openrouter": "openrouter",
+    "deepseek": "deepseek",
+    "kimi": "kimi",
+    "mistral": "mistral",
+    "groq": "groq",
+    "ollama": "ollama",
+    "vllm": "vllm",
     "llamacpp": "llama.cpp",
+    "lmstudio": "lmstudio",
 }
+"""The stand-in for each provider of Chat Completions. A new provider needs one."""
+MEMBERS: Final = {"chat": "messages", "responses": "input", "anthropic": "messages"}
+"""The member of a request that contains the history, by API."""
 
 
-def _outputs(api: str, body: Any) -> list[str]:
-    """Return the ids of the calls whose outputs a request contains, in order."""
-    if api == "responses":
-        return [item["call_id"] for item in body["input"] if item["type"] == "function_call_output"]
-    if api == "anthropic":
-        blocks = [block for message in body["messages"] for block in message["content"]]
-        return [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-    return [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
-
-
-@pytest.mark.promises("settings.ready-providers", "model.keys", "model.usage")
+@pytest.mark.promises("settings.ready-providers", "model.keys", "model.usage", "model.history")
 @pytest.mark.parametrize("name", SERVICES)
 async def test_a_ready_provider_answers_with_only_its_key(parley_model: ScriptedModel, name: str) -> None:
-    ready = READY_PROVIDERS.get(name, {"wire_api": "responses", "env_key": "OPENAI_API_KEY"})
+    ready = SERVICES[name]
     api, variable = ready.get("wire_api", "chat"), ready.get("env_key")
-    parley_model.dialect = DIALECT_OF.get(name, "openai")
-    parley_model.says(Reasoning("I look twice."), "Looking.", *CALLS, Usage(input_tokens=9, output_tokens=2))
-    config, env = 'model_provider = "openai"\n', {"NOTHING": "x"}
-    if variable is not None:
-        env[variable] = KEY
-    if name != "openai":  # the stand-in is at another address, so its table names the variable of the key
-        config += f'[model_providers.{name}]\nbase_url = "{parley_model.base_url}"\n'
-        config += "" if variable is None else f'env_key = "{variable}"\n'
-        model = f"{name}/the-model"
-    else:
-        env["OPENAI_BASE_URL"], model = parley_model.base_url, "the-model"
+    if api == "chat":
+        parley_model.dialect = STAND_INS[name]
+    parley_model.says(*RESPONSE)
+    config = 'model_provider = "openai"\n'
+    env: dict[str, str] = {}
+    if name == "openai":
+        env = {variable: KEY, "OPENAI_BASE_URL": parley_model.base_url}
+    elif variable is None:  # a server on this computer: the stand-in is a proxy in front of it
+        env = {"http_proxy": parley_model.base_url.removesuffix("/v1")}
+    else:  # the stand-in is at another address, so the table also names the variable of the key
+        env = {variable: KEY}
+        config += f'[model_providers.{name}]\nbase_url = "{parley_model.base_url}"\nenv_key = "{variable}"\n'
     async with speaking(parley_model, config=config, env=env) as wire:
-        wire.codex(1, "go", model=model)
+        wire.codex(1, "go", model="the-model" if name == "openai" else f"{name}/the-model")
         messages = await wire.answer(1)
         wire.reply(2, "again")
         assert await wire.text(2) == "Done"
 
-    assert len(parley_model.requests) == 3
-    for request in parley_model.requests:
-        assert request.path == PATHS[api]
+    first, second, third = parley_model.requests
+    for request in (first, second, third):
+        assert request.path == (PATHS[api] if variable else f"{ready['base_url']}/chat/completions")
         assert request.body["model"] == "the-model"
         assert request.headers.get("authorization") == (f"Bearer {KEY}" if variable else None)
-    for request in parley_model.requests[1:]:
-        assert _outputs(api, request.body) == ["c1", "c2"]
+    history = MEMBERS[api]
+    assert second.body[history] == [*first.body[history], *sent_back(api, parley_model.dialect)]
+    assert third.body[history][: len(second.body[history])] == second.body[history]
     counts = [event["total_tokens"] for event in events_in(messages) if event["type"] == "token_count"]
-    assert counts[:1] == ([] if name == "mistral" else [11])
+    assert counts[:1] == [11]
+
+
+@pytest.mark.promises("settings.ready-providers")
+@pytest.mark.parametrize("name", [name for name, ready in READY_PROVIDERS.items() if "env_key" in ready])
+async def test_requests_go_to_the_address_of_the_service(parley_model: ScriptedModel, name: str) -> None:
+    ready: Any = {"base_url": "https://me.openai.azure.com", **READY_PROVIDERS[name]}
+    env = {ready["env_key"]: KEY, "https_proxy": parley_model.base_url, "AZURE_OPENAI_ENDPOINT": ready["base_url"]}
+    # A test server defines providers with the names of the APIs, unless they are in the settings.
+    config = 'model_provider = "openai"\n[model_providers.anthropic]\nname = "Anthropic"'
+    async with speaking(parley_model, config=config, env=env) as wire:
+        wire.codex(1, "go", model=f"{name}/the-model")
+        await wire.answer(1)
+
+    # The connection is encrypted, so the proxy sees only the host.
+    assert {request.path for request in parley_model.requests} == {f"{urlsplit(ready['base_url']).hostname}:443"}
 
 
 @pytest.mark.promises("failures.messages", "settings.ready-providers")

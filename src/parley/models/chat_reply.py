@@ -109,8 +109,8 @@ class _Event(Struct, frozen=True, gc=False):
     choices: tuple[_Choice, ...] | None = None
     error: Raw | UnsetType = UNSET
     usage: Raw | UnsetType = UNSET
-    """The token counts, still encoded. They are decoded separately, and only if they were requested, so that an
-    unknown shape does not affect the text in the same event.
+    """The token counts, still encoded. They are decoded separately, so that an unknown shape does not affect the
+    text in the same event.
     """
 
 
@@ -322,7 +322,8 @@ class ChatDecoder:
     """Decodes one reply. `feed` returns deltas, and `end` returns the complete items.
 
     The response ends with a finish reason, the end mark, or the end of the body. If token counts were requested,
-    they follow the finish reason. Until they arrive, `whole` is True and `done` is False.
+    they follow the finish reason. Until they arrive, `whole` is True and `done` is False. Token counts that
+    were not requested are used if they arrive no later than the finish reason, as from Mistral.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -408,7 +409,7 @@ class ChatDecoder:
                     whole = True
             elif not whole and self._fails(event, payload):
                 break
-            if stream_usage and event.usage is not UNSET:
+            if event.usage is not UNSET:
                 self._usage = _token_count(event.usage) or self._usage
             if whole and not (stream_usage and self._usage is None):
                 self.done = True

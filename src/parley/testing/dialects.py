@@ -46,8 +46,10 @@ class Dialect(Struct, frozen=True, kw_only=True):
     """True if the first tool call of a reply has a thought signature in `extra_content`."""
     comment: bytes = b""
     """Bytes that are sent before the first event."""
-    usage_with_second_finish: bool = False
-    """True if the finish reason is repeated with the token counts."""
+    usage: Literal["after", "second_finish", "unasked"] = "after"
+    """Where the token counts are: in an event of their own after the finish reason (`after`), with a second finish
+    reason (`second_finish`), or with the finish reason, even if the request does not ask for them (`unasked`).
+    """
     extra: dict[str, Any] = {}
     """Further members of the event that contains the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
@@ -68,13 +70,13 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
         reasoning="reasoning_details",
         in_pieces=True,
         comment=b": OPENROUTER PROCESSING\n\n",
-        usage_with_second_finish=True,
+        usage="second_finish",
         extra={"provider": "Scripted"},
         requires="reasoning_details",
     ),
     "ollama": Dialect(index="zero"),
     "vllm": Dialect(in_pieces=True),
-    "mistral": Dialect(reasoning="parts", index="none"),
+    "mistral": Dialect(reasoning="parts", index="none", usage="unasked"),
     "llama.cpp": Dialect(
         reasoning="reasoning_content", in_pieces=True, extra={"timings": {"prompt_n": 1, "predicted_n": 1}}
     ),
@@ -105,6 +107,8 @@ def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
     messages = body.get("messages")
     if not isinstance(messages, list):
         return None
+    if dialect.usage == "unasked" and "stream_options" in body:
+        return _refusal("`stream_options`: extra inputs are not permitted")
     for place, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message.get("role") != "assistant" or not calls:

@@ -120,20 +120,20 @@ class ChatWriter:
 
     def end(self, usage: Usage | None) -> Iterable[bytes]:
         finish, extra = {"finish_reason": "tool_calls" if self._calls else "stop"}, self._dialect.extra
-        yield _choice({}, extra, **finish)
-        if self._wants_usage:
-            spent = usage or Usage()
-            tokens = {
-                "prompt_tokens": spent.input_tokens,
-                "prompt_tokens_details": {"cached_tokens": spent.cached_input_tokens},
-                "completion_tokens": spent.output_tokens,
-                "completion_tokens_details": {"reasoning_tokens": spent.reasoning_output_tokens},
-                "total_tokens": spent.total_tokens,
-            }
-            if self._dialect.usage_with_second_finish:
-                yield _choice({"content": ""}, {**extra, "usage": tokens}, **finish)
-            else:
-                yield event(encode({"choices": [], "usage": tokens}))
+        spent = usage or Usage()
+        tokens = {
+            "prompt_tokens": spent.input_tokens,
+            "prompt_tokens_details": {"cached_tokens": spent.cached_input_tokens},
+            "completion_tokens": spent.output_tokens,
+            "completion_tokens_details": {"reasoning_tokens": spent.reasoning_output_tokens},
+            "total_tokens": spent.total_tokens,
+        }
+        place = self._dialect.usage if self._wants_usage or self._dialect.usage == "unasked" else None
+        yield _choice({}, {**extra, "usage": tokens} if place == "unasked" else extra, **finish)
+        if place == "second_finish":
+            yield _choice({"content": ""}, {**extra, "usage": tokens}, **finish)
+        elif place == "after":
+            yield event(encode({"choices": [], "usage": tokens}))
         yield event(b"[DONE]")
 
 

@@ -129,6 +129,11 @@ ODDITIES_CHUNKS: list[Chunk] = [
     ResponseDone(None, "length"),
 ]
 
+USAGE = b'"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}'
+COUNTED = TokenCount(
+    input_tokens=3, cached_input_tokens=None, output_tokens=2, reasoning_output_tokens=None, total_tokens=5
+)
+
 MESSAGE_BODY = b"""{
   "object": "chat.completion",
   "choices": [{"index": 0, "message": {"role": "assistant", "content": "I look.", "refusal": null,
@@ -147,7 +152,7 @@ MESSAGE_BODY_CHUNKS: list[Chunk] = [
     MessageDone(MessageItem(text="I look.")),
     call("c1", "shell", "{1}"),
     call("c2", "shell", "{2}"),
-    ResponseDone(None, "length"),
+    ResponseDone(COUNTED, "length"),
 ]
 
 RECORDED = [
@@ -217,28 +222,27 @@ def test_a_call_without_an_id_is_given_one_of_its_own() -> None:
     assert first.item.call_id != second.item.call_id
 
 
-USAGE = b'"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}'
-COUNTED = TokenCount(
-    input_tokens=3, cached_input_tokens=None, output_tokens=2, reasoning_output_tokens=None, total_tokens=5
-)
 FINISH = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], "usage": null}\n\n'
 
 
+LATER = FINISH + b'data: {"choices": [], %b}\n\n' % USAGE
+WITH_FINISH = b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], %b}\n\n' % USAGE
+
+
 @pytest.mark.promises("model.usage")
-@pytest.mark.parametrize(
-    "data",
-    [
-        FINISH + b'data: {"choices": [], %b}\n\n' % USAGE,
-        b'data: {"choices": [{"delta": {"content": "x"}, "finish_reason": "stop"}], %b}\n\n' % USAGE,
-    ],
-)
+@pytest.mark.parametrize("data", [LATER, WITH_FINISH])
 def test_requested_token_counts_are_waited_for(data: bytes) -> None:
     decoder = ChatDecoder(stream_usage=True)
     decoder.feed(data)
 
     assert decoder.done
     assert decoder.end()[-1] == ResponseDone(COUNTED)
-    assert decoded(data)[-1] == ResponseDone(None)
+
+
+@pytest.mark.promises("model.usage")
+def test_token_counts_that_were_not_requested_are_used_but_not_waited_for() -> None:
+    assert decoded(WITH_FINISH)[-1] == ResponseDone(COUNTED)
+    assert decoded(LATER)[-1] == ResponseDone(None)
 
 
 @pytest.mark.parametrize("rest", [b"", b"data: [DONE]\n\n", b'data: {"usage": {"odd": 1}}\n\ndata: [DONE]\n\n'])
