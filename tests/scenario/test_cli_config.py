@@ -277,8 +277,8 @@ def test_set_says_when_another_source_takes_precedence(home: Home) -> None:
     home.file.write_text(CONFIG)
     code, _, err = home.run("set", "approval_policy", "on-request")
 
-    said = "the value has no effect at present: profile fast, config.toml, line 6 takes precedence"
-    assert (code, err) == (0, f"parley config: {said}\n")
+    said = "`approval_policy` in config.toml has no effect at present"
+    assert (code, err) == (0, f"parley config: {said}: profile fast, config.toml, line 6 takes precedence\n")
 
 
 def test_set_does_not_print_a_secret(home: Home) -> None:

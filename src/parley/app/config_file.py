@@ -1,6 +1,6 @@
-"""Writes config.toml in a home. `config/editing.py` changes its text.
+"""Writes config.toml and auth.json in a home. `config/editing.py` changes the text of config.toml.
 
-The file can be a link, for example into a repository with the user's dotfiles. The link then stays, and the target
+Each file can be a link, for example into a repository with the user's dotfiles. The link then stays, and the target
 of the link is replaced.
 """
 
@@ -11,17 +11,20 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from parley.common.files import read_file
 from parley.common.os_errors import os_detail
+from parley.config.provider_keys import AUTH_FILE
 from parley.config.sources import parse_table, read_config
 from parley.errors import BadHome, BadSetting
 from parley.stores.sqlite.files import AtomicFile, directory_of, prepare_home, sync_directory
 
-__all__ = ["CONFIG_FILE", "ConfigExists", "change_config", "config_path", "create_config"]
+__all__ = ["CONFIG_FILE", "ConfigExists", "change_config", "config_path", "create_config", "store_key"]
 
 CONFIG_FILE: Final = "config.toml"
-BACKUP: Final = "config.toml.bak"
 
 
 class ConfigExists(Exception):
@@ -54,43 +57,56 @@ def change_config(home: str, change: Callable[[str], str | None]) -> str:
     return target
 
 
-def create_config(home: str, text: str, *, overwrite: bool) -> str | None:
-    """Create config.toml. With `overwrite`, replace an existing file, and keep a copy of it. Return the path of the
-    copy; None if there was no file.
+def create_config(home: str, text: str) -> str:
+    """Create config.toml, and return its path.
 
     Raises:
-        ConfigExists: the file exists, and `overwrite` is false.
+        ConfigExists: the file exists.
         BadHome: the home cannot be created.
         BadSetting: the file cannot be written.
     """
     prepare_home(home)
     path = config_path(home)
     with _locked(home), _write_errors(path):
-        if not os.path.lexists(path):
-            _write(path, text, overwrite=False)
-            return None
-        if not overwrite:
-            raise ConfigExists
-        target = _target(path)
-        with open(target, "rb") as file:
-            copy = _write_backup(home, file.read())
-        _write(target, text, overwrite=True)
-        return copy
-
-
-def _write_backup(home: str, content: bytes) -> str:
-    """Write a copy of the old file under a name that no file has, and return the path of the copy."""
-    number = 0
-    while True:
-        path = os.path.join(home, BACKUP if not number else f"{BACKUP}.{number}")
         try:
-            with AtomicFile(path) as file:
-                with open(file.name, "wb") as copy:
-                    copy.write(content)
-                file.commit(overwrite=False)
-            return path
+            _write(path, text, overwrite=False)
         except FileExistsError:
-            number += 1
+            raise ConfigExists from None
+    return path
+
+
+def store_key(home: str, variable: str, key: str) -> str:
+    """Store a key in auth.json, under the name of the environment variable that it replaces. The file is readable
+    only for the user, and its other members stay. Return the path of the file that was written.
+
+    Raises:
+        BadHome: the home cannot be created.
+        BadSetting: the file is not a JSON object, or cannot be read or written.
+    """
+    prepare_home(home)
+    path = os.path.join(home, AUTH_FILE)
+    with _locked(home), _write_errors(path):
+        target = _target(path)
+        members = _members(path)
+        members[variable] = key
+        _write(
+            target, msgspec.json.format(msgspec.json.encode(members)).decode() + "\n", overwrite=True, mode=0o600
+        )
+    return target
+
+
+def _members(path: str) -> dict[str, Any]:
+    """Return the members of a JSON object in a file. There are none if the file does not exist.
+
+    Raises:
+        BadSetting: the file is not a JSON object.
+    """
+    try:
+        return msgspec.json.decode(read_file(path), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise BadSetting("not a JSON object, so no key can be stored in it", source=path) from None
 
 
 def _target(path: str) -> str:
@@ -114,13 +130,17 @@ def _target(path: str) -> str:
     return target
 
 
-def _write(path: str, text: str, *, overwrite: bool) -> None:
-    """Write a file atomically. A new file is readable only for the user; an existing file keeps its mode."""
+def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) -> None:
+    """Write a file atomically. Without `mode`, a new file is readable only for the user, and an existing file keeps
+    its mode.
+    """
     with AtomicFile(path) as file:
         with open(file.name, "w", encoding="utf-8", newline="") as out:
             out.write(text)
-        if overwrite and os.path.exists(path):
-            os.chmod(file.name, stat.S_IMODE(os.stat(path).st_mode))
+        if mode is None and overwrite and os.path.exists(path):
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode is not None:
+            os.chmod(file.name, mode)
         file.commit(overwrite=overwrite)
     sync_directory(directory_of(path))
 

@@ -7,10 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from parley.cli import config_init
 from parley.cli.printing import print_json, print_note, print_text
-from parley.cli.runner import FAILED, add_config_option
-from parley.cli.settings import settings_loader
-from parley.errors import BadSetting, ConfigError
+from parley.cli.runner import FAILED, UsageError, add_config_option
+from parley.cli.settings import report_override, settings_loader
+from parley.errors import BadSetting
 
 if TYPE_CHECKING:
     from parley.config.effective import EffectiveSetting
@@ -27,7 +28,8 @@ the default, a line of config.toml, the selected profile, an environment variabl
 `get` prints one value, and exits with 1 if the setting has no value. `set` and
 `unset` change one setting of config.toml and keep its comments and its order. VALUE
 is a TOML value; a value that is not TOML is text. An invalid value changes nothing.
-`init` asks for a provider, a model and a style of approvals, and writes config.toml.
+`init` asks for a provider, a model and the permissions of the agent, and writes
+config.toml.
 
 examples:
   parley config --changed
@@ -52,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     def action(name: str, summary: str) -> argparse.ArgumentParser:
         added: argparse.ArgumentParser = actions.add_parser(
             name,
+            formatter_class=parser.formatter_class,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
             allow_abbrev=False,
@@ -73,6 +76,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     unset = action("unset", "remove one setting, or a table of settings, from config.toml")
     unset.add_argument("key", metavar="KEY", help="the dotted key, such as limits.turn_cost")
     _add_json_option(unset)
+    init = action("init", "ask for a provider, a model and permissions, and write config.toml")
+    init.description = config_init.DESCRIPTION
+    config_init.configure(init)
+    _add_json_option(init)
     _add_json_option(action("path", "print the path of config.toml, even if the file does not exist"))
 
 
@@ -95,6 +102,10 @@ def run(args: argparse.Namespace) -> int:
             return _set(args.key, args.value, as_json=args.json)
         case "unset":
             return _unset(args.key, as_json=args.json)
+        case "init":
+            if overrides:
+                raise UsageError("`init` writes the settings to config.toml, so -c has no effect")
+            return config_init.run(args)
         case "path":
             return _path(as_json=args.json)
         case _:
@@ -198,7 +209,7 @@ def _set(key: str, value: str, *, as_json: bool) -> int:
         print_json({"type": "setting_changed", "key": written_key(path), "value": shown, **hidden, "file": file})
     else:
         print_text(f"{written_key(path)} = {written_value(HIDDEN if is_secret else shown)}  # {file}")
-    _report_override(path)
+    report_override(path)
     return 0
 
 
@@ -230,7 +241,7 @@ def _unset(key: str, *, as_json: bool) -> int:
         print_json({"type": "setting_removed", "key": written_key(removed[0]), "file": file})
     else:
         print_text(f"removed {written_key(removed[0])} from {file}")
-    _report_override(removed[0])
+    report_override(removed[0])
     return 0
 
 
@@ -249,19 +260,6 @@ def _check_usable(before: str, after: str) -> None:
         # The changed file does not exist, so the error must not name one of its lines.
         raise BadSetting(error.detail, key=error.key) if isinstance(error, BadSetting) else error
     print_note("config", f"the settings still cannot be used: {error}")
-
-
-def _report_override(path: tuple[str, ...]) -> None:
-    """Report if another source takes precedence over config.toml."""
-    from parley.config.effective import effective_settings
-
-    try:
-        found = [one for one in effective_settings(settings_loader()) if one.path == path]
-    except ConfigError:
-        return
-    for one in found:
-        if one.source in ("profile", "environment"):
-            print_note("config", f"the value has no effect at present: {one.origin} takes precedence")
 
 
 def _path(*, as_json: bool) -> int:

@@ -28,12 +28,12 @@ def uses_colour(out: TextIO) -> bool:
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def print_text(text: str, out: TextIO | None = None) -> None:
-    """Print text that may come from any source, followed by a line end. Escape the text if `out` (by default
-    stdout) is a terminal.
+def print_text(text: str, out: TextIO | None = None, *, end: str = "\n") -> None:
+    """Print text that may come from any source, followed by `end`. Escape the text if `out` (by default stdout) is
+    a terminal.
     """
     out = sys.stdout if out is None else out
-    print(for_terminal(text) if out.isatty() else text, file=out, flush=True)
+    print(for_terminal(text) if out.isatty() else text, file=out, end=end, flush=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

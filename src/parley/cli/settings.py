@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed
 from parley.config.load import Loader
+from parley.config.toml_lines import KeyPath
 from parley.config.working_directory import working_directory
+from parley.errors import ConfigError
 
-__all__ = ["refuse_database", "settings_loader"]
+__all__ = ["refuse_database", "report_override", "settings_loader"]
 
 
 def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -> Loader:
@@ -32,3 +35,18 @@ def refuse_database(loader: Loader, instead: str) -> None:
     """
     if loader.store_url() is not None:
         raise CommandFailed(f"the conversations are in a PostgreSQL database (`store.url`); {instead}")
+
+
+def report_override(path: KeyPath) -> None:
+    """Report if another source takes precedence over config.toml for a setting."""
+    from parley.config.effective import effective_settings
+
+    try:
+        found = [one for one in effective_settings(settings_loader()) if one.path == path]
+    except ConfigError:
+        return
+    for one in found:
+        if one.source in ("profile", "environment"):
+            print_note(
+                "config", f"`{one.key}` in config.toml has no effect at present: {one.origin} takes precedence"
+            )

@@ -22,6 +22,7 @@ from parley.common.os_errors import os_detail
 from parley.common.spelling import shortened
 from parley.config.checks import DATABASE_ADDRESS, Wrong, described, is_address, is_database_address
 from parley.config.errors import ProfileNotFound, ProviderNotFound
+from parley.config.provider_keys import find_key, key_variable
 from parley.config.providers import AZURE_ENDPOINT, READY_PROVIDERS, provider_table, split_model
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS
 from parley.config.sources import (
@@ -289,15 +290,16 @@ class Loader:
 
     def ready_providers(self) -> dict[str, str | None]:
         """Return the names of the ready providers. Each has the name of the environment variable that it needs and
-        that is not set; None if it can be used.
+        that is not set; None if it can be used. A key in auth.json replaces the variable.
         """
         tables = self._tables("model_providers")
         missing: dict[str, str | None] = {}
         endpoint = self._environ.get(AZURE_ENDPOINT, "").strip()
         for name in READY_PROVIDERS:
             table = provider_table(name, tables, azure_endpoint=endpoint) or {}
-            variable = table.get("env_key")
-            has_key = variable is None or bool(self._environ.get(variable, "").strip())
+            provider = Provider(**{"id": name, "name": name} | table)
+            variable = key_variable(provider)
+            has_key = variable is None or find_key(provider, self.home, self._environ) is not None
             missing[name] = (None if "base_url" in table else AZURE_ENDPOINT) if has_key else variable
         return missing
 

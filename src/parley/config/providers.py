@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 __all__ = ["AZURE_ENDPOINT", "READY_PROVIDERS", "provider_table", "split_model"]
@@ -65,7 +65,7 @@ def provider_table(
     return {**table, **(own or {})}
 
 
-def split_model(model: str, tables: Mapping[str, Any]) -> tuple[str, str] | None:
+def split_model(model: str, tables: Container[str]) -> tuple[str, str] | None:
     """Split a text such as `anthropic/claude-opus-4-5` into the name of the provider and the name of the model.
     Return None if the text does not begin with the name of a ready provider or of a provider in `tables`.
     """

@@ -24,7 +24,7 @@ from parley.ports.clock import Clock
 from parley.ports.model import Chunk, ModelRequest, ToolSpec
 from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, TextItem
 
-__all__ = ["AnthropicModel", "encode_anthropic"]
+__all__ = ["AnthropicModel", "api_version", "encode_anthropic"]
 
 HOST: Final = "api.anthropic.com"
 NEWEST_VERSION: Final = "2026-10-21"
@@ -67,7 +67,7 @@ class AnthropicModel:
         self._endpoint = Endpoint(
             settings,
             "/messages" if path.endswith("/v1") else "/v1/messages",  # base URLs are used with and without `/v1`
-            headers={"anthropic-version": _version(settings.provider)},
+            headers={"anthropic-version": api_version(settings.provider)},
             http=http,
             clock=clock,
         )
@@ -91,7 +91,7 @@ class AnthropicModel:
                 return None
 
 
-def _version(provider: Provider) -> str:
+def api_version(provider: Provider) -> str:
     return NEWEST_VERSION if urlsplit(provider.base_url or "").hostname == HOST else COMMON_VERSION
 
 

@@ -4,21 +4,16 @@ request and is not stored.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-import msgspec
-from msgspec import Struct
-
-from parley.common.files import read_file
+from parley.config.provider_keys import find_key, key_variable
 from parley.config.types import Provider, Settings
 from parley.models.errors import MissingVariable
 
 __all__ = ["Credentials", "credentials"]
 
-OPENAI_KEY: Final = "OPENAI_API_KEY"
 OPENAI_HINT: Final = 'Set it, or put {"OPENAI_API_KEY": "..."} into auth.json in Parley\'s home directory.'
 
 HIDDEN: Final = "***"
@@ -78,29 +73,11 @@ def credentials(settings: Settings) -> Credentials:
 
 
 def _key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | None:
-    if provider.is_openai:
-        key = _key_in_auth_file(home) or environ.get(OPENAI_KEY, "").strip()
-        if not key:
-            raise MissingVariable(OPENAI_KEY, OPENAI_HINT)
-        return key
-    if provider.env_key is None:
+    if (variable := key_variable(provider)) is None:
         return None
-    key = environ.get(provider.env_key, "").strip()
-    if not key:
-        raise MissingVariable(provider.env_key, provider.env_key_instructions)
+    if (key := find_key(provider, home, environ)) is None:
+        raise MissingVariable(variable, OPENAI_HINT if provider.is_openai else provider.env_key_instructions)
     return key
-
-
-class _AuthFile(Struct, frozen=True):
-    OPENAI_API_KEY: str | None = None
-
-
-def _key_in_auth_file(home: str) -> str | None:
-    try:
-        key = msgspec.json.decode(read_file(os.path.join(home, "auth.json")), type=_AuthFile).OPENAI_API_KEY
-    except (OSError, ValueError):
-        return None  # the file is missing or unreadable, but the environment may contain the key
-    return key.strip() if key else None
 
 
 def _long_words(value: str) -> Iterator[str]:

@@ -24,7 +24,7 @@ from parley.ports.clock import Clock
 from parley.ports.model import Chunk, Retrying, backoff_seconds
 from parley.wire.text import replace_surrogates
 
-__all__ = ["Decoder", "Endpoint", "origin_of"]
+__all__ = ["Decoder", "Endpoint", "origin_of", "url_of"]
 
 MAX_DELAY_DIGITS: Final = 9
 
@@ -91,7 +91,7 @@ class Endpoint:
     ) -> None:
         self._settings = settings
         self._provider = settings.provider
-        self._url = _address(settings.provider, path)
+        self._url = url_of(settings.provider, path)
         self._headers = {"accept": "text/event-stream", "content-type": "application/json", **headers}
         self._http, self._clock = http, clock
 
@@ -253,7 +253,12 @@ def origin_of(provider: Provider) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def _address(provider: Provider, path: str) -> str:
+def url_of(provider: Provider, path: str) -> str:
+    """Return the URL of a path at a provider, with the parameters of the provider.
+
+    Raises:
+        BadSetting: the provider has no base URL.
+    """
     if not provider.base_url:
         raise BadSetting("this provider requires a base URL", key=f"model_providers.{provider.id}.base_url")
     parts = urlsplit(provider.base_url)

@@ -81,14 +81,33 @@ class Http:
             ConnectionLost: the connection was closed before the reply.
             ModelStreamBroken: the provider was silent for `idle_seconds`.
         """
+        # The body is a file object, so that a large body is sent in pieces.
+        return await self._send("POST", url, headers, _Body(body), idle_seconds, environ)
+
+    async def get(
+        self, url: str, *, headers: Mapping[str, str], idle_seconds: float, environ: Mapping[str, str]
+    ) -> Reply:
+        """Send a GET request. Everything else is as for `post`."""
+        return await self._send("GET", url, headers, None, idle_seconds, environ)
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: _Body | None,
+        idle_seconds: float,
+        environ: Mapping[str, str],
+    ) -> Reply:
         session = self._session or await self._open_session()
         import aiohttp
 
         try:
             async with asyncio.timeout(idle_seconds):
-                response = await session.post(
+                response = await session.request(
+                    method,
                     url,
-                    data=_Body(body),  # a file object, so that a large body is sent in pieces
+                    data=body,
                     headers=headers,
                     allow_redirects=False,  # a redirect must not get the keys
                     proxy=proxy_for(url, environ),

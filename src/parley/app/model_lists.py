@@ -1,0 +1,51 @@
+"""Asks providers for the names of their models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from parley.config.types import Settings
+from parley.errors import ModelError
+from parley.models.http import Http
+from parley.models.model_list import offered_models
+
+__all__ = ["answering_providers", "models_of"]
+
+LOCAL_SECONDS: Final = 2.0
+"""The maximum time, in seconds, that a server on this computer may take for each part of its answer."""
+PROVIDER_SECONDS: Final = 20.0
+"""The same time for a provider on the internet."""
+
+
+async def models_of(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the models that the provider of these settings offers.
+
+    Raises:
+        ModelError: the key is missing, the provider cannot be reached, or it refuses the request.
+    """
+    http = Http()
+    try:
+        return await offered_models(settings, http=http, within_seconds=PROVIDER_SECONDS)
+    finally:
+        await http.close()
+
+
+async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the models of each provider that answers with a list of models, by the name of the
+    provider. All providers are asked at the same time. They are servers on this computer.
+    """
+    http = Http()
+
+    async def ask(settings: Settings) -> tuple[str, ...]:
+        try:
+            return await offered_models(settings, http=http, within_seconds=LOCAL_SECONDS)
+        except ModelError:
+            return ()
+
+    try:
+        found = await asyncio.gather(*map(ask, choices))
+    finally:
+        await http.close()
+    return {one.provider.id: models for one, models in zip(choices, found, strict=True) if models}

@@ -1,0 +1,84 @@
+"""Asks the user on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from parley.cli.printing import print_text
+
+__all__ = ["Choice", "ask", "ask_choice", "ask_secret", "ask_yes_or_no"]
+
+
+class Choice(NamedTuple):
+    """One of several numbered answers."""
+
+    name: str
+    """The answer. The user can type the name instead of the number."""
+    text: str
+    """The description of the answer."""
+
+
+def ask(question: str, default: str = "", *, check: Callable[[str], str | None] = lambda _: None) -> str:
+    """Return the answer to a question, without spaces around it. An empty answer means the default.
+
+    `check` returns the reason why an answer is not accepted, and the question is then repeated.
+
+    Raises:
+        EOFError: the user ended the input.
+    """
+    while True:
+        print_text(f"{question}{f' [{default}]' if default else ''}: ", end="")
+        answer = input().strip() or default
+        if (reason := check(answer)) is None:
+            return answer
+        print_text(reason)
+
+
+def ask_choice(title: str, question: str, choices: Sequence[Choice], default: int = 0) -> Choice:
+    """Print the choices with their numbers, and return the one that the user chose.
+
+    Raises:
+        EOFError: the user ended the input.
+    """
+    print_text(title)
+    width = max(len(one.name) for one in choices)
+    for number, one in enumerate(choices, 1):
+        print_text(f"{number:>4}. {one.name:<{width}}  {one.text}".rstrip())
+
+    def chosen(answer: str) -> Choice | None:
+        if answer.isascii() and answer.isdecimal():
+            return choices[int(answer) - 1] if 0 < int(answer) <= len(choices) else None
+        return next((one for one in choices if one.name == answer), None)
+
+    def check(answer: str) -> str | None:
+        return None if chosen(answer) else f"{answer!r} is neither a number from 1 to {len(choices)} nor a name"
+
+    answer = chosen(ask(question, str(default + 1), check=check))
+    assert answer is not None
+    return answer
+
+
+def ask_yes_or_no(question: str, *, default: bool) -> bool:
+    """Return whether the user answered yes.
+
+    Raises:
+        EOFError: the user ended the input.
+    """
+    known = {"y": True, "yes": True, "n": False, "no": False}
+
+    def check(answer: str) -> str | None:
+        return None if answer.lower() in known else "answer with y or n"
+
+    return known[ask(f"{question} (y/n)", "y" if default else "n", check=check).lower()]
+
+
+def ask_secret(question: str) -> str:
+    """Return a secret that the user typed, without spaces around it. The terminal does not show it.
+
+    Raises:
+        EOFError: the user ended the input.
+    """
+    from getpass import getpass  # imported here: few commands need it
+
+    return getpass(f"{question}: ").strip()

@@ -1,0 +1,62 @@
+"""Finds the key of a provider, in the environment or in auth.json in the home."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from parley.common.files import read_file
+from parley.config.providers import READY_PROVIDERS
+from parley.config.types import Provider
+
+__all__ = ["AUTH_FILE", "find_key", "key_variable", "may_use_stored_key"]
+
+AUTH_FILE: Final = "auth.json"
+"""The file name of a JSON object whose members are keys, by the name of the environment variable that each key
+replaces.
+"""
+OPENAI_KEY: Final = "OPENAI_API_KEY"
+
+
+def key_variable(provider: Provider) -> str | None:
+    """Return the name of the environment variable with the key of a provider; None if the provider needs no key."""
+    return OPENAI_KEY if provider.is_openai else provider.env_key
+
+
+def find_key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | None:
+    """Return the key of a provider; None if there is none. A key in auth.json takes precedence over the
+    environment.
+    """
+    if (variable := key_variable(provider)) is None:
+        return None
+    stored = _stored_key(home, variable) if may_use_stored_key(provider) else None
+    return stored or environ.get(variable, "").strip() or None
+
+
+def may_use_stored_key(provider: Provider) -> bool:
+    """Return whether a key in auth.json may be sent to a provider: to OpenAI, and to a ready provider at its own
+    address.
+
+    The settings can give a provider another address, and a client can change the settings of its conversations.
+    """
+    if provider.is_openai:
+        return True
+    ready = READY_PROVIDERS.get(provider.id, {})
+    return (
+        provider.base_url is not None
+        and provider.base_url == ready.get("base_url")
+        and provider.env_key == ready.get("env_key")
+    )
+
+
+def _stored_key(home: str, variable: str) -> str | None:
+    """Return the key in auth.json; None if there is none, or if the file cannot be used."""
+    try:
+        members = msgspec.json.decode(read_file(os.path.join(home, AUTH_FILE)), type=dict[str, Any])
+    except (OSError, ValueError):
+        return None  # the environment may contain the key
+    key = members.get(variable)
+    return key.strip() or None if isinstance(key, str) else None
