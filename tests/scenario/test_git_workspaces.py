@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -339,6 +341,14 @@ async def test_the_work_of_an_interrupted_turn_is_pushed(
     assert origin.text(short(here.id), "file") == "half"
 
 
+def hold_open(path: Path) -> int:
+    """Take a lease on a file, so that every process that opens it waits until the returned descriptor is closed."""
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the signal that another process waits for the lease
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    return descriptor
+
+
 @pytest.mark.promises("nodes.git")
 @pytest.mark.parametrize(
     "ending",
@@ -347,9 +357,9 @@ async def test_the_work_of_an_interrupted_turn_is_pushed(
 async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin, ending: str
 ) -> None:
-    # Git opens this file after it has written `aaa` and before it writes `sub/file`, and waits for the other end.
+    # Git opens this file after it has written `aaa` and before it writes `sub/file`, and waits for the lease.
     gate = "sub/.gitattributes"
-    parley_model.says(sh("c1", f"echo one > file; mkdir sub; mkfifo {gate}"))
+    parley_model.says(sh("c1", f"echo one > file; mkdir sub; touch {gate}; echo .gitattributes > .gitignore"))
     parley_model.says("First")
     parley_model.says(sh("c2", "cat aaa sub/file"))
     parley_model.says("Second")
@@ -359,6 +369,7 @@ async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
             await (await here.send("go")).result()
             branch = short(here.id)
             origin.commit(branch, {"aaa": "theirs\n", "sub/file": "theirs\n"})
+            held = hold_open(tmp_path / "git" / "worktrees" / here.id / gate)
             inside = tmp_path / "git" / "repositories" / "app.git" / "worktrees" / here.id / "tree"
             async with here.stream() as stream:
                 await here.send("again")
@@ -372,7 +383,7 @@ async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
                 server.close_stdin()
             if ending != "interrupt":
                 await server.exit_code()
-        (inside / gate).unlink()
+        os.close(held)
         async with server_with(parley_model, tmp_path, str(origin.path)) as server:
             result = await (await server.client.conversation(here.id).send("and again")).result()
 

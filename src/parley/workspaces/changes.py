@@ -13,14 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["LIST", "LIST_INDEX", "Changes", "changes_in", "submodules_in"]
+__all__ = ["LIST", "Changes", "changes_in"]
 
 LIST: Final = ("ls-files", "-z", "-t", "--modified", "--deleted", "--others", "--exclude-standard")
 """The Git command whose output `changes_in` reads."""
-LIST_INDEX: Final = ("ls-files", "-z", "--stage")
-"""The Git command whose output `submodules_in` reads."""
 
-_GITLINK: Final = "160000 "
 _MISSING: Final = (FileNotFoundError, NotADirectoryError)
 
 
@@ -74,12 +71,6 @@ def changes_in(worktree: str, listed: str) -> Changes:
         nested=tuple(nested),
         unreadable=tuple(dict.fromkeys(unreadable)),
     )
-
-
-def submodules_in(listed: str) -> frozenset[str]:
-    """Return the paths of the submodules in an index. `listed` is the output of `LIST_INDEX`."""
-    rows = (row for row in listed.split("\0") if row.startswith(_GITLINK))
-    return frozenset(row.partition("\t")[2] for row in rows)
 
 
 def _is_readable(found: os.stat_result) -> bool:

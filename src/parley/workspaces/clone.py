@@ -6,6 +6,7 @@ from a command of a model.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Final
 
 from parley.workspaces.git import GitFailed
 
-__all__ = ["CONFIG", "add_objects", "check_clone", "check_worktree", "write_new_file"]
+__all__ = ["CONFIG", "add_objects", "check_clone", "check_worktree", "read_small_file", "write_new_file"]
 
 CONFIG: Final = b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 """The complete configuration of a clone. All other settings are in environment variables."""
@@ -32,7 +33,9 @@ _ALLOWED: Final = {
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 _PIECE_BYTES: Final = 1024 * 1024
+_SMALL_BYTES: Final = 1000
 
 
 def check_clone(clone: str) -> None:
@@ -112,6 +115,24 @@ def add_objects(source: str, clone: str) -> None:
                         if not _matches(folder, name, directory + name):
                             raise GitFailed(f"the object {directory}{name} does not match its name")
                         os.rename(name, name, src_dir_fd=folder, dst_dir_fd=target)
+
+
+def read_small_file(path: str) -> bytes | None:
+    """Return the first 1,000 bytes of a file; None if there is no regular file at the path.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        descriptor = os.open(path, _FILE)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
+    try:
+        return os.read(descriptor, _SMALL_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
 
 
 def write_new_file(folder: str, name: str, content: bytes) -> None:

@@ -180,12 +180,14 @@ class Git:
         stdin: bytes | None = None,
         max_output: int = _MAX_OUTPUT_BYTES,
         stdout_on_error: bool = False,
+        exit_codes: tuple[int, ...] = (0,),
     ) -> str:
         """Run a Git command and return its stdout without surrounding space.
 
         `writable` are the directories that the command may write to. With `network`, the command can reach the
         repository. `variables` name the Git directories that the command uses, and `work_tree` is its worktree.
-        `seconds` is its timeout. Output after the first `max_output` bytes is dropped.
+        `seconds` is its timeout. Output after the first `max_output` bytes is dropped. `exit_codes` are those of a
+        success.
 
         Raises:
             GitFailed: the command failed or could not be started.
@@ -228,7 +230,7 @@ class Git:
             )
         except (CommandNotStarted, SandboxUnavailable) as error:
             raise GitFailed(remote.redacted(str(error))) from None
-        if result.exit_code == 0:
+        if result.exit_code in exit_codes and not result.timed_out:
             return printed["stdout"].decode(errors="surrogateescape").strip()
         if result.timed_out:
             raise GitFailed(f"git {arguments[0]} took longer than {seconds:g} seconds")

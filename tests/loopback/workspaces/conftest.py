@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.servers.git_nodes import Origin
+from kit.servers.worktree_node import WorktreeNode
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.sandbox import Sandboxed
 from parley.tools.commands.executor import Executor
@@ -24,3 +25,8 @@ async def sandboxed() -> AsyncIterator[Sandboxed]:
 @pytest.fixture
 def origin(tmp_path: Path) -> Origin:
     return Origin(tmp_path)
+
+
+@pytest.fixture
+def node(sandboxed: Sandboxed, tmp_path: Path, origin: Origin) -> WorktreeNode:
+    return WorktreeNode(sandboxed, tmp_path, str(origin.path))

@@ -1,0 +1,81 @@
+"""Finds files in a worktree with which Git would block, before Git runs there.
+
+Git opens `.gitignore` and `.gitattributes` in each directory, and files in `.git` of each nested repository. If one
+of them is a named pipe, Git waits for its writer. This module only lists names and types, and opens no file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Final
+
+from parley.wire.text import quoted
+from parley.workspaces.git import GitFailed
+
+__all__ = ["MAX_CONTROL_BYTES", "UnsafeWorktree", "nested_repositories"]
+
+MAX_CONTROL_BYTES: Final = 10 * 1024 * 1024
+"""The maximum size of a file that controls Git, in bytes. Git reads such a file into memory."""
+MAX_ENTRIES: Final = 2_000_000
+"""The maximum number of files and directories in a worktree."""
+
+_CONTROL_FILES: Final = frozenset((".gitignore", ".gitattributes", ".gitmodules"))
+_KINDS: Final = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class UnsafeWorktree(GitFailed):
+    """Raised if Git must not read a worktree, because of a file that a command or a user has made there."""
+
+
+def nested_repositories(worktree: str) -> tuple[str, ...]:
+    """Return the directories inside a worktree that Git may regard as repositories, because they contain `.git`.
+    Their paths are relative to the worktree.
+
+    Raises:
+        UnsafeWorktree: a file that controls Git is not a regular file or is too large, or there are too many files.
+    """
+    nested: list[str] = []
+    folders, entries = [""], 0
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(os.path.join(worktree, folder)) as found:
+                for entry in found:
+                    entries += 1
+                    path = os.path.join(folder, entry.name)
+                    if entry.name == ".git":
+                        if folder and _may_be_repository(entry):
+                            nested.append(folder)
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(path)
+                    elif entry.name in _CONTROL_FILES:
+                        _check_control_file(worktree, path)
+        except OSError:
+            continue  # Git cannot read this directory either
+        if entries > MAX_ENTRIES:
+            raise UnsafeWorktree(f"the worktree contains more than {MAX_ENTRIES:,} files and directories")
+    return tuple(sorted(nested))
+
+
+def _may_be_repository(entry: os.DirEntry[str]) -> bool:
+    """Return whether Git may regard the directory of a `.git` as a repository. Without `HEAD`, it does not."""
+    return not entry.is_dir() or os.path.lexists(os.path.join(entry.path, "HEAD"))
+
+
+def _check_control_file(worktree: str, path: str) -> None:
+    # Git 2.32 and newer do not follow links with these names. Earlier versions do.
+    try:
+        found = os.stat(os.path.join(worktree, path))
+    except OSError:
+        return  # Git cannot open it either
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode))
+    if kind is None and stat.S_ISREG(found.st_mode) and found.st_size > MAX_CONTROL_BYTES:
+        kind = f"larger than {MAX_CONTROL_BYTES:,} bytes"
+    if kind is not None:
+        raise UnsafeWorktree(f"{quoted(path)} in the worktree is {kind}, and Git would read it: remove this file")

@@ -1,0 +1,128 @@
+"""Runs the Git commands of one worktree, each with the least access that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Final
+
+from parley.workspaces.clone import check_clone
+from parley.workspaces.git import LOCAL_SECONDS, NETWORK_SECONDS, Git, GitFailed
+from parley.workspaces.paths import WorktreePaths
+
+__all__ = ["MAX_LIST_BYTES", "WorktreeGit"]
+
+MAX_LIST_BYTES: Final = 256 * 1024 * 1024
+"""The maximum size of a list of files."""
+
+
+class WorktreeGit:
+    """Runs Git commands for one worktree and its clone. The clone is checked before each command."""
+
+    def __init__(self, git: Git, paths: WorktreePaths) -> None:
+        self._git, self._paths = git, paths
+
+    async def head(self) -> str:
+        """Return the id of the commit that the worktree has checked out."""
+        return await self._run("rev-parse", "--verify", "HEAD^{commit}", variables=self._variables)
+
+    async def has(self, commit: str) -> bool:
+        try:
+            await self.on_clone("cat-file", "-e", f"{commit}^{{commit}}")
+        except GitFailed:
+            return False
+        return True
+
+    async def is_ancestor(self, one: str, other: str) -> bool:
+        if one == other:
+            return True
+        return not await self.on_clone("rev-list", "--max-count=1", one, "--not", other)
+
+    async def is_in_repository(self, commit: str) -> bool:
+        """Return whether a branch in the repository contains a commit, according to the last fetch of this
+        clone.
+        """
+        containing = ("for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes/origin/")
+        return bool(await self.on_clone(*containing))
+
+    async def network(
+        self,
+        *arguments: str,
+        writes: tuple[str, ...] = (),
+        seconds: float = NETWORK_SECONDS,
+        stdout_on_error: bool = False,
+    ) -> str:
+        """Run a Git command that uses the repository. The command may write to the directories `writes` of the
+        clone.
+        """
+        return await self._run(
+            *arguments,
+            variables={"GIT_DIR": self._paths.clone},
+            writable=[os.path.join(self._paths.clone, one) for one in writes],
+            network=True,
+            seconds=seconds,
+            stdout_on_error=stdout_on_error,
+        )
+
+    async def on_clone(self, *arguments: str, writes: tuple[str, ...] = (), seconds: float = LOCAL_SECONDS) -> str:
+        """Run a Git command that does not use the files of the worktree. The command may write to the directories
+        `writes` of the clone.
+        """
+        writable = [os.path.join(self._paths.clone, one) for one in writes]
+        return await self._run(
+            *arguments, variables={"GIT_DIR": self._paths.clone}, writable=writable, seconds=seconds
+        )
+
+    async def on_tree(
+        self,
+        *arguments: str,
+        work_tree: str | None = None,
+        index: str | None = None,
+        seconds: float = LOCAL_SECONDS,
+        stdin: bytes | None = None,
+        is_list: bool = False,
+        exit_codes: tuple[int, ...] = (0,),
+    ) -> str:
+        """Run a Git command in the worktree. The command may write only to the administrative directory of the
+        worktree. New objects are stored there too.
+
+        `work_tree` is the directory of the worktree if it is not at its path, and `index` is the path of an index
+        other than that of the worktree. With `is_list`, the output may be as long as `MAX_LIST_BYTES`. `exit_codes`
+        are those of a success.
+
+        Raises:
+            GitFailed: the command failed, or a list is too long.
+        """
+        await asyncio.to_thread(os.makedirs, self._paths.objects, exist_ok=True)
+        more = {} if index is None else {"GIT_INDEX_FILE": index}
+        options = {"max_output": MAX_LIST_BYTES} if is_list else {}
+        output = await self._run(
+            *arguments,
+            variables={**self._variables, "GIT_OBJECT_DIRECTORY": self._paths.objects, **more},
+            work_tree=work_tree or self._paths.tree,
+            writable=[self._paths.admin],
+            seconds=seconds,
+            stdin=stdin,
+            exit_codes=exit_codes,
+            **options,
+        )
+        if is_list and len(output) >= MAX_LIST_BYTES // 2:
+            raise GitFailed("too many files have changed")
+        return output
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        """The variables that name the directories of the worktree. They take precedence over the files in the
+        administrative directory.
+        """
+        objects = os.path.join(self._paths.clone, "objects").replace("\\", "\\\\").replace('"', '\\"')
+        return {
+            "GIT_DIR": self._paths.admin,
+            "GIT_COMMON_DIR": self._paths.clone,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": f'"{objects}"',
+        }
+
+    async def _run(self, *arguments: str, **options: Any) -> str:
+        """Check the clone with `check_clone`, and then run a Git command as `Git.run` does."""
+        await asyncio.to_thread(check_clone, self._paths.clone)
+        return await self._git.run(*arguments, **options)
