@@ -27,6 +27,7 @@ NAVIGATION: Final = (
         "Start",
         (
             Entry("Parley", "README.md"),
+            Entry("Tutorial", "docs/tutorial.md"),
             Entry("The scripted provider", "docs/scripted.md"),
             Entry("Models", "docs/models.md"),
         ),

@@ -1,0 +1,3 @@
+def discounted(price, percent):
+    """Return the price after a discount in percent."""
+    return price - percent
