@@ -1,4 +1,7 @@
-"""Stores that share a PostgreSQL database: leases, migrations, notifications, and drafts of ended processes."""
+"""Stores that share a PostgreSQL database: leases, migrations, notifications, and drafts of ended processes.
+
+Lists that are filtered by a text test `parley.stores.postgres.trigrams`.
+"""
 
 from __future__ import annotations
 
@@ -235,6 +238,68 @@ async def test_a_database_without_the_index_of_words_is_searched_by_scan(
 
     assert (sum(with_index), sum(without)) == (1, 1)
     assert len(with_index) == 2 < len(without) == 7
+
+
+async def test_a_list_finds_rare_and_frequent_texts_with_and_without_the_index(
+    stores: Both, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parley.stores.postgres.trigrams.MAX_CANDIDATES", 5)
+    store = stores[0]
+    names = [ConversationId(f"c{number}") for number in range(6)]
+    for number, name in enumerate(names):
+        await store.create(
+            name, [said(1, f"message {number}")], summary(f"Title {number}", updated_at=1.0 + number)
+        )
+    lease = await store.acquire(names[0], address="")
+    await store.append(lease, [said(seq, "the same needle") for seq in range(2, 12)], summary("New title"))
+    await store.append(
+        await store.acquire(names[1], address=""), [said(2, "a needle in the haystack")], summary("Title 1")
+    )
+
+    async def finds(text: str) -> set[str]:
+        return {str(one.conversation_id) for one in (await store.find(Query(text=text))).items}
+
+    expected = {
+        "title 3": {"c3"},  # rare
+        "title 0": set[str](),  # replaced
+        "new title": {"c0"},
+        "message": {str(name) for name in names},  # frequent
+        "needle": {"c0", "c1"},  # frequent, but in few conversations
+        "le 3": {"c3"},
+        "3": {"c3"},  # too short for the index
+    }
+    with_index = {text: await finds(text) for text in expected}
+    await with_connection(databases.url(), lambda db: db.execute("ALTER INDEX parley.entries_by_words RENAME TO x"))
+    without = {text: await finds(text) for text in expected}
+    await with_connection(databases.url(), lambda db: db.execute("ALTER INDEX parley.x RENAME TO entries_by_words"))
+    await store.delete(await store.acquire(names[3], address=""))
+
+    assert with_index == without == expected
+    assert await finds("title 3") == set()
+
+
+async def test_titles_are_copied_by_the_migration_and_kept_current_for_older_servers(
+    databases: Databases,
+) -> None:
+    url = databases.new_url()
+    later = MIGRATIONS[8:]
+    del MIGRATIONS[8:]
+    try:
+        older = PostgresStore(url)
+        await older.create(FIRST, [], summary("Before the migration"))
+    finally:
+        MIGRATIONS.extend(later)
+    newer = PostgresStore(url)
+    try:
+        found_before = (await newer.find(Query(text="before the"))).items
+        await older.create(OTHER, [], summary("By the older server"))  # its statements do not name the new table
+        found_after = (await newer.find(Query(text="older server"))).items
+    finally:
+        await older.close()
+        await newer.close()
+
+    assert [one.conversation_id for one in found_before] == [FIRST]
+    assert [one.conversation_id for one in found_after] == [OTHER]
 
 
 async def test_a_closed_store_refuses_calls(stores: Both) -> None:

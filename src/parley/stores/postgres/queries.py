@@ -21,6 +21,7 @@ from parley.ports.store import (
     Viewer,
 )
 from parley.stores.blobs import decompress, restore
+from parley.stores.postgres import trigrams
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.nodes import ALIVE
 from parley.stores.postgres.rows import SUMMARY, digest_of_key, digest_of_path, pattern_of, summary_in
@@ -256,6 +257,8 @@ class _Values:
 async def find(db: Connection, query: Query) -> ConversationPage:
     values = _Values()
     where, unread = _conditions(query, values)
+    if query.text is not None:
+        where.append(await _text_condition(db, query.text, values))
     limit = values.add(query.limit + 1, "bigint")
     order = f"ORDER BY updated_at DESC, id DESC LIMIT {limit}"
     columns = f"c.id, c.archived, c.holder, {unread} AS is_unread, {SUMMARY}"
@@ -313,9 +316,31 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
     if query.after is not None:
         at, name = values.add(query.after[0], "double precision"), values.add(query.after[1].encode(), "bytea")
         where.append(f"(c.updated_at, c.id) < ({at}, {name})")
-    if query.text is not None:
-        pattern = values.add(pattern_of(query.text), "text")
-        where.append(
-            f"(c.title LIKE {pattern} OR c.number IN (SELECT conversation FROM entries WHERE words LIKE {pattern}))"
-        )
     return where, unread
+
+
+async def _text_condition(db: Connection, text: str, values: _Values) -> str:
+    """Return the SQL condition that the title or a message of a conversation contains a text."""
+    pattern = pattern_of(text)
+    if await trigrams.can_use_index(db, text):
+        async with trigrams.index_scans(db):
+            count, candidates = await db.fetchrow(_CANDIDATES, pattern, trigrams.MAX_CANDIDATES) or (0, [])
+        if count < trigrams.MAX_CANDIDATES:
+            placeholder = values.add(candidates, "bigint[]")
+            return f"c.number = ANY({placeholder})"
+    placeholder = values.add(pattern, "text")
+    # PostgreSQL would replace EXISTS by one scan of all messages. The expression with LIMIT is evaluated only for
+    # the conversations before the end of the page.
+    return (
+        f"(c.title LIKE {placeholder} OR"
+        f" (SELECT true FROM entries e WHERE e.conversation = c.number AND e.words LIKE {placeholder} LIMIT 1))"
+    )
+
+
+_CANDIDATES: Final = """
+    SELECT count(*), coalesce(array_agg(DISTINCT number), '{}') FROM (
+        (SELECT conversation AS number FROM titles WHERE title LIKE $1 LIMIT $2)
+        UNION ALL (SELECT conversation FROM entries WHERE words LIKE $1 LIMIT $2)
+        LIMIT $2
+    ) AS found
+"""

@@ -326,6 +326,45 @@ async def m008_missing_roots(db: Connection) -> None:
     await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
 
 
+@_migration
+async def m009_titles(db: Connection) -> None:
+    """Copy the searchable titles to a table of their own, with a trigram index if the database has one.
+
+    Each append changes the row of its conversation, so an index of titles in the table `conversations` would make
+    each append slower. Triggers keep the copies current, because servers of the previous version do not know the
+    table. Writers wait only for the last step, not while the titles are copied.
+    """
+    await db.execute(
+        """
+        CREATE TABLE titles (conversation bigint PRIMARY KEY, title text NOT NULL);
+        INSERT INTO titles SELECT number, title FROM conversations WHERE title <> '';
+        """
+    )
+    if await db.fetchval("SELECT to_regclass('entries_by_words')") is not None:
+        await db.execute("CREATE INDEX titles_by_words ON titles USING gin (title gin_trgm_ops)")
+    await db.execute(
+        """
+        CREATE FUNCTION copy_title() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO parley.titles VALUES (NEW.number, NEW.title)
+            ON CONFLICT (conversation) DO UPDATE SET title = excluded.title;
+            RETURN NULL;
+        END
+        $$;
+        CREATE TRIGGER new_title AFTER INSERT ON conversations FOR EACH ROW
+            WHEN (NEW.title <> '') EXECUTE FUNCTION copy_title();
+        CREATE TRIGGER changed_title AFTER UPDATE OF title ON conversations FOR EACH ROW
+            WHEN (NEW.title <> OLD.title) EXECUTE FUNCTION copy_title();
+        DELETE FROM titles t WHERE NOT EXISTS (SELECT FROM conversations c WHERE c.number = t.conversation);
+        INSERT INTO titles
+            SELECT c.number, c.title FROM conversations c LEFT JOIN titles t ON t.conversation = c.number
+            WHERE c.title <> coalesce(t.title, '')
+            ON CONFLICT (conversation) DO UPDATE SET title = excluded.title;
+        ALTER TABLE titles ADD FOREIGN KEY (conversation) REFERENCES conversations ON DELETE CASCADE NOT VALID;
+        """
+    )
+
+
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
     extension.

@@ -9,21 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from parley.ports.store import SEARCH_BYTES, SEARCH_ENTRIES, SearchHit, SearchPage, SearchQuery
+from parley.stores.postgres import trigrams
 from parley.stores.postgres.driver import Connection
 from parley.stores.postgres.queries import number_of
-from parley.stores.postgres.rows import folded, pattern_of, summary_in
+from parley.stores.postgres.rows import pattern_of, summary_in
 from parley.stores.search import match_in
 from parley.wire.ids import ConversationId, Seq
 
 __all__ = ["search"]
-
-SHORTEST_INDEXED: Final = 3
-"""The minimum length of a text that the index can find, in characters."""
-
-MAX_CANDIDATES: Final = 5000
-"""The number of matching messages from which the index is not used, because windows without the index find such a
-frequent text quickly.
-"""
 
 
 def _window_sql(number: str, table: str, condition: str) -> str:
@@ -88,7 +81,7 @@ async def search(db: Connection, query: SearchQuery) -> SearchPage:
     if not examined:
         return SearchPage(hits=tuple(hits), next=None)
     following = first
-    if query.conversation is None and len(folded(query.text)) >= SHORTEST_INDEXED:
+    if query.conversation is None and await trigrams.can_use_index(db, query.text):
         following = await _following(db, pattern, first)
     return SearchPage(hits=tuple(hits), next=following)
 
@@ -97,15 +90,11 @@ async def _following(db: Connection, pattern: str, before: int) -> int | None:
     """Return the bound `before` of the next window.
 
     The next window begins with the next message that contains the text. Return None if there is no such message,
-    and the given `before` if the index cannot be used.
+    and the given `before` if the text is frequent.
     """
-    if await db.fetchval("SELECT to_regclass('entries_by_words')") is None:
-        return before
-    async with db.transaction():
-        # PostgreSQL cannot estimate the number of matching rows, and might choose a slow scan of all messages.
-        await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
-        count, latest = await db.fetchrow(_CANDIDATES, pattern, before, MAX_CANDIDATES) or (0, None)
-    if count == MAX_CANDIDATES:
+    async with trigrams.index_scans(db):
+        count, latest = await db.fetchrow(_CANDIDATES, pattern, before, trigrams.MAX_CANDIDATES) or (0, None)
+    if count == trigrams.MAX_CANDIDATES:
         return before
     return None if latest is None else int(latest) + 1
 

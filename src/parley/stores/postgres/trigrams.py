@@ -1,0 +1,36 @@
+"""The use of the trigram indexes, which find a text in messages and titles without reading all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from parley.stores.postgres.driver import Connection
+from parley.stores.postgres.rows import folded
+
+__all__ = ["MAX_CANDIDATES", "can_use_index", "index_scans"]
+
+SHORTEST_INDEXED: Final = 3
+"""The minimum length of a text that the index can find, in characters."""
+
+MAX_CANDIDATES: Final = 5000
+"""The number of matches from which the index is not used, because a scan finds such a frequent text quickly."""
+
+
+async def can_use_index(db: Connection, text: str) -> bool:
+    """Return whether the database has the trigram indexes, and the text is long enough for them."""
+    if len(folded(text)) < SHORTEST_INDEXED:
+        return False
+    return await db.fetchval("SELECT to_regclass('entries_by_words')") is not None
+
+
+@asynccontextmanager
+async def index_scans(db: Connection) -> AsyncIterator[None]:
+    """Make PostgreSQL use the trigram indexes in this block.
+
+    PostgreSQL cannot estimate the number of matching rows, and might choose a slow scan of all of them.
+    """
+    async with db.transaction():
+        await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        yield
