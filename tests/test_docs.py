@@ -152,6 +152,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "-m",
         "--model",
         "--profile",
+        "--record",
         "--resume",
         "--sandbox",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple, get_args
@@ -12,8 +13,10 @@ from parley.cli.ids import find_conversation
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.server_address import ServerAddress, add_server_options
 from parley.client import Client, Conversation, CreateOptions, Overrides
+from parley.common.os_errors import os_detail
 from parley.config.working_directory import absolute_path
 from parley.wire.items import ImageItem
+from parley.wire.text import quoted
 from parley.wire.tools import ApprovalPolicy, SandboxMode
 
 __all__ = ["Opened", "add_turn_options", "check_turn_options", "image_items", "open_conversation"]
@@ -57,23 +60,51 @@ def add_turn_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image", metavar="FILE", action="append", default=[], help="attach an image; may be repeated"
     )
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="record the requests to the model and its replies in a new file, without secrets; "
+        "the scripted provider plays the file",
+    )
     add_server_options(parser)
     add_resident_option(parser)
     add_config_option(parser)
 
 
 def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) -> None:
-    """Check the options before a server is started, and make `--cwd` absolute.
+    """Check the options before a server is started, make `--cwd` absolute, and create the file of `--record`.
 
     Raises:
         UsageError: the directory does not exist, or the options contradict each other.
+        CommandFailed: the file of `--record` cannot be created.
     """
+    if args.record is not None:
+        if address is not None:
+            raise UsageError("--record cannot be used with --url; the server has the setting `record`")
+        if args.continues or args.resume is not None:
+            raise UsageError("--record can only record a new conversation, without --continue and --resume")
     if address is not None:
         return
     if args.cwd is not None or args.resume is None:
         args.cwd = absolute_path(args.cwd or ".")
         if not os.path.isdir(args.cwd):
             raise UsageError(f"{args.cwd} is not a directory")
+    if args.record is not None:
+        args.config = [*args.config, f"record={json.dumps(_new_recording(args.record))}"]
+
+
+def _new_recording(given: str) -> str:
+    """Create an empty recording, and return its absolute path."""
+    from parley.app.recordings import create_recording  # imported here: most commands record nothing
+
+    path = absolute_path(given)
+    try:
+        create_recording(path)
+    except FileExistsError:
+        raise CommandFailed(f"{quoted(path)} already exists; refusing to overwrite it") from None
+    except OSError as error:
+        raise CommandFailed(f"cannot create {quoted(path)}: {os_detail(error)}") from None
+    return path
 
 
 async def open_conversation(client: Client, args: argparse.Namespace) -> Opened:

@@ -99,7 +99,7 @@ _WEBHOOK_PREFIX: Final = "whsec_"
 """The prefix of a webhook secret that is encoded in base64."""
 _SHORTEST_WEBHOOK_KEY: Final = 24
 
-_UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits", "prices"}
+_UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits", "prices", "record"}
 """The names of the settings that are copied to conversations unchanged."""
 
 
@@ -473,6 +473,7 @@ class Loader:
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=_approvals(values["approvals"]),
             limits=Limits(**values["limits"]),
+            record=self._from_home(values.get("record")),
             prices={name: Price(**price) for name, price in values["prices"].items()},
             base_instructions=values.get("base_instructions"),
             mcp_servers=tuple(
@@ -550,6 +551,13 @@ class Loader:
         named = [path for name in ("tls_cert", "tls_key") if (path := values["serve"].get(name)) is not None]
         named += [table["ssh_key"] for table in self._repository_tables().values() if "ssh_key" in table]
         return tuple(os.path.join("/", user, path.removeprefix("~/")) for path in named)
+
+    def _from_home(self, path: str | None) -> str | None:
+        """Return a path from the settings with the home directory of the user in place of `~`."""
+        if path is None or not path.startswith("~/"):
+            return path
+        user = self._environ.get("HOME") or _home_of_account() or ""
+        return os.path.join("/", user, path.removeprefix("~/"))
 
     def _tool_server(self, name: str, table: Mapping[str, Any], home: str, sources: Sequence[Source]) -> ToolServer:
         server = ToolServer(**{"name": name, **table})

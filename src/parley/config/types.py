@@ -520,6 +520,8 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     notify_argument: bool = True
     """True if the notify program gets its payload not only on stdin, but also as its last argument."""
     internal_originator: str = "codex_cli_rs"
+    record: PathOrHomePath | None = None
+    """The file in which requests to the model and its replies are recorded; None if they are not recorded."""
 
 
 class ConfigFile(CommonSettings, frozen=True, kw_only=True):

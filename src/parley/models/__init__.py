@@ -1,4 +1,5 @@
-"""Clients for model APIs. There is one module for each API, selected by the setting `wire_api`.
+"""Clients for model APIs. There is one module for each API, selected by the setting `wire_api`. With the setting
+`record`, the requests and replies are recorded.
 
 An API's module is imported when a conversation first uses it.
 """
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 if TYPE_CHECKING:
     from parley.config.types import Settings
     from parley.models.http import Http
+    from parley.models.recorder import RecordedBefore
     from parley.ports.clock import Clock
     from parley.ports.model import Model, OpenModel
     from parley.wire.ids import ConversationId
@@ -21,8 +23,18 @@ __all__ = ["model_opener"]
 def model_opener(*, http: Http, clock: Clock) -> OpenModel:
     """Return the function that opens models. All models that it opens share the HTTP client `http`."""
     scripted_replies: Counter[ConversationId] = Counter()
+    recorded: dict[ConversationId, RecordedBefore] = {}
 
     def open_model(settings: Settings, conversation: ConversationId) -> Model:
+        model = open_api(settings, conversation)
+        if settings.record is None:
+            return model
+        from parley.models.recorder import RecordedBefore, RecordingModel
+
+        before = recorded.setdefault(conversation, RecordedBefore())
+        return RecordingModel(model, settings, conversation, settings.record, before=before, clock=clock)
+
+    def open_api(settings: Settings, conversation: ConversationId) -> Model:
         match settings.provider.wire_api:
             case "chat":
                 from parley.models.chat import ChatModel

@@ -12,7 +12,7 @@ from parley.config.provider_keys import find_key, key_variable
 from parley.config.types import Provider, Settings
 from parley.models.errors import MissingVariable
 
-__all__ = ["Credentials", "credentials"]
+__all__ = ["HIDDEN", "SHORTEST_SECRET", "Credentials", "credentials"]
 
 OPENAI_HINT: Final = 'Set it, or put {"OPENAI_API_KEY": "..."} into auth.json in Parley\'s home directory.'
 
@@ -29,21 +29,21 @@ _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.
 class Credentials:
     """The headers of one request and the secrets in them. The repr shows neither."""
 
-    __slots__ = ("_secrets", "headers")
+    __slots__ = ("headers", "secrets")
 
     def __init__(self, headers: dict[str, str], secrets: set[str]) -> None:
         self.headers = headers
         """The headers of the request, by name in lower case."""
-        self._secrets = sorted(secrets, key=len, reverse=True)
+        self.secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
         """Return a text with its secrets redacted. `is_cut` is True if the text was cut off and may end in the
         middle of a secret.
         """
         if is_cut:
-            begun = max((_overlap(text, secret) for secret in self._secrets), default=0)
+            begun = max((_overlap(text, secret) for secret in self.secrets), default=0)
             text = text[: len(text) - begun]
-        for secret in self._secrets:
+        for secret in self.secrets:
             text = text.replace(secret, HIDDEN)
         return text
 

@@ -8,12 +8,14 @@ from parley.errors import ModelError, ModelStreamBroken, ReplyTooLarge
 from parley.wire.text import visible
 
 __all__ = [
+    "BadRecording",
     "BadScript",
     "ConnectionLost",
     "HighDemand",
     "MissingVariable",
     "NoResponse",
     "RetryLimitExceeded",
+    "ScriptedError",
     "TooManyValues",
     "UsageLimitReached",
 ]
@@ -117,3 +119,21 @@ class BadScript(ModelError):
     def __init__(self, source: str, detail: str) -> None:
         super().__init__(f"script {source}: {detail}")
         self.source, self.detail = source, detail
+
+
+class BadRecording(ModelError):
+    """Raised when a recording cannot be read or written, or when the file is not a recording."""
+
+    code = "bad_recording"
+    worth_repeating = False
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"recording {path}: {detail}")
+        self.path, self.detail = path, detail
+
+
+class ScriptedError(ModelError):
+    """Raised by the scripted provider where the script contains an error that no retry changes."""
+
+    code = "scripted_error"
+    worth_repeating = False

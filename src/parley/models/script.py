@@ -1,20 +1,20 @@
 """The file format of the scripted provider, and its validation (docs/scripted.md).
 
-`scripted.py` plays a script.
+`scripted.py` plays a script. A recording (`recording.py`) is read as one script for each conversation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from parley.common.files import read_file
 from parley.models.errors import BadScript
+from parley.wire.events import WebSearchResult
 
-__all__ = ["Call", "Script", "Step", "Usage", "read_script"]
+__all__ = ["Call", "Script", "Search", "Step", "Usage", "decode_script"]
 
 Milliseconds = Annotated[int, Meta(ge=0)]
 Tokens = Annotated[int, Meta(ge=0)]
@@ -38,15 +38,34 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reasoning_output_tokens: Tokens | None = None
 
 
+class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A search of the web that the provider made."""
+
+    query: str
+    results: tuple[WebSearchResult, ...] = ()
+    error: str | None = None
+    """The error code of a search that failed; None if the search did not fail."""
+
+
 class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One step of a scripted reply. Exactly one field is set."""
 
     text: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
+    raw_reasoning: str | UnsetType = UNSET
     call: Call | UnsetType = UNSET
+    search: Search | UnsetType = UNSET
     delay_ms: Milliseconds | UnsetType = UNSET
     fail: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    """The text of an error that no retry changes."""
     usage: Usage | UnsetType = UNSET
+    cut_by: str | UnsetType = UNSET
+    """The provider's reason for cutting off the response."""
+    refused: str | UnsetType = UNSET
+    """The model's explanation for declining the request."""
+    paused: Literal[True] | UnsetType = UNSET
+    """True if the response continues in answer to the next request."""
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,17 +81,15 @@ class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(Script)
 
 
-def read_script(path: str) -> Script:
-    """Read a script from a file.
+def decode_script(path: str, data: bytes) -> Script:
+    """Decode the script in a file.
 
     Raises:
-        BadScript: the file does not exist or is invalid.
+        BadScript: the script is invalid.
     """
     try:
-        script = _decoder.decode(read_file(path))
-    except OSError as error:
-        raise BadScript(path, error.strerror or str(error)) from None
-    except ValueError as error:
+        script = _decoder.decode(data)
+    except (ValueError, RecursionError) as error:
         raise BadScript(path, str(error)) from None
     for reply_index, reply in enumerate(script.replies):
         for step_index, step in enumerate(reply):

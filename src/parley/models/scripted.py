@@ -1,6 +1,7 @@
 """The scripted provider, which plays a script instead of asking a model. It needs no network and no key.
 
-The provider is for demonstrations and for tests of clients. `script.py` defines the file format.
+The provider is for demonstrations and for tests of clients. `script.py` defines the file format. The provider also
+plays recordings (`recording.py`).
 """
 
 from __future__ import annotations
@@ -12,26 +13,32 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 from uuid import uuid4
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
+from parley.common.files import read_file
 from parley.config.types import Provider
-from parley.conversation.records import CallItem, MessageItem
+from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import ModelStreamBroken
 from parley.models.content import flaw_of
 from parley.models.demonstration import DEMONSTRATION
-from parley.models.script import Call, Script, Step, Usage, read_script
+from parley.models.errors import BadScript, ScriptedError
+from parley.models.recording import conversations_in, is_recording, read_recording
+from parley.models.script import Call, Script, Search, Step, Usage, decode_script
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
     Chunk,
     MessageDone,
     ModelRequest,
+    OpaqueDone,
+    RawReasoningDelta,
     ReasoningDelta,
     ReasoningDone,
     ResponseDone,
     TextDelta,
 )
-from parley.wire.events import TokenCount
+from parley.wire.events import TokenCount, WebSearch
 from parley.wire.ids import CallId, ConversationId
 from parley.wire.items import InputItem
 from parley.wire.jsonrpc import encode
@@ -61,20 +68,20 @@ class ScriptedModel:
         continues its script.
         """
         self._clock = clock
-        self._script: Script | None = None
+        self._scripts: Sequence[Script] = ()
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Yield the next reply of the script.
 
         Raises:
-            BadScript: the script cannot be read or is invalid.
-            ModelStreamBroken: the script contains a failure.
+            BadScript, BadRecording: the file cannot be read or is invalid.
+            ModelStreamBroken, ScriptedError: the script contains a failure.
         """
-        script = self._script = self._script or (read_script(self._path) if self._path else DEMONSTRATION)
+        script = self._own_script()
         reply = script.replies[self._replies_given[self._conversation] % len(script.replies)]
         self._replies_given[self._conversation] += 1
 
-        usage: TokenCount | None = None
+        done = ResponseDone(None)
         text = ""
         for step in reply:
             if text and _ends_text(step):
@@ -90,20 +97,40 @@ class ScriptedModel:
                     await self._pause(script.delta_delay_ms)
                     yield [ReasoningDelta(word)]
                 yield [ReasoningDone(summaries=(step.reasoning,), raw=())]
+            elif step.raw_reasoning is not UNSET:
+                for word in _WORD.findall(step.raw_reasoning):
+                    await self._pause(script.delta_delay_ms)
+                    yield [RawReasoningDelta(word)]
+                yield [ReasoningDone(summaries=(), raw=(step.raw_reasoning,))]
+            elif step.search is not UNSET:
+                yield [_search_done(step.search)]
             elif step.call is not UNSET:
                 yield [CallDone(_call_item(step.call))]
             elif step.delay_ms is not UNSET:
                 await self._pause(step.delay_ms)
             elif step.fail is not UNSET:
                 raise ModelStreamBroken(step.fail)
-            elif step.usage is not UNSET:
-                usage = _token_count(step.usage)
+            elif step.error is not UNSET:
+                raise ScriptedError(step.error)
+            else:
+                done = _ended(done, step)
         if text:
             yield [MessageDone(MessageItem(text=text))]
-        yield [ResponseDone(usage)]
+        yield [done]
 
     def cannot_carry(self, item: InputItem) -> str | None:
         return flaw_of(item)
+
+    def _own_script(self) -> Script:
+        """Return the script of this conversation. A recording has one script for each recorded conversation, and
+        they are played in the order in which the conversations of this process make their first requests.
+        """
+        if not self._scripts:
+            self._scripts = _read(self._path) if self._path else (DEMONSTRATION,)
+        if len(self._scripts) == 1:
+            return self._scripts[0]
+        self._replies_given[self._conversation] += 0  # this also counts a conversation without replies
+        return self._scripts[list(self._replies_given).index(self._conversation) % len(self._scripts)]
 
     async def _pause(self, milliseconds: int) -> None:
         if milliseconds:
@@ -112,11 +139,41 @@ class ScriptedModel:
             await asyncio.sleep(0)  # a long script must not block the event loop
 
 
+def _read(path: str) -> Sequence[Script]:
+    """Read the scripts in a file, which is a script or a recording."""
+    try:
+        data = read_file(path)
+    except OSError as error:
+        raise BadScript(path, error.strerror or str(error)) from None
+    if not is_recording(data):
+        return (decode_script(path, data),)
+    recorded = conversations_in(read_recording(path, data))
+    if not recorded:
+        raise BadScript(path, "the recording is empty")
+    return [Script(replies=tuple(exchange.reply for exchange in exchanges)) for exchanges in recorded]
+
+
+def _ended(done: ResponseDone, step: Step) -> ResponseDone:
+    """Add a step that describes the end of the response."""
+    if step.usage is not UNSET:
+        return replace(done, usage=_token_count(step.usage))
+    if step.cut_by is not UNSET:
+        return replace(done, cut_by=step.cut_by)
+    if step.refused is not UNSET:
+        return replace(done, refused=step.refused)
+    return replace(done, is_paused=True)
+
+
+def _search_done(search: Search) -> OpaqueDone:
+    found = WebSearch(call_id=f"search_{uuid4()}", query=search.query, results=search.results, error=search.error)
+    return OpaqueDone(OpaqueItem(verbatim=Raw(b"{}"), by="scripted"), search=found)
+
+
 def _ends_text(step: Step) -> bool:
     """Return whether a step ends the text of the steps before it. A pause or a failure does not, because it may
     occur in the middle of a text.
     """
-    return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET
+    return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET and step.error is UNSET
 
 
 def _call_item(call: Call) -> CallItem:

@@ -4,15 +4,13 @@ the name of the variable. In addition, a proxy variable whose value contains a p
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
-from itertools import count
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, assert_never
 
+from parley.common.variable_names import SECRETS, matches
 from parley.config.types import ShellEnvironment
 
-__all__ = ["CORE", "NEVER", "SAFE", "SECRETS", "command_environment", "with_restricted_git"]
+__all__ = ["CORE", "NEVER", "SAFE", "command_environment", "with_restricted_git"]
 
 CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
 """The variables that commands inherit with the setting `inherit = "core"`, before exclusions."""
@@ -141,37 +139,6 @@ SAFE: Final[Mapping[str, tuple[str, ...]]] = {
 purpose.
 """
 
-SECRETS: Final = (
-    "*KEY*",
-    "*SECRET*",
-    "*TOKEN*",
-    "*PASSWORD*",
-    "*PASSWD*",
-    "*PASSPHRASE*",
-    "*CREDENTIAL*",
-    "*AUTH*",
-    "*COOKIE*",
-    "*PRIVATE*",
-    "*BEARER*",
-    "*DSN*",
-    "*JWT*",
-    "*WEBHOOK*",
-    "*CONNECTION_STRING*",
-    "*_PAT",
-    "*_PASS",
-    "*_PWD",
-    "*DATABASE_URL",
-    "*DB_URL",
-    "*MONGO*_UR?",
-    "*POSTGRES*_UR?",
-    "*REDIS*_URL",
-    "*AMQP*_URL",
-    "KRB5CCNAME",
-)
-"""Name patterns of variables that usually hold secrets. Commands do not inherit these variables unless
-`ignore_default_excludes` is set.
-"""
-
 NEVER: Final = (
     # files and code that shells read when they start
     "BASHOPTS",
@@ -258,9 +225,9 @@ def command_environment(
         hidden = (*hidden, *SECRETS)
         environ = {name: value for name, value in environ.items() if not _is_proxy_with_password(name, value)}
     start = _start(environ, policy)
-    env = {name: value for name, value in start.items() if not _matches(name, hidden)} | policy.set
+    env = {name: value for name, value in start.items() if not matches(name, hidden)} | policy.set
     if policy.include_only:
-        env = {name: value for name, value in env.items() if _matches(name, policy.include_only)}
+        env = {name: value for name, value in env.items() if matches(name, policy.include_only)}
     if not network:
         env["CODEX_SANDBOX_NETWORK_DISABLED"] = "1"
     return env
@@ -295,33 +262,3 @@ def _only(environ: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 
 def _is_proxy_with_password(name: str, value: str) -> bool:
     return name.upper() in PROXIES and "@" in value
-
-
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a pattern matches the whole name, ignoring case. `*` matches any string, and `?` matches any
-    single character.
-    """
-    return _compiled(patterns).fullmatch(name) is not None
-
-
-@lru_cache(maxsize=64)
-def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    names = (f"part{number}" for number in count())
-    return re.compile("|".join(_as_expression(pattern, names) for pattern in patterns), re.IGNORECASE | re.DOTALL)
-
-
-def _as_expression(pattern: str, names: Iterator[str]) -> str:
-    """Return a pattern as a regular expression that matches in linear time.
-
-    Text between two stars matches at its first occurrence, without backtracking: a lookahead finds the text in a
-    named group, and a reference to that group consumes it. `names` supplies the names of the groups.
-    """
-    first, *rest = (re.escape(part).replace(r"\?", ".") for part in pattern.split("*"))
-    if not rest:
-        return first
-    middle = (_first_found(part, next(names)) for part in rest[:-1] if part)
-    return first + "".join(middle) + f".*{rest[-1]}"
-
-
-def _first_found(part: str, name: str) -> str:
-    return f"(?=(?P<{name}>.*?{part}))(?P={name})"

@@ -1,0 +1,286 @@
+"""Records requests to a model and its replies in a file, without secrets. `recording.py` defines the format of the
+file.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from parley.config.types import Settings
+from parley.conversation.history import HistoryItem, OutputItem, UserItem
+from parley.conversation.records import CallItem, MessageItem
+from parley.errors import ModelError, ModelStreamBroken
+from parley.models.errors import BadRecording
+from parley.models.recording import (
+    Exchange,
+    RecordedItem,
+    RecordedOutput,
+    RecordedRequest,
+    append_line,
+    prepare,
+)
+from parley.models.redaction import Redactor, secrets_of
+from parley.models.script import Call, Search, Step, Usage
+from parley.ports.clock import Clock
+from parley.ports.model import (
+    CallDone,
+    Chunk,
+    MessageDone,
+    Model,
+    ModelRequest,
+    OpaqueDone,
+    RawReasoningDelta,
+    ReasoningDelta,
+    ReasoningDone,
+    ResponseDone,
+    Retrying,
+    TextDelta,
+)
+from parley.wire.events import TokenCount, WebSearch
+from parley.wire.ids import ConversationId
+from parley.wire.items import FileItem, ImageItem, InputItem, LocalImageItem, TextItem
+from parley.wire.jsonrpc import encode
+
+__all__ = ["RecordedBefore", "RecordingModel"]
+
+log: Final = logging.getLogger(__name__)
+
+SHOWN_URL: Final = 200
+"""The maximum number of characters of the URL of an attachment in a recording."""
+
+
+class RecordedBefore:
+    """The parts of the previous request of a conversation, by their checksums, and the secrets that were found."""
+
+    def __init__(self) -> None:
+        self.history: list[int] = []
+        self.instructions = self.context = 0
+        self.redactor = Redactor(())
+
+
+class RecordingModel:
+    """A model whose requests and replies are recorded."""
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        conversation: ConversationId,
+        path: str,
+        *,
+        before: RecordedBefore,
+        clock: Clock,
+    ) -> None:
+        self.max_retries = model.max_retries
+        self._model, self._settings, self._conversation = model, settings, conversation
+        self._path, self._before, self._clock = path, before, clock
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
+        """Yield the reply of the model, and append the exchange to the recording at its end.
+
+        Raises:
+            BadRecording: the file cannot be created, or it is not a recording.
+            ModelError: as for the model.
+        """
+        prepare(self._path)
+        reply = _Reply()
+        try:
+            async with aclosing(self._model.stream(request)) as batches:
+                async for batch in batches:
+                    for chunk in batch:
+                        reply.add(chunk)
+                    yield batch
+        except ModelError as error:
+            reply.fail(error)
+            raise
+        finally:
+            self._write(request, reply)
+
+    def cannot_carry(self, item: InputItem) -> str | None:
+        return self._model.cannot_carry(item)
+
+    def _write(self, request: ModelRequest, reply: _Reply) -> None:
+        """Append the exchange. A failure must not affect the turn, so it is only logged."""
+        exchange = Exchange(
+            conversation=self._conversation,
+            at=self._clock.now(),
+            model=self._settings.model,
+            request=_new_part(request, self._before),
+            reply=tuple(reply.steps()),
+            interrupted=not reply.is_whole,
+        )
+        try:
+            secrets = secrets_of(self._settings)
+            redacted = self._before.redactor.redact(msgspec.to_builtins(exchange), secrets)
+            if not append_line(self._path, encode(redacted) + b"\n"):
+                log.warning("recording %s is full, and an exchange was not recorded", self._path)
+        except (BadRecording, ValueError, RecursionError) as error:
+            log.warning("cannot record an exchange in %s: %s", self._path, error)
+
+
+# --- the request -----------------------------------------------------------------------
+
+
+def _new_part(request: ModelRequest, before: RecordedBefore) -> RecordedRequest:
+    """Return the part of a request that the previous request does not contain, and update `before`."""
+    sums = [_checksum(item) for item in request.history]
+    kept = 0
+    while kept < min(len(before.history), len(sums)) and before.history[kept] == sums[kept]:
+        kept += 1
+    instructions = "\n\n".join(filter(None, (request.instructions, request.developer_instructions)))
+    of_instructions, of_context = _checksum(instructions), _checksum(request.context)
+    part = RecordedRequest(
+        kept=kept,
+        items=tuple(found for item in request.history[kept:] if (found := _item(item)) is not None),
+        instructions=UNSET if of_instructions == before.instructions else instructions,
+        context=UNSET if of_context == before.context else request.context,
+        tools=tuple(tool.name for tool in request.tools),
+    )
+    before.history, before.instructions, before.context = sums, of_instructions, of_context
+    return part
+
+
+def _checksum(value: Any) -> int:
+    return zlib.crc32(encode(value)) + 1  # 0 means that there is no previous request
+
+
+def _item(item: HistoryItem) -> RecordedItem | None:
+    match item:
+        case UserItem(content=content):
+            texts = [one.text for one in content if isinstance(one, TextItem)]
+            attachments = tuple(_description(one) for one in content if not isinstance(one, TextItem))
+            return RecordedItem(user="\n".join(texts), attachments=attachments)
+        case MessageItem(text=text):
+            return RecordedItem(assistant=text)
+        case CallItem():
+            return RecordedItem(call=_call(item))
+        case OutputItem(call_id=call_id, output=output):
+            return RecordedItem(output=RecordedOutput(call_id=call_id, text=output))
+        case _:
+            return None  # reasoning
+
+
+def _description(item: InputItem) -> str:
+    """Return a description of an attachment without its content."""
+    match item:
+        case ImageItem(image_url=str(url)) if url[:5].lower() == "data:":
+            return f"image of {len(url)} characters"
+        case ImageItem(image_url=str(url)):
+            return f"image {url[:SHOWN_URL]}"
+        case LocalImageItem(path=path):
+            return f"image {path}"
+        case FileItem(filename=str(name)):
+            return f"file {name}"
+        case FileItem(file_url=str(url)):
+            return f"file {url[:SHOWN_URL]}"
+        case _:
+            return "image" if isinstance(item, ImageItem) else "file"
+
+
+def _call(item: CallItem) -> Call:
+    """Return a call. Arguments that are a JSON object are recorded as an object, which is easier to read."""
+    arguments: dict[str, Any] | str = item.arguments
+    try:
+        decoded = msgspec.json.decode(item.arguments.encode())
+        if isinstance(decoded, dict):
+            arguments = decoded
+    except (ValueError, RecursionError):
+        pass
+    return Call(name=item.name, arguments=arguments, call_id=item.call_id)
+
+
+# --- the reply -------------------------------------------------------------------------
+
+
+class _Reply:
+    """Collects the chunks of a reply as the steps of a script."""
+
+    def __init__(self) -> None:
+        self.is_whole = False
+        """True if the reply has ended, with success or with a failure."""
+        self._steps: list[Step] = []
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._raw: list[str] = []
+
+    def add(self, chunk: Chunk) -> None:
+        steps = self._steps
+        match chunk:
+            case TextDelta(text=text):
+                self._text.append(text)
+            case ReasoningDelta(text=text):
+                self._reasoning.append(text)
+            case RawReasoningDelta(text=text):
+                self._raw.append(text)
+            case MessageDone(item=item):
+                self._text.clear()
+                steps.append(Step(text=item.text))
+            case ReasoningDone(summaries=summaries, raw=raw):
+                self._reasoning.clear()
+                self._raw.clear()
+                steps += [Step(reasoning=text) for text in summaries]
+                steps += [Step(raw_reasoning=text) for text in raw]
+            case CallDone(item=call):
+                steps.append(Step(call=_call(call)))
+            case OpaqueDone(search=search):
+                if search is not None:
+                    steps.append(Step(search=_search(search)))
+            case ResponseDone():
+                self._end(chunk)
+            case Retrying():
+                pass  # the provider has not answered yet
+
+    def fail(self, error: ModelError) -> None:
+        self._keep_pieces()
+        self.is_whole = True
+        if isinstance(error, ModelStreamBroken):
+            self._steps.append(Step(fail=error.detail))
+        elif error.worth_repeating:
+            self._steps.append(Step(fail=str(error)))
+        else:
+            self._steps.append(Step(error=str(error)))
+
+    def steps(self) -> list[Step]:
+        if not self.is_whole:
+            self._keep_pieces()
+        return self._steps
+
+    def _end(self, done: ResponseDone) -> None:
+        self.is_whole = True
+        if done.usage is not None:
+            self._steps.append(Step(usage=_usage(done.usage)))
+        if done.cut_by is not None:
+            self._steps.append(Step(cut_by=done.cut_by))
+        if done.refused is not None:
+            self._steps.append(Step(refused=done.refused))
+        if done.is_paused:
+            self._steps.append(Step(paused=True))
+
+    def _keep_pieces(self) -> None:
+        """Add the texts that are not complete."""
+        if self._reasoning:
+            self._steps.append(Step(reasoning="".join(self._reasoning)))
+        if self._raw:
+            self._steps.append(Step(raw_reasoning="".join(self._raw)))
+        if self._text:
+            self._steps.append(Step(text="".join(self._text)))
+
+
+def _search(search: WebSearch) -> Search:
+    return Search(query=search.query, results=search.results, error=search.error)
+
+
+def _usage(usage: TokenCount) -> Usage:
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        reasoning_output_tokens=usage.reasoning_output_tokens,
+    )

@@ -1,0 +1,197 @@
+"""The file format of recordings: the requests to models and their replies, one on each line (docs/scripted.md).
+
+`recorder.py` records, `scripted.py` plays a recording, and `app/recorded_test.py` converts one to a test.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from parley.common.files import read_file
+from parley.common.os_errors import os_detail
+from parley.models.errors import BadRecording
+from parley.models.script import Call, Step
+
+__all__ = [
+    "Exchange",
+    "RecordedItem",
+    "RecordedOutput",
+    "RecordedRequest",
+    "append_line",
+    "conversations_in",
+    "create_recording",
+    "is_recording",
+    "prepare",
+    "read_recording",
+]
+
+HEADER: Final = b'{"parley_recording":1}\n'
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""The maximum size of a recording, in bytes. Exchanges that would exceed it are not recorded."""
+
+
+class RecordedOutput(Struct, frozen=True, kw_only=True):
+    """The output of a call."""
+
+    call_id: str
+    text: str
+
+
+class RecordedItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One item of the history that a request contains. Exactly one field is set, except that `user` may have
+    `attachments`.
+    """
+
+    user: str | UnsetType = UNSET
+    attachments: tuple[str, ...] = ()
+    """Descriptions of the images and files of a message, without their content."""
+    assistant: str | UnsetType = UNSET
+    call: Call | UnsetType = UNSET
+    output: RecordedOutput | UnsetType = UNSET
+
+
+class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of a request that the earlier requests of the conversation do not contain."""
+
+    kept: int = 0
+    """The number of items at the beginning of the history that the previous request also contains. They are not
+    repeated here.
+    """
+    items: tuple[RecordedItem, ...] = ()
+    """The other items of the history, without reasoning."""
+    instructions: str | UnsetType = UNSET
+    """The instructions, if they differ from those of the previous request."""
+    context: tuple[str, ...] | UnsetType = UNSET
+    """The messages before the history, if they differ from those of the previous request."""
+    tools: tuple[str, ...] = ()
+    """The names of the tools. A request for a summary has none."""
+
+
+class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request to a model and the reply."""
+
+    conversation: str
+    at: float
+    """The time when the reply ended, in seconds since 1970."""
+    model: str
+    request: RecordedRequest
+    reply: tuple[Step, ...]
+    """The reply, as the steps of a script."""
+    interrupted: bool = False
+    """True if the turn was interrupted before the reply was complete."""
+
+
+_EXCHANGE: Final = msgspec.json.Decoder(Exchange)
+
+
+def is_recording(data: bytes) -> bool:
+    """Return whether the content of a file is a recording."""
+    return data.startswith(HEADER)
+
+
+def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
+    """Yield the exchanges of a recording. `data` is the content of the file, if it is already known.
+
+    A last line that is incomplete is ignored, because its writer may have been killed.
+
+    Raises:
+        BadRecording: the file cannot be read, or it is not a recording.
+    """
+    if data is None:
+        try:
+            data = read_file(path, limit=2 * MAX_BYTES)
+        except OSError as error:
+            raise BadRecording(path, os_detail(error)) from None
+    if not is_recording(data):
+        raise BadRecording(path, "not a recording")
+    lines = data[: data.rfind(b"\n")].split(b"\n")[1:]
+    for number, line in enumerate(lines, 2):
+        try:
+            yield _EXCHANGE.decode(line)
+        except (ValueError, RecursionError) as error:
+            raise BadRecording(path, f"line {number}: {error}") from None
+
+
+def create_recording(path: str) -> None:
+    """Create an empty recording that only its owner can read.
+
+    Raises:
+        OSError: the file exists, or it cannot be created.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, HEADER)
+    finally:
+        os.close(descriptor)
+
+
+def prepare(path: str) -> None:
+    """Create a recording if the file does not exist. Otherwise check that the file is a recording.
+
+    Raises:
+        BadRecording: the file is something else, or it cannot be created.
+    """
+    try:
+        create_recording(path)
+    except FileExistsError:
+        os.close(_open(path))
+    except OSError as error:
+        raise BadRecording(path, f"cannot be created: {os_detail(error)}") from None
+
+
+def append_line(path: str, line: bytes) -> bool:
+    """Append a line to a recording. Return False, and append nothing, if the recording would become too large.
+
+    Raises:
+        BadRecording: the file is not a recording, or it cannot be written.
+    """
+    descriptor = _open(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        if size + len(line) > MAX_BYTES:
+            return False
+        is_cut = os.pread(descriptor, 1, size - 1) != b"\n"  # another writer was killed
+        left = memoryview((b"\n" if is_cut else b"") + line)
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError as error:
+        raise BadRecording(path, f"cannot be written: {os_detail(error)}") from None
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _open(path: str) -> int:
+    """Open a recording for appending. The file must belong to this user and must not be a link."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise BadRecording(path, f"cannot be opened: {os_detail(error)}") from None
+    try:
+        status = os.fstat(descriptor)
+        is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_own or os.pread(descriptor, len(HEADER), 0) != HEADER:
+            raise BadRecording(path, "already exists and is not a recording; refusing to overwrite it")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def conversations_in(exchanges: Iterator[Exchange]) -> Sequence[Sequence[Exchange]]:
+    """Return the exchanges of each conversation, in the order in which the conversations began."""
+    found: dict[str, list[Exchange]] = {}
+    for exchange in exchanges:
+        found.setdefault(exchange.conversation, []).append(exchange)
+    return list(found.values())

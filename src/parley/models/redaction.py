@@ -1,0 +1,164 @@
+"""Finds the secrets that a recording could contain, and redacts them.
+
+The secrets are the values of headers and of certain environment variables and settings, and texts that look like
+keys. A secret that is encoded in another form is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+from parley.common.variable_names import names_a_secret
+from parley.config.types import Settings, ToolServer
+from parley.models.credentials import HIDDEN, SHORTEST_SECRET, credentials
+from parley.models.errors import MissingVariable
+from parley.wire.jsonrpc import encode
+
+__all__ = ["Redactor", "secrets_of"]
+
+_KEYS: Final = re.compile(
+    r"\bsk-[\w-]{16,}"  # OpenAI, Anthropic and others
+    r"|gh[opsur]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[abeoprs]-[\w-]{10,}"  # Slack
+    r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}"  # Amazon and Google
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"  # signed tokens
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{1,20000}",
+    re.ASCII,
+)
+"""The pattern of keys in well-known forms."""
+
+_QUOTE: Final = r"\\{0,3}[\"']"
+"""A quotation mark. The outputs of commands are JSON, and an output can contain JSON, so it may be escaped."""
+_NAMED: Final = re.compile(
+    r"([Bb]earer |\b[A-Z0-9_]{0,60}(?:API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)[A-Z0-9_]{0,60}"
+    rf"(?:{_QUOTE})?\s?[=:]\s?(?:{_QUOTE})?"
+    r"|\b(?:password|passwd|secret|token|api_?key|client_secret|access_token|refresh_token)"
+    rf"{_QUOTE}\s?:\s?{_QUOTE})"
+    r"([^\s\"'@,;\\]{16,})",
+    re.ASCII,
+)
+"""The pattern of a secret after its name: in a header, in a list of variables, or in JSON."""
+
+_PASSWORD_IN_URL: Final = re.compile(r"(://[^\s/@:]{0,100}:)[^\s/@]{1,200}(?=@)")
+
+
+class Redactor:
+    """Replaces secrets in values with `***`. A secret that is found after its name is also found without the name
+    later.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets = set(secrets)
+        self._known = _pattern_of(self._secrets)
+
+    def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
+        """Return a copy of a JSON value without secrets. `secrets` are further secrets."""
+        found = {*secrets, *_found_after_names(value)} - self._secrets
+        if found:
+            self._secrets |= found
+            self._known = _pattern_of(self._secrets)
+        return self.value(value)
+
+    def text(self, text: str) -> str:
+        """Return a text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(HIDDEN, text)
+        text = _KEYS.sub(HIDDEN, text)
+        for pattern in (_NAMED, _PASSWORD_IN_URL):
+            text = pattern.sub(rf"\g<1>{HIDDEN}", text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """Return a copy of a JSON value without secrets."""
+        match value:
+            case str():
+                return self.text(value)
+            case list() | tuple():
+                return [self.value(one) for one in value]
+            case dict():
+                return {self.text(name): self.value(one) for name, one in value.items()}
+            case _:
+                return value
+
+
+def _pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
+    """Return the pattern of known secrets; None if there are none."""
+    forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+
+
+def _found_after_names(value: Any) -> Iterator[str]:
+    """Yield the secrets that follow their names in the texts of a JSON value."""
+    match value:
+        case str():
+            yield from (found[2] for found in _NAMED.finditer(value))
+        case list() | tuple():
+            for one in value:
+                yield from _found_after_names(one)
+        case dict():
+            for one in value.values():
+                yield from _found_after_names(one)
+        case _:
+            pass
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, and as it is written in JSON, in JSON within JSON, and in a URL."""
+    yield secret
+    yield (in_json := encode(secret)[1:-1].decode())
+    yield encode(in_json)[1:-1].decode()
+    yield quote(secret, safe="", errors="replace")
+
+
+def secrets_of(settings: Settings) -> Iterator[str]:
+    """Yield the secrets in the settings and the environment of a conversation."""
+    try:
+        yield from credentials(settings).secrets
+    except MissingVariable:
+        pass  # the request fails as well
+    for name, value in settings.environ.items():
+        if name in settings.key_variables or names_a_secret(name):
+            yield value.strip()
+    for server in settings.mcp_servers:
+        yield from _of_tool_server(server)
+    yield from _values(settings.shell_environment.set)
+    yield from _arguments(settings.notify)
+    yield from _in_url(settings.provider.base_url)
+
+
+def _of_tool_server(server: ToolServer) -> Iterator[str]:
+    yield from _values(server.env)
+    for value in server.http_headers.values():
+        yield from value.split()
+    yield from _arguments(server.args)
+    yield from _in_url(server.url)
+
+
+def _values(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield the values of variables. A path is a secret only if the name of its variable says so."""
+    for name, value in variables.items():
+        if names_a_secret(name) or not value.startswith("/"):
+            yield value
+
+
+def _arguments(arguments: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments of a program that may be secrets. Options, paths and short words are not secrets."""
+    for argument in arguments:
+        value = argument.partition("=")[2] or argument
+        if len(value) >= 2 * SHORTEST_SECRET and not value.startswith("-") and "/" not in value:
+            yield value
+
+
+def _in_url(url: str | None) -> Iterator[str]:
+    """Yield the password and the values of the query in a URL."""
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if parts.password:
+        yield parts.password
+        yield unquote(parts.password)
+    for pair in parts.query.split("&"):
+        yield pair.partition("=")[2]
