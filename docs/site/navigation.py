@@ -28,6 +28,7 @@ NAVIGATION: Final = (
         (
             Entry("Parley", "README.md"),
             Entry("Tutorial", "docs/tutorial.md"),
+            Entry("Set-up", "docs/setup.md"),
             Entry("The scripted provider", "docs/scripted.md"),
             Entry("Models", "docs/models.md"),
         ),
