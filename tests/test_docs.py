@@ -144,6 +144,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
     of_conversations = {"--archived", "--follow", "--limit", "--reason", "--undo"}
+    of_exec = {"--output-schema", "-q", "--quiet", "--timeout"}
     of_turns = {
         "--approval",
         "--continue",
@@ -156,7 +157,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--resume",
         "--sandbox",
     }
-    assert flags == of_files | of_conversations | of_turns | {
+    assert flags == of_files | of_conversations | of_exec | of_turns | {
         "-c",
         "--changed",
         "--config",

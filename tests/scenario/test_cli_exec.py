@@ -1,33 +1,58 @@
-"""`parley exec`: one turn for a script (`parley.cli.exec`, `parley.cli.turn_options`)."""
+"""`parley exec`: one turn for a script.
+
+Modules: `parley.cli.exec`, `parley.cli.turn_options`, `parley.cli.turn_follower`, `parley.cli.turn_outcome`,
+`parley.cli.messages`, `parley.cli.exit_codes`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shlex
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 
 from kit.builders.images import PNG, as_data_url
+from kit.clients.shell_turns import sh
 from kit.servers.command_line import Outcome, outcome_of, run_parley, start_parley
-from kit.servers.resident_process import ResidentProcess
-from parley.testing import ScriptedModel
+from kit.servers.in_process_resident import InProcessResident
+from kit.system.commands import TIMEOUT_SECONDS
+from kit.system.git import git
+from parley.client import connect
+from parley.testing import HOLD, ScriptedModel
+from parley.testing.steps import Data
 
 pytestmark = pytest.mark.child_process
 
-PROFILE = '[profiles.fast]\nmodel = "fast-model"\n'
+SETTINGS: Final = """
+[profiles.fast]
+model = "fast-model"
+
+[limits]
+turn_calls = 2
+"""
+SCHEMA: Final = {"type": "object", "properties": {"risk": {"enum": ["low", "high"]}}, "required": ["risk"]}
+ASK: Final = ("--approval", "untrusted")
+REFUSAL: Final = {"type": "message_delta", "delta": {"stop_reason": "refusal", "stop_details": None}}
 
 
 @pytest_asyncio.fixture
-async def resident(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[ResidentProcess]:
-    async with ResidentProcess(parley_model, tmp_path / "home", config=PROFILE) as resident:
-        yield resident
+async def resident(parley_model: ScriptedModel, tmp_path: Path) -> AsyncIterator[InProcessResident]:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with InProcessResident(parley_model, tmp_path / "home", config=SETTINGS) as resident:
+            yield resident
 
 
 @pytest.fixture
-def home(resident: ResidentProcess, tmp_path: Path) -> Path:
+def home(resident: InProcessResident, tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
@@ -150,3 +175,225 @@ async def test_an_option_that_cannot_be_used_is_an_error_that_sends_nothing(
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert why in refused.stderr
     assert parley_model.requests == []
+
+
+# --- stdin and stdout ------------------------------------------------------------------------
+
+
+async def test_only_the_last_message_is_on_stdout(home: Path, project: Path, parley_model: ScriptedModel) -> None:
+    for _ in range(3):
+        parley_model.says("Let me look.", sh("c1", "true"))
+        parley_model.says("All is well.")
+    shown = await run(home, project, "exec", "hi")
+    quiet = await run(home, project, "exec", "hi", "--quiet")
+    as_json = await run(home, project, "exec", "hi", "--json", "-q")
+
+    assert (shown.exit_code, shown.stdout) == (0, "All is well.\n")
+    assert "Let me look." in shown.stderr
+    assert (quiet.stdout, quiet.stderr) == ("All is well.\n", "")
+    assert [(one["type"], one["text"]) for one in objects(as_json)] == [("result", "All is well.")]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stdin", "message"),
+    [
+        (["Review this."], b"+ new\n", "Review this.\n\n<stdin>\n+ new\n</stdin>"),
+        (["Review this."], b"", "Review this."),
+        (["-"], "Grüße\n".encode(), "Grüße\n"),
+        ([], b"from a file", "from a file"),
+    ],
+    ids=["context", "empty", "dash", "no prompt"],
+)
+async def test_stdin_is_the_message_or_follows_it(
+    home: Path, project: Path, parley_model: ScriptedModel, prompt: list[str], stdin: bytes, message: str
+) -> None:
+    process = await start_parley(home, "exec", *prompt, cwd=project, stdin=PIPE)
+    done = await outcome_of(process, stdin)
+
+    assert (done.exit_code, texts(parley_model)) == (0, [message])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stdin", "why"),
+    [
+        (["-"], b" \n", "the message is empty"),
+        ([], b"", "the message is empty"),
+        (["", "--json"], b"", "the message is empty"),
+        (["look"], b"\xff\xfe", "stdin is not UTF-8 text"),
+    ],
+)
+async def test_a_message_that_cannot_be_sent_is_a_usage_error(
+    home: Path, project: Path, prompt: list[str], stdin: bytes, why: str
+) -> None:
+    refused = await outcome_of(await start_parley(home, "exec", *prompt, cwd=project, stdin=PIPE), stdin)
+
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == f"parley exec: {why}; see `parley exec --help`\n"
+
+
+async def test_exec_says_that_it_waits_for_stdin_and_ctrl_c_ends_it(home: Path, project: Path) -> None:
+    process = await start_parley(home, "exec", "hi", cwd=project, stdin=PIPE)
+    note = await line_with(process, "stdin")
+    process.send_signal(signal.SIGINT)
+    ended = await process.wait()
+
+    assert "if there is none, add </dev/null to the command" in note
+    assert ended == 130
+
+
+async def test_a_reader_that_closes_the_pipe_ends_exec_quietly(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("One, ", HOLD, "two.")
+    read, write = os.pipe()
+    process = await start_parley(home, "exec", "hi", "--json", cwd=project, stdout=write)
+    os.close(write)
+    await parley_model.wait_until_held()
+    os.close(read)
+    parley_model.release()
+    ended = await outcome_of(process)
+
+    assert (ended.exit_code, ended.stderr) == (1, "")
+
+
+async def line_with(process: Process, text: str) -> str:
+    """Return the first line on stderr that contains a text."""
+    assert process.stderr is not None
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while text not in (line := (await process.stderr.readline()).decode()):
+            assert line, "stderr has ended"
+    return line
+
+
+# --- exit codes --------------------------------------------------------------------------------
+
+
+async def pipeline(home: Path, project: Path, *arguments: str) -> Process:
+    """Start `git diff | parley exec ... | cat` in a shell, which exits with the code of `parley`."""
+    git("init", "--quiet", cwd=project)
+    (project / "file").write_text("one\n")
+    git("add", "file", cwd=project)
+    (project / "file").write_text("two\n")
+    parley = shlex.join([sys.executable, "-P", "-m", "parley", "exec", "Review this.", *arguments])
+    return await asyncio.create_subprocess_exec(
+        *("bash", "-c", f"git diff | {parley} | cat; exit ${{PIPESTATUS[1]}}"),
+        env={**os.environ, "PARLEY_HOME": str(home)},
+        cwd=project,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+
+
+async def test_a_pipeline_gets_an_answer_that_matches_its_schema(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    (project / "schema.json").write_text(json.dumps(SCHEMA))
+    parley_model.says('{"risk": "low"}')
+    done = await outcome_of(await pipeline(home, project, "--output-schema", "schema.json", "-q"))
+    parley_model.says('{"risk": "none"}')
+    wrong = await outcome_of(await pipeline(home, project, "--output-schema", "schema.json", "-q"))
+    (message,) = texts(parley_model)
+
+    assert (done.exit_code, json.loads(done.stdout), done.stderr) == (0, {"risk": "low"}, "")
+    assert (wrong.exit_code, wrong.stdout) == (1, "")
+    why = 'the answer does not match the schema: $.risk is not one of ["low", "high"]: "none"'
+    assert wrong.stderr.splitlines()[0] == f"parley exec: {why}"
+    assert message.startswith("Review this.\n\n<stdin>\ndiff --git a/file b/file\n")
+    assert parley_model.requests[0].body["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+async def test_a_pipeline_sees_that_the_turn_failed(home: Path, project: Path, parley_model: ScriptedModel) -> None:
+    parley_model.fails(400, body="no such model")
+    failed = await outcome_of(await pipeline(home, project))
+    settings = await outcome_of(await pipeline(home, project, "-c", "model=5"))
+    parley_model.fails(429, body='{"error": {"type": "usage_limit_reached"}}')
+    used_up = await outcome_of(await pipeline(home, project, "-c", "model_provider=responses"))
+
+    assert (failed.exit_code, failed.stdout) == (1, "")
+    assert "no such model" in failed.stderr
+    assert (settings.exit_code, settings.stdout) == (2, "")
+    assert (used_up.exit_code, used_up.stdout) == (3, "")
+
+
+async def test_a_pipeline_sees_that_a_limit_was_reached(
+    home: Path, project: Path, resident: InProcessResident, parley_model: ScriptedModel
+) -> None:
+    parley_model.says(*(sh(f"c{number}", "true") for number in range(3)))
+    process = await pipeline(home, project, "--json")
+    async with connect(resident.socket()) as client:
+        assert process.stdout is not None
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while (line := json.loads(await process.stdout.readline()))["type"] != "approval":
+                pass
+        await client.answer(line["approval_id"], "denied")
+    ended = await outcome_of(process)
+
+    assert line["kind"] == "limit"
+    assert (ended.exit_code, objects(ended)[-1]["code"]) == (3, "limit_reached")
+
+
+async def test_a_pipeline_sees_that_the_model_refused(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("I will", Data(json.dumps(REFUSAL)))
+    ended = await outcome_of(await pipeline(home, project, "-c", "model_provider=anthropic", "--json"))
+
+    assert (ended.exit_code, objects(ended)[-1]["code"]) == (4, "model_refused")
+
+
+async def test_a_pipeline_sees_that_an_approval_ended_the_turn(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    parley_model.says(sh("c1", "touch x"))
+    ended = await outcome_of(await pipeline(home, project, *ASK, "--timeout", "1"))
+
+    assert ended.exit_code == 5
+    assert "the turn took longer than 1 s, because an approval was not answered" in ended.stderr
+
+
+async def test_a_pipeline_sees_that_the_time_is_over_and_how_to_continue(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Half, ", HOLD)
+    ended = await outcome_of(await pipeline(home, project, "--timeout", "1s"))
+    short = ended.stderr.partition("conversation ")[2][:8]
+    note = f"parley exec: continue with `parley exec --resume {short} PROMPT` or `parley chat --resume {short}`"
+
+    assert (ended.exit_code, ended.stdout) == (124, "")
+    assert ended.stderr.splitlines()[-2:] == ["parley exec: the turn took longer than 1 s", note]
+
+
+async def test_the_first_ctrl_c_interrupts_the_turn_and_says_how_to_continue(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Half, ", HOLD)
+    process = await start_parley(home, "exec", "hi", "--cwd", str(project))
+    await parley_model.wait_until_held()
+    process.send_signal(signal.SIGINT)
+    ended = await outcome_of(process)
+    short = ended.stderr.partition("conversation ")[2][:8]
+    again = await run(home, project, "exec", "again", "--resume", short)
+
+    assert (ended.exit_code, ended.stdout) == (130, "")
+    assert f"`parley exec --resume {short} PROMPT`" in ended.stderr.splitlines()[-1]
+    assert (again.exit_code, again.stdout) == (0, "Done\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--timeout", "0"], "invalid time '0'"),
+        (["--timeout", "soon"], "invalid time 'soon'"),
+        (["--output-schema", "missing.json"], "cannot read the schema missing.json: No such file"),
+        (["--output-schema", "text.json"], "the schema text.json is not valid JSON"),
+        (["--output-schema", "list.json"], "the schema list.json must be a JSON object that is not empty"),
+    ],
+)
+async def test_a_time_or_a_schema_that_cannot_be_used_is_a_usage_error(
+    home: Path, project: Path, parley_model: ScriptedModel, options: list[str], why: str
+) -> None:
+    (project / "text.json").write_text("{")
+    (project / "list.json").write_text("[]")
+    refused = await run(home, project, "exec", "hi", *options)
+
+    assert (refused.exit_code, why in refused.stderr, parley_model.requests) == (2, True, [])

@@ -6,11 +6,14 @@ import argparse
 import re
 from typing import Final
 
-__all__ = ["seconds"]
+__all__ = ["seconds", "time_limit"]
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 MAX_SECONDS: Final = 3660 * 86_400
 
+LIMIT_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+_LIMIT: Final = re.compile(r"([1-9][0-9]{0,8})([smh]?)")
 _LENGTH: Final = re.compile(r"([1-9][0-9]{0,8})([mhdw])")
 
 
@@ -24,4 +27,17 @@ def seconds(text: str) -> float:
     length = int(found[1]) * UNITS[found[2]] if found else 0
     if not 0 < length <= MAX_SECONDS:
         raise argparse.ArgumentTypeError(f"invalid time {text!r} (give a number and m, h, d or w, such as 7d)")
+    return float(length)
+
+
+def time_limit(text: str) -> float:
+    """Return a time limit in seconds, such as `90`, `90s`, `10m` or `2h`.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not a number of seconds, minutes or hours, or the time is too long.
+    """
+    found = _LIMIT.fullmatch(text)
+    length = int(found[1]) * LIMIT_UNITS[found[2]] if found else 0
+    if not 0 < length <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"invalid time {text!r} (give a number of seconds, or 90s, 10m or 2h)")
     return float(length)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 from msgspec import UnsetType
 
 from parley.cli.event_renderer import EventRenderer
 from parley.cli.ids import SHORT
-from parley.cli.printing import print_json, print_note, print_text
-from parley.cli.runner import CommandFailed
+from parley.cli.printing import print_json, print_note
 from parley.client import (
     Approval,
     Client,
@@ -21,18 +18,12 @@ from parley.client import (
     Conversation,
     Event,
     StreamEvent,
-    TurnFailed,
     events,
 )
-from parley.client.turn import result_of
-from parley.client.turn_result import TurnSummary
 from parley.wire.jsonrpc import encode
 from parley.wire.tools import OpenText
 
-__all__ = ["FAILED", "INTERRUPTED", "EventOutput", "approval_json", "mark_read", "plain_json", "show_turn"]
-
-FAILED: Final = 1
-INTERRUPTED: Final = 130
+__all__ = ["EventOutput", "approval_json", "mark_read", "plain_json"]
 
 MARK_SECONDS: Final = 0.5
 """The maximum number of seconds that a command waits for the server to mark a conversation as read."""
@@ -79,11 +70,14 @@ class EventOutput:
         command: str,
         cwd: str | None = None,
         shows_failures: bool = True,
+        only_approvals: bool = False,
     ) -> None:
         """Create the output. If `out` is None, events are printed to stdout as JSON. `command` is the name of the
         command, for the messages on stderr. Paths below `cwd`, the working directory of the conversation, are
-        shortened. `shows_failures` is False if the caller prints the errors that end turns.
+        shortened. `shows_failures` is False if the caller prints the errors that end turns. With `only_approvals`,
+        the output contains only open approvals.
         """
+        self._only_approvals = only_approvals
         self._client, self._conversation, self._command = client, conversation, command
         self._renderer = None if out is None else EventRenderer(out, cwd=cwd, shows_failures=shows_failures)
 
@@ -117,6 +111,8 @@ class EventOutput:
         offset: int | None = None,
     ) -> None:
         """Print an event that has been stored at a position, or a part of the open text `item`."""
+        if self._only_approvals:
+            return
         if self._renderer is not None:
             self._renderer.render(msg)
             return
@@ -139,44 +135,3 @@ class EventOutput:
         """End the current line, unless it is empty."""
         if self._renderer is not None:
             self._renderer.end_line()
-
-
-async def show_turn(
-    client: Client,
-    conversation: Conversation,
-    turn: AsyncGenerator[StreamEvent, None],
-    *,
-    command: str,
-    as_json: bool,
-) -> int:
-    """Print the events of a turn to stderr and its answer to stdout. With `as_json`, print both to stdout as JSON.
-    Return the exit code.
-
-    Raises:
-        CommandFailed: the stream ended before the turn.
-    """
-    out = None if as_json else sys.stderr
-    output, summary = EventOutput(client, conversation, out, command=command, shows_failures=False), TurnSummary()
-    async with aclosing(turn):
-        async for event in turn:
-            await output.show(event)
-            if summary.add(event.msg):
-                if not isinstance(event.meta.seq, UnsetType):
-                    await mark_read(conversation, event.meta.seq)
-                break
-        else:
-            raise CommandFailed("the server ended the stream before the end of the turn")
-    output.end_line()
-    try:
-        result, error, code = result_of(summary), None, 0
-    except TurnFailed as failed:
-        result, error = failed.result, failed.message.strip()
-        code = INTERRUPTED if failed.reason == "interrupted" else FAILED
-    if as_json:
-        failure = {} if error is None else {"error": error}
-        print_json({"type": "result", "conversation_id": conversation.id, **plain_json(result), **failure})
-    elif error is not None:
-        print_note(command, error)
-    elif not (sys.stdout.isatty() and sys.stderr.isatty()):  # otherwise the terminal already shows the answer
-        print_text(result.text)
-    return code

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
-import sys
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Any, Final
 
+from parley.cli.answer_schema import AnswerSchema, read_schema
 from parley.cli.connecting import connected
-from parley.cli.event_output import show_turn
+from parley.cli.durations import time_limit
+from parley.cli.messages import read_prompt
 from parley.cli.printing import print_json, print_note
-from parley.cli.runner import UsageError
-from parley.cli.server_address import server_address
+from parley.cli.server_address import ServerAddress, server_address
+from parley.cli.turn_follower import TurnFollower
 from parley.cli.turn_options import add_turn_options, check_turn_options, image_items, open_conversation
-from parley.client import ClientError, Conversation
+from parley.client import Conversation, SendOptions, Turn
 from parley.wire.items import InputItem, TextItem
 
-__all__ = ["DESCRIPTION", "configure", "interrupt_on_sigint", "message_text", "run"]
+__all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Create a conversation in the current directory, send it a message, and wait until
-the turn ends. Events go to stderr and the messages of the agent to stdout; if both
-are terminals, the messages are shown once. Control characters are escaped on a
-terminal.
+Send a message in a new conversation of the current directory, or in an older
+conversation, and wait until the turn ends. The progress goes to stderr, and the last
+message of the agent goes to stdout. If both are terminals, the message is shown once.
+Control characters are escaped on a terminal.
+
+If stdin is a pipe or a file, its text follows PROMPT in the message, as in
+`git diff | parley exec "Review this change"`.
 
 The turn runs in the resident server if one runs, and then continues even if this
 command is killed. Otherwise it runs in a child process. Ctrl-C interrupts the turn;
@@ -36,76 +39,80 @@ With --json, each line of stdout is a JSON object: `{"type": "conversation"}` wi
 `conversation_id` and `model`, `{"type": "message"}` with `message_id`, for each
 event `{"type": "event"}` with its position and `msg`, for each approval request
 `{"type": "approval"}` as in `parley answer --json`, and at the end
-`{"type": "result"}` with `text`, `usage`, `diff`, `reason`, and `error` if the turn
-failed.
+`{"type": "result"}` with `text`, `usage`, `diff`, `reason`, and `error` and `code`
+if the turn failed.
 
-exit code: 0 on success, 1 if the turn failed, 2 for wrong arguments or settings,
-130 if the turn was interrupted."""
+exit code: 0 on success, 1 if the turn failed, 2 for wrong arguments or settings, 3 if
+a limit was reached, 4 if the model refused the request, 5 if an approval was not given
+and the turn ended, 124 after --timeout, 130 if the turn was interrupted."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", metavar="PROMPT", help="the message; `-` reads it from stdin")
+    parser.add_argument(
+        "prompt",
+        metavar="PROMPT",
+        nargs="?",
+        help="the message; `-` reads it from stdin, as does a missing PROMPT if stdin is not a terminal",
+    )
     add_turn_options(parser)
+    parser.add_argument(
+        "--output-schema",
+        metavar="FILE",
+        help="a JSON Schema for the answer; the command fails if the answer does not match",
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="TIME",
+        type=time_limit,
+        help="interrupt the turn after this time, such as 90 (seconds), 10m or 2h",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
     parser.add_argument("--json", action="store_true", help="print events and the result as JSON, one on each line")
 
 
-async def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Coroutine[Any, Any, int]:
     address = server_address(args)
     check_turn_options(args, address)
-    content: list[InputItem] = [TextItem(text=message_text(args.prompt)), *image_items(args.image)]
+    schema = None if args.output_schema is None else read_schema(args.output_schema)
+    images = image_items(args.image)
+    # stdin is read before the event loop starts, so that Ctrl-C ends the command while it waits for stdin.
+    content: list[InputItem] = [TextItem(text=read_prompt(args.prompt, command="exec")), *images]
+    return _run(args, address, content, schema)
+
+
+async def _run(
+    args: argparse.Namespace,
+    address: ServerAddress | None,
+    content: Sequence[InputItem],
+    schema: dict[str, Any] | None,
+) -> int:
     async with connected("exec", address, config=args.config, resident=args.resident) as (client, _):
         conversation, overrides, is_new = await open_conversation(client, args)
-        accepted = interrupt_on_sigint(conversation, command="exec")
+        follower = TurnFollower(
+            client,
+            conversation,
+            command="exec",
+            as_json=args.json,
+            is_quiet=args.quiet,
+            timeout_seconds=args.timeout,
+            check_answer=None if schema is None else AnswerSchema(schema).why_invalid,
+        )
+        answers: SendOptions = {} if schema is None else {"output_schema": schema}
+        options: SendOptions = {**overrides, **answers}
         async with AsyncExitStack() as stack:
             # The stream is opened before the message is sent, so that no delta is missed. In an older conversation,
-            # other turns can end in the meantime, and the stream of the turn leaves them out.
+            # another turn can end in the meantime. The stream of the turn leaves that turn out.
             stream = await stack.enter_async_context(conversation.stream()) if is_new else None
-            turn = await conversation.send(content, **overrides)
-            accepted.set()
-            events = turn.detailed() if stream is None else stream.detailed()
-            if args.json:
-                created = {"type": "conversation", "conversation_id": conversation.id, "model": conversation.model}
-                print_json({name: value for name, value in created.items() if value is not None})
-                print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
-            else:
-                print_note("exec", f"conversation {conversation.id}")
-            return await show_turn(client, conversation, events, command="exec", as_json=args.json)
+            turn = await conversation.send(content, **options)
+            if not args.quiet:
+                _print_begin(conversation, turn, as_json=args.json)
+            return await follower.follow(turn.detailed() if stream is None else stream.detailed())
 
 
-def message_text(given: str) -> str:
-    """Return the message in a command-line argument. If the argument is `-`, read the message from stdin.
-
-    Raises:
-        UsageError: the message is empty.
-    """
-    text = sys.stdin.read() if given == "-" else given
-    if not text.strip():
-        raise UsageError("the message is empty")
-    return text
-
-
-def interrupt_on_sigint(conversation: Conversation, *, command: str) -> asyncio.Event:
-    """Interrupt the turn of the conversation on the first SIGINT, and cancel the current task on the second.
-
-    The caller sets the returned event after the server has accepted the message. Before that, there is no turn to
-    interrupt, so an earlier SIGINT takes effect when the event is set.
-    """
-    accepted = asyncio.Event()
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    interrupting: list[asyncio.Task[None]] = []
-
-    async def interrupt() -> None:
-        await accepted.wait()
-        try:
-            await conversation.interrupt()
-        except ClientError as error:
-            print_note(command, f"cannot interrupt the turn: {error}")
-
-    def receive() -> None:
-        if not interrupting:
-            interrupting.append(loop.create_task(interrupt()))
-        elif task is not None:
-            task.cancel()
-
-    loop.add_signal_handler(signal.SIGINT, receive)
-    return accepted
+def _print_begin(conversation: Conversation, turn: Turn, *, as_json: bool) -> None:
+    if not as_json:
+        print_note("exec", f"conversation {conversation.id}")
+        return
+    created = {"type": "conversation", "conversation_id": conversation.id, "model": conversation.model}
+    print_json({name: value for name, value in created.items() if value is not None})
+    print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})

@@ -91,7 +91,8 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         _print_error(name, error)
         return FAILED
     except BrokenPipeError:  # as in `parley show ID | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        for stream in (sys.stdout, sys.stderr):  # Python writes their buffers when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return FAILED
     except KeyboardInterrupt:
         return KILLED + signal.SIGINT
@@ -162,7 +163,7 @@ def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(run())
     except asyncio.CancelledError:
-        return KILLED + received[0]
+        return KILLED + (received[0] if received else signal.SIGINT)  # a command may handle SIGINT itself
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from parley.cli.connecting import add_resident_option, connected
-from parley.cli.event_output import show_turn
-from parley.cli.exec import interrupt_on_sigint, message_text
 from parley.cli.ids import find_conversation
+from parley.cli.messages import read_message
 from parley.cli.printing import print_json, print_note
 from parley.cli.runner import add_config_option
-from parley.cli.server_address import add_server_options, server_address
+from parley.cli.server_address import ServerAddress, add_server_options, server_address
+from parley.cli.turn_follower import TurnFollower
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -39,24 +40,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_config_option(parser)
 
 
-async def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> Coroutine[Any, Any, int]:
     address = server_address(args)
-    text = message_text(args.text)
+    return _run(args, address, read_message(args.text))
+
+
+async def _run(args: argparse.Namespace, address: ServerAddress | None, text: str) -> int:
     async with connected("send", address, config=args.config, resident=args.resident) as server:
         client = server.client
         conversation = await find_conversation(client, args.id)
-        follows = args.follow or not server.is_resident
-        accepted = interrupt_on_sigint(conversation, command="send") if follows else None
+        follower = None
+        if args.follow or not server.is_resident:
+            follower = TurnFollower(client, conversation, command="send", as_json=args.json)
         turn = await conversation.send(text)
         if args.json:
             print_json({"type": "message", "conversation_id": conversation.id, "message_id": turn.message_id})
-        if accepted is None:
+        if follower is None:
             return 0
-        accepted.set()
         if not args.follow:
             owner = (await conversation.status()).owner
             if server.child is not None and owner is not None and owner.pid == server.child.pid:
                 print_note("send", "no resident server runs, so the turn runs in this command until it ends")
             elif owner is not None:
                 print_note("send", f"process {owner.pid} runs the turn, which this command shows until it ends")
-        return await show_turn(client, conversation, turn.detailed(), command="send", as_json=args.json)
+        return await follower.follow(turn.detailed())

@@ -9,9 +9,10 @@ from typing import Final
 from msgspec import UnsetType
 
 from parley.cli.connecting import connected
-from parley.cli.event_output import FAILED, EventOutput, mark_read
+from parley.cli.event_output import EventOutput, mark_read
 from parley.cli.ids import find_conversation
 from parley.cli.printing import print_note
+from parley.cli.runner import FAILED
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation, Stream, events
 from parley.client.turn_result import ends_turn

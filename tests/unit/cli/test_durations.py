@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from parley.cli.durations import seconds
+from parley.cli.durations import seconds, time_limit
 
 
 def test_a_length_is_a_number_and_a_unit() -> None:
@@ -25,3 +25,13 @@ def test_a_length_is_a_number_and_a_unit() -> None:
 def test_another_text_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="give a number and m, h, d or w"):
         seconds(text)
+
+
+def test_a_time_limit_is_a_number_of_seconds_or_has_a_unit() -> None:
+    assert [time_limit(text) for text in ("90", "90s", "10m", "2h")] == [90.0, 90.0, 600.0, 7200.0]
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "10 m", "1d", "9999999999", "soon"])
+def test_another_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="give a number of seconds, or 90s, 10m or 2h"):
+        time_limit(text)

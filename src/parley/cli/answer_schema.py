@@ -1,0 +1,235 @@
+"""Checks the answer of an agent against a JSON Schema.
+
+Providers support different parts of JSON Schema, and some ignore a schema. This check covers the keywords for
+types, values, numbers, strings, arrays, objects, combinations and local references. It ignores other keywords, such
+as `format`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from parley.cli.runner import UsageError
+
+__all__ = ["AnswerSchema", "SchemaMismatch", "read_schema"]
+
+MAX_SHOWN: Final = 100
+"""The maximum number of characters of a value in an error message."""
+
+_Problems = Iterator[str]
+
+
+class SchemaMismatch(Exception):
+    """Raised when a value does not match a schema. The text says where and why."""
+
+
+def read_schema(path: str) -> dict[str, Any]:
+    """Read a JSON Schema from a file.
+
+    Raises:
+        UsageError: the file cannot be read, or contains no JSON object.
+    """
+    try:
+        with open(path, "rb") as file:
+            schema = json.loads(file.read())
+    except OSError as error:
+        raise UsageError(f"cannot read the schema {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the schema {path} is not valid JSON: {error}") from None
+    if not isinstance(schema, dict) or not schema:
+        raise UsageError(f"the schema {path} must be a JSON object that is not empty")
+    return schema
+
+
+class AnswerSchema:
+    """A JSON Schema for answers."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._root = schema
+
+    def why_invalid(self, answer: str) -> str | None:
+        """Return the reason why a text is not a JSON value that matches the schema; None if it is."""
+        try:
+            value = json.loads(answer, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            return f"the answer is not valid JSON: {error}"
+        try:
+            self.check(value)
+        except SchemaMismatch as mismatch:
+            return f"the answer does not match the schema: {mismatch}"
+        except RecursionError:
+            return "the answer cannot be checked: the schema or the answer has too many levels"
+        except (re.error, TypeError, LookupError, ValueError, ArithmeticError) as error:
+            return f"the answer cannot be checked, because the schema is invalid: {error}"
+        return None
+
+    def check(self, value: Any) -> None:
+        """Check a JSON value.
+
+        Raises:
+            SchemaMismatch: the value does not match the schema.
+        """
+        self._check(value, self._root, "$")
+
+    def _check(self, value: Any, schema: Any, at: str) -> None:
+        if schema is True or schema == {}:
+            return
+        if schema is False:
+            raise SchemaMismatch(f"{at} is not allowed")
+        if "$ref" in schema:
+            self._check(value, self._referenced(schema["$ref"]), at)
+        for why in _of_value(value, schema):
+            raise SchemaMismatch(f"{at} {why}")
+        match value:
+            case dict():
+                self._check_object(value, schema, at)
+            case list():
+                self._check_array(value, schema, at)
+            case _:
+                pass
+        self._check_combinations(value, schema, at)
+
+    def _referenced(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise ValueError(f"$ref {reference!r} is not in the schema")
+        found: Any = self._root
+        for part in reference.removeprefix("#").split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        return found
+
+    def _check_object(self, value: dict[str, Any], schema: Mapping[str, Any], at: str) -> None:
+        missing = [name for name in schema.get("required", ()) if name not in value]
+        if missing:
+            raise SchemaMismatch(f"{at} has no {_shown(missing[0])}")
+        properties, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name, member in value.items():
+            place = f"{at}.{name}" if name.isidentifier() else f"{at}[{_shown(name)}]"
+            if "propertyNames" in schema:
+                self._check(name, schema["propertyNames"], f"the name of {place}")
+            matching = [found for pattern, found in patterns.items() if re.search(pattern, name)]
+            if name in properties:
+                matching.append(properties[name])
+            for one in matching or [schema.get("additionalProperties", True)]:
+                self._check(member, one, place)
+
+    def _check_array(self, value: list[Any], schema: Mapping[str, Any], at: str) -> None:
+        first = schema.get("prefixItems", ())
+        for index, item in enumerate(value):
+            self._check(item, first[index] if index < len(first) else schema.get("items", True), f"{at}[{index}]")
+        if "contains" in schema:
+            number = sum(self._matches(item, schema["contains"]) for item in value)
+            if not schema.get("minContains", 1) <= number <= schema.get("maxContains", number):
+                raise SchemaMismatch(f"{at} has {number} items that match `contains`")
+
+    def _check_combinations(self, value: Any, schema: Mapping[str, Any], at: str) -> None:
+        for one in schema.get("allOf", ()):
+            self._check(value, one, at)
+        if "anyOf" in schema and not any(self._matches(value, one) for one in schema["anyOf"]):
+            raise SchemaMismatch(f"{at} matches no schema in `anyOf`")
+        if "oneOf" in schema:
+            number = sum(self._matches(value, one) for one in schema["oneOf"])
+            if number != 1:
+                raise SchemaMismatch(f"{at} matches {number} schemas in `oneOf` instead of 1")
+        if "not" in schema and self._matches(value, schema["not"]):
+            raise SchemaMismatch(f"{at} matches the schema in `not`")
+        if "if" in schema:
+            branch = "then" if self._matches(value, schema["if"]) else "else"
+            self._check(value, schema.get(branch, True), at)
+
+    def _matches(self, value: Any, schema: Any) -> bool:
+        try:
+            self._check(value, schema, "$")
+        except SchemaMismatch:
+            return False
+        return True
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# --- keywords for one value ------------------------------------------------------------------------
+
+
+_TYPES: Final[dict[str, Callable[[Any], bool]]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "number": lambda value: _is_number(value),
+    "integer": lambda value: _is_number(value) and (isinstance(value, int) or value.is_integer()),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def _of_value(value: Any, schema: Mapping[str, Any]) -> _Problems:
+    """Yield why a value does not match the keywords that need no other schema."""
+    if "type" in schema:
+        kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+        if not any(_TYPES[kind](value) for kind in kinds):
+            yield f"is not of the type {' or '.join(kinds)}: {_shown(value)}"
+    if "enum" in schema and not any(_is_equal(value, one) for one in schema["enum"]):
+        yield f"is not one of {_shown(schema['enum'])}: {_shown(value)}"
+    if "const" in schema and not _is_equal(value, schema["const"]):
+        yield f"is not {_shown(schema['const'])}: {_shown(value)}"
+    if _is_number(value):
+        yield from _of_number(value, schema)
+    match value:
+        case str():
+            yield from _of_size(len(value), schema, "Length", "characters")
+            if "pattern" in schema and not re.search(schema["pattern"], value):
+                yield f"does not match the pattern {_shown(schema['pattern'])}: {_shown(value)}"
+        case list():
+            yield from _of_size(len(value), schema, "Items", "items")
+            if schema.get("uniqueItems") and any(
+                _is_equal(one, other) for index, one in enumerate(value) for other in value[:index]
+            ):
+                yield "has equal items"
+        case dict():
+            yield from _of_size(len(value), schema, "Properties", "members")
+        case _:
+            pass
+
+
+def _of_number(value: Any, schema: Mapping[str, Any]) -> _Problems:
+    if "minimum" in schema and value < schema["minimum"]:
+        yield f"is less than {schema['minimum']}: {value}"
+    if "maximum" in schema and value > schema["maximum"]:
+        yield f"is greater than {schema['maximum']}: {value}"
+    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
+        yield f"is not greater than {schema['exclusiveMinimum']}: {value}"
+    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
+        yield f"is not less than {schema['exclusiveMaximum']}: {value}"
+    if "multipleOf" in schema and not float(value / schema["multipleOf"]).is_integer():
+        yield f"is not a multiple of {schema['multipleOf']}: {value}"
+
+
+def _of_size(size: int, schema: Mapping[str, Any], noun: str, unit: str) -> _Problems:
+    if size < schema.get(f"min{noun}", 0):
+        yield f"has fewer than {schema[f'min{noun}']} {unit}"
+    if size > schema.get(f"max{noun}", size):
+        yield f"has more than {schema[f'max{noun}']} {unit}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal. In Python, True equals 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_equal(one[name], other[name]) for name in one)
+    return bool(one == other)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

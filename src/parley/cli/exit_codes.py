@@ -1,0 +1,36 @@
+"""The exit codes of the commands that follow a turn."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parley.cli.runner import FAILED
+from parley.errors import LIMIT_REACHED as LIMIT_CODE
+from parley.wire.events import TurnEndReason
+
+__all__ = ["INTERRUPTED", "LIMIT_REACHED", "MODEL_REFUSED", "NOT_APPROVED", "TIMED_OUT", "exit_code"]
+
+LIMIT_REACHED: Final = 3
+MODEL_REFUSED: Final = 4
+NOT_APPROVED: Final = 5
+TIMED_OUT: Final = 124
+"""The code that `timeout` of the GNU core utilities uses, too."""
+INTERRUPTED: Final = 130
+
+_BY_ERROR: Final = {
+    LIMIT_CODE: LIMIT_REACHED,
+    "usage_limit_reached": LIMIT_REACHED,
+    "model_refused": MODEL_REFUSED,
+}
+"""The exit codes of turns that failed, by error code. Other failed turns have the exit code `FAILED`."""
+
+
+def exit_code(reason: TurnEndReason, error_code: str | None) -> int:
+    """Return the exit code for a turn that ended for this reason. `error_code` is the code of its error, if any."""
+    match reason:
+        case "done":
+            return 0
+        case "interrupted":
+            return INTERRUPTED
+        case "failed" | "restarted" | "stopped":
+            return _BY_ERROR.get(error_code or "", FAILED)

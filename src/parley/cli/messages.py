@@ -1,0 +1,82 @@
+"""The message of a command: its argument, and the text that another command sends to its stdin."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+from typing import Final
+
+from parley.cli.printing import print_note
+from parley.cli.runner import UsageError
+
+__all__ = ["read_message", "read_prompt"]
+
+NOTE_SECONDS: Final = 2.0
+"""The number of seconds after which a command that waits for the first bytes on stdin says so."""
+
+_FROM_STDIN: Final = "-"
+_CONTEXT: Final = "{prompt}\n\n<stdin>\n{context}\n</stdin>"
+"""The message for a prompt and a text from stdin."""
+
+
+def read_message(given: str) -> str:
+    """Return the message in a command-line argument. If the argument is `-`, read the message from stdin.
+
+    Raises:
+        UsageError: the message is empty, or is not text.
+    """
+    return _not_empty(_read_stdin() if given == _FROM_STDIN else given)
+
+
+def read_prompt(given: str | None, *, command: str) -> str:
+    """Return the message for a prompt on the command line.
+
+    If the prompt is `-`, or missing while stdin is not a terminal, stdin contains the message. If a prompt is given
+    and stdin is a pipe or a file, the text of stdin follows the prompt.
+
+    Raises:
+        UsageError: there is no message, or it is not text.
+    """
+    if given == _FROM_STDIN or (given is None and not _is_terminal()):
+        return _not_empty(_read_stdin())
+    if given is None:
+        raise UsageError("the message is missing")
+    prompt = _not_empty(given)
+    if not _has_context():
+        return prompt
+    if not select.select([sys.stdin], (), (), NOTE_SECONDS)[0]:
+        print_note(command, "waiting for the context on stdin; if there is none, add </dev/null to the command")
+    context = _read_stdin().rstrip("\n")
+    return _CONTEXT.format(prompt=prompt, context=context) if context.strip() else prompt
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise UsageError("the message is empty")
+    return text
+
+
+def _is_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _has_context() -> bool:
+    """Return whether stdin is a pipe or a file. Other kinds, such as a socket, may stay open without an end."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # stdin is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read_stdin() -> str:
+    if sys.stdin is None:
+        return ""
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError:
+        raise UsageError("stdin is not UTF-8 text") from None
+    except OSError as error:
+        raise UsageError(f"cannot read stdin: {error.strerror}") from None

@@ -1,0 +1,85 @@
+"""The outcome of a turn for a command: its last message, its error and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from parley.cli.exit_codes import NOT_APPROVED, TIMED_OUT, exit_code
+from parley.cli.runner import FAILED
+from parley.client import Event, TurnFailed, TurnResult, events
+from parley.client.turn import result_of
+from parley.client.turn_result import TurnSummary
+
+__all__ = ["CheckAnswer", "EndedTurn", "TurnOutcome"]
+
+CheckAnswer = Callable[[str], str | None]
+"""Returns the reason why the last message of a turn is not a valid answer; None if it is valid."""
+
+
+class EndedTurn(NamedTuple):
+    text: str
+    """The last message of the agent."""
+    result: TurnResult
+    error: str | None
+    """The reason why the turn did not succeed; None if it did."""
+    error_code: str | None
+    """The code of the error: a code of the protocol, `timeout` or `invalid_answer`; None if the error has none."""
+    exit_code: int
+
+
+class TurnOutcome:
+    """Accumulates the outcome of a turn, event by event."""
+
+    def __init__(self) -> None:
+        self._summary = TurnSummary()
+        self._text = ""
+        self._open_approvals = 0
+        self._was_aborted = False
+        """True if an approval of the turn was answered with `abort`."""
+        self._over_time: str | None = None
+        """The reason why the command interrupted the turn; None if the turn had no time limit or ended in time."""
+        self._was_waiting = False
+        """True if the turn was waiting for an approval when the command interrupted it."""
+
+    def add(self, event: Event) -> bool:
+        """Add an event, and return whether it ends the turn."""
+        match event:
+            case events.AgentMessage(message=message):
+                self._text = message
+            case events.ExecApprovalRequest() | events.ApplyPatchApprovalRequest() | events.LimitReached():
+                self._open_approvals += 1
+            case events.ApprovalSettled(decision=decision):
+                self._open_approvals -= 1
+                self._was_aborted = self._was_aborted or decision == "abort"
+            case _:
+                pass
+        return self._summary.add(event)
+
+    def exceed(self, seconds: float) -> str:
+        """Note that the turn took longer than its time limit and is interrupted, and return this as a sentence."""
+        self._over_time = f"the turn took longer than {seconds:g} s"
+        self._was_waiting = self._open_approvals > 0
+        if self._was_waiting:
+            self._over_time += ", because an approval was not answered"
+        return self._over_time
+
+    def end(self, check_answer: CheckAnswer | None) -> EndedTurn:
+        """Return the outcome of the turn, which has ended."""
+        try:
+            result = result_of(self._summary)
+        except TurnFailed as failed:
+            return self._failed(failed)
+        why = None if check_answer is None else check_answer(self._text)
+        if why is not None:
+            return EndedTurn(self._text, result, why, "invalid_answer", FAILED)
+        return EndedTurn(self._text, result, None, None, 0)
+
+    def _failed(self, failed: TurnFailed) -> EndedTurn:
+        error, code = failed.message.strip(), exit_code(failed.reason, failed.code)
+        if failed.reason == "interrupted" and self._over_time is not None:
+            code = NOT_APPROVED if self._was_waiting else TIMED_OUT
+            return EndedTurn(self._text, failed.result, self._over_time, "timeout", code)
+        if failed.reason == "interrupted" and self._was_aborted:
+            code = NOT_APPROVED
+        return EndedTurn(self._text, failed.result, error, failed.code, code)
