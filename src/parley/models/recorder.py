@@ -27,7 +27,7 @@ from parley.models.recording import (
     prepare,
 )
 from parley.models.redaction import Redactor, secrets_of
-from parley.models.script import Call, Search, Step, Usage
+from parley.models.script import Search, Step, Usage, recorded_call
 from parley.ports.clock import Clock
 from parley.ports.model import (
     CallDone,
@@ -160,7 +160,7 @@ def _item(item: HistoryItem) -> RecordedItem | None:
         case MessageItem(text=text):
             return RecordedItem(assistant=text)
         case CallItem():
-            return RecordedItem(call=_call(item))
+            return RecordedItem(call=recorded_call(item))
         case OutputItem(call_id=call_id, output=output):
             return RecordedItem(output=RecordedOutput(call_id=call_id, text=output))
         case _:
@@ -182,18 +182,6 @@ def _description(item: InputItem) -> str:
             return f"file {url[:SHOWN_URL]}"
         case _:
             return "image" if isinstance(item, ImageItem) else "file"
-
-
-def _call(item: CallItem) -> Call:
-    """Return a call. Arguments that are a JSON object are recorded as an object, which is easier to read."""
-    arguments: dict[str, Any] | str = item.arguments
-    try:
-        decoded = msgspec.json.decode(item.arguments.encode())
-        if isinstance(decoded, dict):
-            arguments = decoded
-    except (ValueError, RecursionError):
-        pass
-    return Call(name=item.name, arguments=arguments, call_id=item.call_id)
 
 
 # --- the reply -------------------------------------------------------------------------
@@ -228,7 +216,7 @@ class _Reply:
                 steps += [Step(reasoning=text) for text in summaries]
                 steps += [Step(raw_reasoning=text) for text in raw]
             case CallDone(item=call):
-                steps.append(Step(call=_call(call)))
+                steps.append(Step(call=recorded_call(call)))
             case OpaqueDone(search=search):
                 if search is not None:
                     steps.append(Step(search=_search(search)))

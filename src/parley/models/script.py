@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from parley.conversation.records import CallItem
 from parley.models.errors import BadScript
 from parley.wire.events import WebSearchResult
 
-__all__ = ["Call", "Script", "Search", "Step", "Usage", "decode_script"]
+__all__ = ["Call", "Script", "Search", "Step", "Usage", "decode_script", "recorded_call"]
 
 Milliseconds = Annotated[int, Meta(ge=0)]
 Tokens = Annotated[int, Meta(ge=0)]
@@ -99,3 +100,17 @@ def decode_script(path: str, data: bytes) -> Script:
                 place = f"$.replies[{reply_index}][{step_index}]"
                 raise BadScript(path, f"Expected exactly one field in a step, got {found} - at `{place}`")
     return script
+
+
+def recorded_call(item: CallItem) -> Call:
+    """Return a call of a model as a call in a script. Arguments that are a JSON object become an object, which is
+    easier to read.
+    """
+    arguments: dict[str, Any] | str = item.arguments
+    try:
+        decoded = msgspec.json.decode(item.arguments.encode())
+        if isinstance(decoded, dict):
+            arguments = decoded
+    except (ValueError, RecursionError):
+        pass
+    return Call(name=item.name, arguments=arguments, call_id=item.call_id)

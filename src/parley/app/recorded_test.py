@@ -1,0 +1,270 @@
+"""Converts recorded conversations to a file with pytest tests, which use `parley.testing`.
+
+A conversation comes from a recording, or from the log of a conversation in the store. In a test, the model gives
+the recorded replies. The commands of the replies run in a read-only sandbox, so that a test does not repeat their
+effects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from parley.app.files.homes import entries_until
+from parley.config.types import Settings
+from parley.conversation.records import CallItem, MessageItem, ModelAsked, ModelSaid, record_type
+from parley.models.recording import Exchange, RecordedItem, conversations_in, read_recording
+from parley.models.redaction import Redactor, secrets_of
+from parley.models.script import Call, Step, recorded_call
+from parley.ports.store import Store
+from parley.wire.events import AgentReasoning, UserMessage, event_type
+from parley.wire.ids import ConversationId
+from parley.wire.items import TextItem
+from parley.wire.jsonrpc import decode_lenient
+
+__all__ = ["Reply", "as_tests", "replies_in_log", "replies_in_recording"]
+
+CONTINUE: Final = "Continue."
+"""The message that begins a turn for which no message was recorded."""
+
+END: Final = "The recording ends here."
+"""The reply to the outputs of the last calls, if the model did not reply to them."""
+
+NAME_CHARACTERS: Final = 40
+
+_HEAD: Final = '''\
+"""Recorded conversations as tests. `parley replay --as-test` made this file.
+
+The model gives the recorded replies. Their commands run in a read-only sandbox and in an empty directory, so their
+outputs can differ from the recorded outputs.
+"""
+
+import pytest
+
+{failed}from parley.testing import {names}
+
+CONFIG = 'sandbox_mode = "read-only"'
+'''
+
+
+_DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
+    **{event_type(kind): msgspec.json.Decoder(kind) for kind in (UserMessage, AgentReasoning)},
+    **{record_type(kind): msgspec.json.Decoder(kind) for kind in (ModelAsked, ModelSaid)},
+}
+"""The decoders for the entries of a log that a test needs, by the type of the entry."""
+
+
+class Reply(Struct, frozen=True, kw_only=True):
+    """One reply of the model, and the new message in the request; `message` is empty if there is none."""
+
+    message: str
+    steps: tuple[Step, ...]
+
+    @property
+    def has_calls(self) -> bool:
+        return any(step.call is not UNSET for step in self.steps)
+
+    @property
+    def failure(self) -> Step | None:
+        """The step with which the reply failed; None if it succeeded."""
+        failed = (step for step in self.steps if step.fail is not UNSET or step.error is not UNSET)
+        return next(failed, None)
+
+    @property
+    def is_paused(self) -> bool:
+        return any(step.paused is not UNSET for step in self.steps)
+
+    @property
+    def texts(self) -> list[str]:
+        """The messages of the agent in the reply. Consecutive texts are one message."""
+        texts: list[str] = []
+        is_open = False
+        for step in self.steps:
+            if step.text:
+                if is_open:
+                    texts[-1] += step.text
+                else:
+                    texts.append(step.text)
+                is_open = True
+            elif step.reasoning or step.raw_reasoning or step.call is not UNSET:
+                is_open = False
+        return texts
+
+
+# --- the replies -----------------------------------------------------------------------
+
+
+def replies_in_recording(path: str) -> list[list[Reply]]:
+    """Return the replies of each conversation in a recording.
+
+    Raises:
+        BadRecording: the file cannot be read, or it is not a recording.
+    """
+    return [list(_of_exchanges(exchanges)) for exchanges in conversations_in(read_recording(path))]
+
+
+def _of_exchanges(exchanges: Sequence[Exchange]) -> Iterator[Reply]:
+    for exchange in exchanges:
+        if exchange.request.tools:  # a request without tools is a request for a summary
+            yield Reply(message=_new_message(exchange.request.items), steps=exchange.reply)
+
+
+def _new_message(items: Sequence[RecordedItem]) -> str:
+    """Return the text of the messages at the end of the history."""
+    texts: list[str] = []
+    for item in items:
+        if item.user is UNSET:
+            texts.clear()
+        else:
+            texts.append(item.user)
+    return "\n\n".join(filter(None, texts))
+
+
+async def replies_in_log(store: Store, named: str, settings: Settings) -> list[Reply]:
+    """Return the replies in the log of the conversation with the id `named`, without the secrets in `settings`.
+
+    Raises:
+        UnknownConversation: the conversation does not exist.
+        StoreError: the conversation cannot be read.
+    """
+    conversation = ConversationId(named)
+    head = await store.head(conversation)
+    found: list[tuple[str, list[Step]]] = []
+    messages: list[str] = []
+    reasoning: list[Step] = []
+    async for entry in entries_until(store, conversation, until=head.last):
+        decoder = _DECODERS.get(entry.type)
+        match decoder and decode_lenient(decoder, entry.body):
+            case UserMessage(content=content):
+                messages += [item.text for item in content if isinstance(item, TextItem)]
+            case AgentReasoning(text=text):
+                reasoning.append(Step(reasoning=text))
+            case ModelAsked():
+                found.append(("\n\n".join(filter(None, messages)), reasoning))
+                messages, reasoning = [], []
+            case ModelSaid(item=MessageItem(text=text)) if found:
+                found[-1][1].append(Step(text=text))
+            case ModelSaid(item=CallItem() as call) if found:
+                found[-1][1].append(Step(call=recorded_call(call)))
+            case _:
+                pass
+    redactor, secrets = Redactor(()), list(secrets_of(settings))
+    plain = msgspec.to_builtins([Reply(message=message, steps=tuple(steps)) for message, steps in found])
+    return msgspec.convert(redactor.redact(plain, secrets), list[Reply])
+
+
+# --- the turns -------------------------------------------------------------------------
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """A message, and the replies up to the first one without calls."""
+
+    message: str
+    replies: list[Reply]
+
+
+def _turns(replies: Iterable[Reply]) -> list[Turn]:
+    """Divide replies into turns in the way in which a server divides them when it gets the same replies again."""
+    turns: list[Turn] = []
+    kept: list[Reply] = []
+    for reply in replies:
+        if kept and not reply.message and kept[-1].failure is not None:  # the request was repeated
+            reply = Reply(message=kept.pop().message, steps=reply.steps)
+        elif kept and not reply.message and kept[-1].is_paused:  # the reply continues the one before
+            last = kept.pop()
+            reply = Reply(message=last.message, steps=(*last.steps, *reply.steps))
+        kept.append(reply)
+    for reply in kept:
+        if turns and turns[-1].replies[-1].has_calls and turns[-1].replies[-1].failure is None:
+            turns[-1].replies.append(reply)
+        else:
+            turns.append(Turn(message=reply.message or CONTINUE, replies=[reply]))
+    for turn in turns:
+        if turn.replies[-1].has_calls and turn.replies[-1].failure is None:
+            turn.replies.append(Reply(message="", steps=(Step(text=END),)))
+    return turns
+
+
+# --- the file --------------------------------------------------------------------------
+
+
+def as_tests(conversations: Iterable[Iterable[Reply]]) -> str:
+    """Return the text of a file with a test for each conversation. Conversations without replies are left out."""
+    tests: dict[str, str] = {}
+    for replies in conversations:
+        if turns := _turns(replies):
+            name = _name(turns[0].message)
+            if name in tests:
+                name = f"{name}_{len(tests) + 1}"
+            tests[name] = "\n".join(_test(name, turns))
+    body = "\n\n\n".join(tests.values())
+    used = [word for word in ("Call", "Reasoning") if f" {word}(" in body or f"({word}(" in body]
+    return (
+        "\n\n".join(
+            (
+                _HEAD.format(
+                    names=", ".join(sorted([*used, "ParleyProcess", "ScriptedModel"])),
+                    failed="from parley.client import TurnFailed\n" if "TurnFailed" in body else "",
+                ),
+                body,
+            )
+        )
+        + "\n"
+    )
+
+
+def _name(message: str) -> str:
+    words = "_".join(re.findall("[a-z0-9]+", message.lower()))[:NAME_CHARACTERS].strip("_")
+    return f"test_{words or 'recorded_conversation'}"
+
+
+def _test(name: str, turns: Sequence[Turn]) -> Iterator[str]:
+    """Yield the lines of a test."""
+    yield "@pytest.mark.asyncio"
+    yield f"async def {name}(parley_model: ScriptedModel) -> None:"
+    yield '    async with ParleyProcess(parley_model, api="responses", config=CONFIG) as parley:'
+    yield "        conversation = await parley.create()"
+    for turn in turns:
+        yield ""
+        for reply in turn.replies:
+            yield from _model_says(reply)
+        yield f"        turn = await conversation.send({turn.message!r})"
+        if turn.replies[-1].failure is not None:
+            yield "        with pytest.raises(TurnFailed):"
+            yield "            await turn.result()"
+        else:
+            text = "\n".join(chain.from_iterable(reply.texts for reply in turn.replies))
+            yield f"        assert (await turn.result()).text == {text!r}"
+    yield ""
+    yield f"    assert len(parley_model.requests) == {sum(len(turn.replies) for turn in turns)}"
+
+
+def _model_says(reply: Reply) -> Iterator[str]:
+    """Yield the lines that queue a reply."""
+    failure = reply.failure
+    if failure is not None and failure.error is not UNSET:
+        yield f"        parley_model.fails(400, body={failure.error!r})"
+        return
+    steps = [written for step in reply.steps if (written := _written(step)) is not None]
+    ending = [] if failure is None else ['how="end"']
+    yield f"        parley_model.{'says' if failure is None else 'cuts'}("
+    for argument in (*steps, *ending):
+        yield f"            {argument},"
+    yield "        )"
+
+
+def _written(step: Step) -> str | None:
+    """Return a step as Python code; None if a test needs no such step."""
+    if step.text:
+        return repr(step.text)
+    if reasoning := step.reasoning or step.raw_reasoning:
+        return f"Reasoning({reasoning!r})"
+    if isinstance(step.call, Call):
+        call = step.call
+        return f"Call({call.name!r}, {call.arguments!r}, {call.call_id!r})"
+    return None

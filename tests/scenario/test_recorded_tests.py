@@ -1,0 +1,131 @@
+"""Tests that are made from recorded conversations (`parley.app.recorded_test`, `parley.cli.recorded_test`)."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+
+from kit.clients.codex_calls import speaking
+from kit.servers.command_line import environ_of, outcome_of
+from parley.app.recorded_test import Reply, as_tests
+from parley.cli.recorded_test import write_test
+from parley.cli.runner import CommandFailed
+from parley.models.errors import BadRecording
+from parley.models.script import Call as ScriptedCall
+from parley.models.script import Step
+from parley.testing import Call, Data, Reasoning, ScriptedModel
+
+KEY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.mark.child_process
+async def test_a_recorded_conversation_and_a_stored_one_become_tests_that_pass(
+    parley_model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recording, home = tmp_path / "made.jsonl", tmp_path / "home"
+    lost = Data(json.dumps({"type": "response.failed", "response": {"error": {"message": "busy"}}}))
+    touch = Call("shell", {"command": ["touch", str(tmp_path / "made")]}, "c1")
+    parley_model.says(Reasoning("I make it."), "Making", " it.\n", touch)
+    parley_model.says('Made "it" with {braces}.', "\u202e")
+    parley_model.says("cut", lost)
+    parley_model.says(f"Your key is {KEY}.")
+    parley_model.fails(400, body="not this")
+    config = f'record = "{recording}"'
+    async with speaking(parley_model, api="responses", config=config, home=home, stream_max_retries=1) as wire:
+        wire.codex(1, "Make it, please!")
+        await wire.answer(1)
+        wire.reply(2, f"Use {KEY}.")
+        await wire.answer(2)
+        wire.reply(3, "And this?")
+        await wire.answer(3)
+    (tmp_path / "made").unlink()
+
+    monkeypatch.setenv("PARLEY_HOME", str(home))
+    files = [tmp_path / "test_recorded.py", tmp_path / "test_stored.py"]
+    for given, file in zip((str(recording), wire.sessions[0][:8]), files, strict=True):
+        assert await asyncio.to_thread(write_test, given, str(file)) == 0
+    texts = [file.read_text() for file in files]
+    arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, files))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, env=environ_of(tmp_path), cwd=tmp_path, stdout=PIPE, stderr=PIPE
+    )
+    done = await outcome_of(process)
+
+    assert done.exit_code == 0, done.stdout
+    assert "2 passed" in done.stdout
+    assert not (tmp_path / "made").exists()
+    for text in texts:
+        assert "async def test_make_it_please(" in text
+        assert "assert (await turn.result()).text == 'Making it.\\n\\nMade \"it\" with {braces}.\\u202e'" in text
+        assert KEY not in text
+        assert "Use ***." in text
+    assert "with pytest.raises(TurnFailed):" in texts[0]
+    with pytest.raises(CommandFailed, match="already exists; refusing to overwrite"):
+        write_test(str(recording), str(files[0]))
+    with pytest.raises(BadRecording, match="not a recording"):
+        write_test(str(files[0]), None)
+
+
+def _reply(message: str, *steps: Step) -> Reply:
+    return Reply(message=message, steps=steps)
+
+
+def _body(*replies: Reply) -> list[str]:
+    """Return the statements of the test for a conversation, without its first lines."""
+    (test,) = (node for node in ast.parse(as_tests([replies])).body if isinstance(node, ast.AsyncFunctionDef))
+    block = test.body[0]
+    assert isinstance(block, ast.AsyncWith)
+    return [ast.unparse(statement) for statement in (*block.body[1:], *test.body[1:])]
+
+
+LOOK = Step(call=ScriptedCall(name="look", arguments="{", call_id="c1"))
+
+
+def test_calls_without_a_reply_get_one() -> None:
+    assert _body(_reply("go", LOOK)) == [
+        "parley_model.says(Call('look', '{', 'c1'))",
+        "parley_model.says('The recording ends here.')",
+        "turn = await conversation.send('go')",
+        "assert (await turn.result()).text == 'The recording ends here.'",
+        "assert len(parley_model.requests) == 2",
+    ]
+
+
+def test_a_repeated_request_counts_once_and_a_paused_reply_is_joined() -> None:
+    broken = _reply("go", Step(text="par"), Step(fail="busy"))
+    paused = _reply("", Step(text="One"), Step(paused=True))
+    assert _body(broken, paused, _reply("", Step(text=" two."))) == [
+        "parley_model.says('One', ' two.')",
+        "turn = await conversation.send('go')",
+        "assert (await turn.result()).text == 'One two.'",
+        "assert len(parley_model.requests) == 1",
+    ]
+
+
+def test_a_turn_that_failed_fails_in_the_test() -> None:
+    failed = _reply("go", Step(text="par"), Step(fail="busy"))
+    assert _body(failed, _reply("again", Step(error="refused"))) == [
+        "parley_model.cuts('par', how='end')",
+        "turn = await conversation.send('go')",
+        "with pytest.raises(TurnFailed):\n    await turn.result()",
+        "parley_model.fails(400, body='refused')",
+        "turn = await conversation.send('again')",
+        "with pytest.raises(TurnFailed):\n    await turn.result()",
+        "assert len(parley_model.requests) == 2",
+    ]
+
+
+def test_a_message_that_joined_a_turn_does_not_begin_another() -> None:
+    (sent,) = (line for line in _body(_reply("go", LOOK), _reply("more", Step(text="Done"))) if "send" in line)
+    assert sent == "turn = await conversation.send('go')"
+
+
+def test_conversations_with_the_same_message_have_different_names() -> None:
+    text = as_tests([[_reply("go", Step(text="a"))], [_reply("go", Step(text="b"))], []])
+    assert ("async def test_go(" in text, "async def test_go_2(" in text) == (True, True)
