@@ -172,6 +172,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--mode",
         "--network",
         "--no-http",
+        "--online",
         "--port",
         "--repair",
         "--resident",

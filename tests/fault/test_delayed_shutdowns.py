@@ -20,7 +20,7 @@ from kit.clients.shared_home import events_until, is_
 from kit.clients.wire_client import speaking as talking
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
-from parley.app.serving import SystemClock
+from parley.app.system_clock import SystemClock
 from parley.config.load import Loader
 from parley.models import model_opener
 from parley.models.http import Http

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from kit.models.model_service import ModelService, model_service
+from kit.models.model_service import CHAT_REPLY, ModelService, model_service
 from kit.servers.command_line import environ_of, run_parley
 from kit.servers.terminal_program import TerminalProgram
 from parley.cli.config_init import is_configured
@@ -99,6 +99,19 @@ async def test_a_server_with_another_address_gets_a_table(tmp_path: Path) -> Non
     }
 
 
+async def test_a_test_request_that_fails_is_reported_after_the_file_was_written(
+    tmp_path: Path, service: ModelService
+) -> None:
+    options = (*INIT, "--base-url", service.base_url, "--model", "small", "--online", "--force")
+    answered = await run_parley(tmp_path, *options)
+    service.status, service.body = 401, '{"error": {"message": "unknown key"}}'
+    refused = await run_parley(tmp_path, *options, "--json")
+
+    assert (answered.exit_code, answered.stderr) == (0, "")
+    assert (refused.exit_code, settings_of(tmp_path)["model"]) == (1, "server/small")
+    assert json.loads(refused.stdout)["fault"] == "server refused the key (status 401): unknown key"
+
+
 @pytest.mark.parametrize(
     ("options", "code", "reason"),
     [
@@ -161,6 +174,7 @@ def test_a_newcomer_answers_three_questions(tmp_path: Path) -> None:
         program.answer("type the name of a model, or ?\nModel, or ? for a list of the models: ", "large-latest")
         permissions = program.answer("Permissions [2]: ", "5")
         program.answer("'5' is neither a number from 1 to 4 nor a name\nPermissions [2]: ", "read")
+        program.answer("Send a tiny test request to the provider now? (y/n) [y]: ", "no")
         code = program.finish()
 
     assert code == 0
@@ -192,6 +206,7 @@ def test_a_key_is_stored_only_if_the_user_enters_it_and_is_never_shown(tmp_path:
     with terminal(tmp_path, *options) as program:
         program.answer("Key for Anthropic (not shown): ", "two words")
         program.answer("Key for Anthropic (not shown): ", KEY)
+        program.answer("Send a tiny test request to the provider now? (y/n) [y]: ", "n")
         code = program.finish()
 
     assert code == 0
@@ -225,6 +240,8 @@ def test_a_model_server_that_answers_on_this_computer_is_suggested_with_its_mode
         models = program.answer("Model, or ? for a list of the models [small]: ", "?")
         program.answer("Model, or ? for a list of the models [small]: ", "large")
         program.answer("Permissions [1]: ", "everything")
+        program.answer("Send a tiny test request to the provider now? (y/n) [y]: ", "")
+        program.read_until("the provider answered")
         code = program.finish()
 
     assert code == 0
@@ -243,13 +260,23 @@ def test_another_server_is_asked_for_its_models(tmp_path: Path, service: ModelSe
         )
         program.answer("Environment variable with the key (empty if the server needs no key): ", "OWN_KEY")
         program.answer("Model, or ? for a list of the models: ", "?")
-        program.answer("      small\n      large\nModel, or ? for a list of the models: ", "small")
+        program.answer("      small\n      large\nModel, or ? for a list of the models: ", "smal")
+        program.read_until("Send a tiny test request to the provider now? (y/n) [y]: ")
+        service.status, service.body = 404, "{}"
+        program.type("y\n")
+        program.read_until("server does not offer the model 'smal'")
+        program.read_until("for example small")
+        program.read_until("Model, or ? for a list of the models: ")
+        service.status, service.body = 200, CHAT_REPLY
+        program.type("small\n")
+        program.read_until("the provider answered")
         code = program.finish()
 
     assert code == 0
     assert [(path, headers["authorization"]) for path, headers, _ in service.requests] == [
-        ("/v1/models", f"Bearer {KEY}")
+        (f"/v1/{path}", f"Bearer {KEY}") for path in ("models", "chat/completions", "models", "chat/completions")
     ]
+    assert settings_of(tmp_path)["model"] == "server/small"
     assert settings_of(tmp_path)["model_providers"] == {
         "server": {"base_url": service.base_url, "env_key": "OWN_KEY"}
     }

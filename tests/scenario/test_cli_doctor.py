@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pwd
 import re
@@ -16,11 +17,15 @@ from typing import NamedTuple
 
 import pytest
 
+from kit.models.model_service import CHAT_REPLY, model_service
+from kit.servers.command_line import run_parley
 from kit.servers.hangups import hangups
+from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
 from parley.cli.main import main
+from parley.testing import ScriptedModel
 from parley.version import __version__
 
 SECRET = {path(f"{pwd.getpwuid(os.geteuid()).pw_dir}/.aws") for path in (str, os.path.realpath)}
@@ -67,17 +72,23 @@ async def test_it_says_what_there_is_and_that_commands_can_be_confined(tmp_path:
         ("sqlite", found.text("sqlite")[0]),
         ("system", f"{os.uname().sysname} {os.uname().release}, {os.uname().machine}"),
         ("home", f"{tmp_path}/.parley: does not exist yet; Parley creates it when needed"),
-        ("settings", f"{tmp_path}/.parley/config.toml: does not exist; defaults are used"),
+        ("disk", found.text("disk")[0]),
+        (
+            "settings",
+            f"{tmp_path}/.parley/config.toml: does not exist; defaults are used (`parley config init` creates it)",
+        ),
+        ("database", f"SQLite, {tmp_path}/.parley/parley.db, which the first conversation creates"),
         ("model", "gpt-5, by openai (responses at https://api.openai.com/v1)"),
         ("key", "is set"),
         ("policy", "approval_policy on-request, sandbox_mode read-only"),
-        ("ready", "ollama, vllm, llamacpp, lmstudio"),
         (
-            "not ready",
-            "anthropic (ANTHROPIC_API_KEY), gemini (GEMINI_API_KEY), openrouter (OPENROUTER_API_KEY), "
-            "deepseek (DEEPSEEK_API_KEY), kimi (MOONSHOT_API_KEY), mistral (MISTRAL_API_KEY), groq (GROQ_API_KEY), "
-            "azure (AZURE_OPENAI_API_KEY)",
+            "providers",
+            "without a key: anthropic (ANTHROPIC_API_KEY), gemini (GEMINI_API_KEY), openrouter (OPENROUTER_API_KEY)"
+            ", deepseek (DEEPSEEK_API_KEY), kimi (MOONSHOT_API_KEY), mistral (MISTRAL_API_KEY), "
+            "groq (GROQ_API_KEY), azure (AZURE_OPENAI_API_KEY)",
         ),
+        ("providers", "on this computer, if their server runs: ollama, vllm, llamacpp, lmstudio"),
+        ("resident", "not running (`parley serve` starts it)"),
         ("limits", found.text("limits")[0]),
         ("hidden", f"commands cannot read: {tmp_path}/.ssh"),
         (
@@ -328,7 +339,8 @@ async def test_a_limit_on_the_cost_without_a_price_is_reported(tmp_path: Path) -
     lacking = await doctor(tmp_path, *limited)
     priced = await doctor(tmp_path, *limited, "-c", "prices.gpt-5.input=1", "-c", "prices.gpt-5.output=2")
 
-    assert lacking.text("price")[0].startswith("unknown for this model, so the limits on the cost have no effect")
+    assert lacking.text("price") == ["unknown for this model, so the limits on the cost have no effect"]
+    assert "set `prices.gpt-5.input` and `prices.gpt-5.output`, for a million tokens" in lacking.text("to do")
     assert priced.text("price") == []
 
 
@@ -336,6 +348,68 @@ async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:
     found = await doctor(tmp_path, "-c", "model_provider=scripted")
 
     assert (found.text("model"), found.text("key")) == (["gpt-5, by scripted (scripted)"], ["not needed"])
+
+
+# --- JSON, a request to the provider, and the resident server -------------------------------
+
+
+@pytest.mark.promises("doctor.json", "doctor.online")
+@SANDBOX
+async def test_each_row_is_a_json_object_with_its_state_and_what_to_do(tmp_path: Path) -> None:
+    with model_service("small") as service:
+        service.status, service.body = 404, '{"error": {"message": "no such model"}}'
+        (tmp_path / "config.toml").write_text(
+            'model = "mine/smal"\nsandbox_mod = 1\n[model_providers.mine]\nstream_usage = true\n'
+            f'base_url = "{service.base_url}"\n'
+        )
+        refused = await run_parley(tmp_path, "doctor", "--online", "--json")
+        service.status, service.body = 200, CHAT_REPLY
+        done = await run_parley(tmp_path, "doctor", "--online", "--json", "-c", "model=mine/small")
+    rows = [json.loads(line) for line in refused.stdout.splitlines()]
+
+    assert (refused.exit_code, refused.stderr) == (1, "")
+    assert [row for row in rows if row.get("state") in ("warning", "failed")] == [
+        {
+            "type": "check",
+            "name": "unknown",
+            "state": "warning",
+            "text": f"{tmp_path}/config.toml, line 2: `sandbox_mod`: unknown setting, ignored; "
+            "did you mean `sandbox_mode`?",
+        },
+        {
+            "type": "check",
+            "name": "online",
+            "state": "failed",
+            "text": "mine does not offer the model 'smal' (status 404: no such model)",
+            "to_do": "choose another model with `parley config set model`, for example small",
+        },
+    ]
+    assert rows[-1] == {"type": "verdict", "ready": False, "problems": ["the provider did not answer the request"]}
+    answered = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.exit_code, answered[-1]) == (0, {"type": "verdict", "ready": True, "problems": []})
+    [online] = [row for row in answered if row.get("name") == "online"]
+    assert re.fullmatch(r"mine answered after \d+\.\d s with 9 input and 1 output tokens", online["text"])
+
+
+@pytest.mark.promises("doctor.resident")
+async def test_a_resident_server_is_reported_with_its_version_and_its_settings(tmp_path: Path) -> None:
+    async with ScriptedModel() as model, ResidentProcess(model, tmp_path) as resident:
+        found = await doctor(tmp_path, without=(), **resident.environ)
+        (tmp_path / "config.toml").write_text('[serve]\npublic_url = "https://parley.example"\n')
+        changed = await doctor(tmp_path, without=(), **resident.environ)
+        resident.process.send_signal(signal.SIGSTOP)
+        silent = await doctor(tmp_path, without=(), **resident.environ)
+        resident.process.send_signal(signal.SIGCONT)
+
+    process = f"process {resident.process.pid}, Parley {__version__}, since "
+    assert [text.startswith(process) for text in found.text("resident")] == [True]
+    assert found.text("address") == [f"{resident.description['url']}, this computer only"]
+    assert changed.text("resident")[1:] == [
+        "was started with other settings for HTTP, the node or the store than config.toml has now"
+    ]
+    assert "restart it: `parley serve --stop`, and then `parley serve`" in changed.text("to do")
+    assert (silent.exit_code, "cannot be reached" in silent.text("resident")[0]) == (1, True)
+    assert silent.lines[-1][1].startswith("not ready: the resident server does not answer")
 
 
 @pytest.mark.parametrize(

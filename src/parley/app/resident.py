@@ -26,6 +26,7 @@ from parley.app.background import shorten_log
 from parley.app.discovery import ResidentLock, describe, describe_holder, read_description, remove_description
 from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.resident_sockets import ResidentSockets
+from parley.app.restart_settings import restart_digest
 from parley.app.serving import Server, prepare_process, report_unknown_keys
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.common.limited_log import LimitedLog
@@ -115,6 +116,7 @@ class Resident:
         self._server, self._home, self._now = server, home, now
         self._first_line_seconds = first_line_seconds
         self._began = time.time()
+        self._restart_digest = restart_digest(server.loader)
         self._sockets: ResidentSockets | None = None
         self._most_connections = ServeSettings().max_connections
         self._tasks: set[asyncio.Task[None]] = set()
@@ -464,6 +466,7 @@ class Resident:
                     "store": self._server.core.context.availability,
                     "node": None if self._server.nodes is None else self._server.nodes.description,
                     "not_a_node": self.why_not_node(),
+                    "restart_digest": self._restart_digest,
                 }
             case "stop":
                 asyncio.get_running_loop().call_soon(self.stop)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -20,6 +19,7 @@ from parley.app.home_key import home_key
 from parley.app.node_membership import NodeMembership
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.app.stores import on_changes, server_store
+from parley.app.system_clock import SystemClock
 from parley.app.webhook import WebhookSender
 from parley.common.threads import checked_pool, start_thread
 from parley.config.load import Loader
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from parley.app.push import PushSender
     from parley.server.http.sign_ins import SignIns
 
-__all__ = ["Server", "SystemClock", "prepare_process", "report_unknown_keys", "serve_stdio"]
+__all__ = ["Server", "prepare_process", "report_unknown_keys", "serve_stdio"]
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +61,6 @@ shared with another program.
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
 """The time, in seconds, within which a second Ctrl-C ends the server instead of interrupting running turns."""
-
-
-class SystemClock:
-    """The clock of the operating system."""
-
-    def now(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 WARM_UP_SECONDS: Final = 0.25

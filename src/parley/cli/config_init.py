@@ -10,11 +10,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from parley.cli.printing import print_json, print_note, print_text
-from parley.cli.questions import Choice, ask, ask_choice, ask_secret
-from parley.cli.runner import CommandFailed, UsageError
+from parley.cli.questions import Choice, ask, ask_choice, ask_secret, ask_yes_or_no
+from parley.cli.runner import FAILED, CommandFailed, UsageError
 from parley.cli.settings import report_override, settings_loader
 from parley.config.load import Loader, why_unusable
 from parley.config.provider_keys import find_key, key_variable, may_use_stored_key
@@ -22,6 +22,9 @@ from parley.config.providers import AZURE_ENDPOINT, READY_PROVIDERS, split_model
 from parley.config.toml_lines import written_key, written_value
 from parley.config.types import ApprovalPolicy, SandboxMode, Settings, SettingsOverrides
 from parley.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from parley.app.provider_check import ProviderFault
 
 __all__ = ["DESCRIPTION", "configure", "is_configured", "run", "run_setup"]
 
@@ -35,7 +38,8 @@ nothing and uses the suggested answers.
 
 An existing file is changed only with --force. Its comments and its other settings
 stay. No key is written to config.toml. If a key is missing, the command offers to
-store it in auth.json in the home, which is readable only for you.
+store it in auth.json in the home, which is readable only for you. At the end, it
+offers to send a tiny test request; without questions, --online sends one.
 
 examples:
   parley config init
@@ -114,6 +118,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sandbox", choices=get_args(SandboxMode), help="where commands may write")
     parser.add_argument("--approval", choices=get_args(ApprovalPolicy), help="when the agent asks for an approval")
     parser.add_argument("--yes", action="store_true", help="ask nothing, and use the suggested answers")
+    parser.add_argument("--online", action="store_true", help="send a tiny test request to the provider")
     parser.add_argument("--force", action="store_true", help="change config.toml if it exists")
 
 
@@ -121,7 +126,8 @@ def run(args: argparse.Namespace) -> int:
     given = _Given(**{name: getattr(args, name, None) for name in _OPTIONS})
     as_json = getattr(args, "json", False)
     asks = not getattr(args, "yes", False) and not as_json and sys.stdin.isatty() and sys.stdout.isatty()
-    return _set_up(given, asks=asks, force=getattr(args, "force", False), as_json=as_json)
+    online, force = getattr(args, "online", False), getattr(args, "force", False)
+    return _set_up(given, asks=asks, online=online, force=force, as_json=as_json)
 
 
 def run_setup() -> int:
@@ -131,7 +137,7 @@ def run_setup() -> int:
         CommandFailed: the file exists, or the user ended the input. Nothing was written.
         ConfigError: the home or its settings cannot be used.
     """
-    return _set_up(_Given(), asks=True, force=False, as_json=False)
+    return _set_up(_Given(), asks=True, online=False, force=False, as_json=False)
 
 
 def is_configured() -> bool:
@@ -155,7 +161,7 @@ def _has_key(settings: Settings) -> bool:
     return find_key(settings.provider, settings.home, settings.environ) is not None
 
 
-def _set_up(given: _Given, *, asks: bool, force: bool, as_json: bool) -> int:
+def _set_up(given: _Given, *, asks: bool, online: bool, force: bool, as_json: bool) -> int:
     from parley.app.config_file import config_path
 
     loader = settings_loader()
@@ -171,14 +177,16 @@ def _set_up(given: _Given, *, asks: bool, force: bool, as_json: bool) -> int:
         settings = _resolved(loader, answers)
         if asks:
             _offer_to_store_key(settings)
+            answers = _offer_test_request(loader, answers, online=online)
     except EOFError:
         print_text("")
         raise CommandFailed("the input ended, so config.toml was not written") from None
     file = _write(loader, answers, exists=exists)
     for key in ("model", "sandbox_mode", "approval_policy"):
         report_override((key,))
-    _report(file, answers, settings, as_json=as_json)
-    return 0
+    fault = asyncio.run(_test(settings)) if online and not asks else None
+    _report(file, answers, settings, fault, as_json=as_json)
+    return 0 if fault is None else FAILED
 
 
 def _current(loader: Loader) -> Settings | None:
@@ -298,6 +306,34 @@ def _offer_to_store_key(settings: Settings) -> None:
             store_key(settings.home, variable, key)
             return
         print_text("a key has no spaces and only ASCII characters")
+
+
+def _offer_test_request(loader: Loader, answers: _Answers, *, online: bool) -> _Answers:
+    """Send a test request if the user agrees. If the provider does not offer the model, ask for another model.
+    Return the answers with the last model.
+    """
+    settings = _resolved(loader, answers)
+    if key_variable(settings.provider) is not None and not _has_key(settings):
+        return answers
+    print_text("")
+    if not online and not ask_yes_or_no("Send a tiny test request to the provider now?", default=True):
+        return answers
+    while (fault := asyncio.run(_test(settings))) is not None:
+        print_text(f"{fault.reason}\n{fault.to_do}")
+        if not fault.is_about_model:
+            return answers
+        answers = answers._replace(model=_ask_for_model(loader, answers.provider, answers.table, ()))
+        settings = _resolved(loader, answers)
+    print_text("the provider answered")
+    return answers
+
+
+async def _test(settings: Settings) -> ProviderFault | None:
+    """Send a test request. Return the reason why it failed; None if the provider answered."""
+    from parley.app.provider_check import ProviderFault, check_provider
+
+    found = await check_provider(settings)
+    return found if isinstance(found, ProviderFault) else None
 
 
 # --- answers without questions -----------------------------------------------------------
@@ -485,7 +521,9 @@ def _changed(text: str, answers: _Answers) -> str:
 # --- the report --------------------------------------------------------------------------
 
 
-def _report(file: str, answers: _Answers, settings: Settings, *, as_json: bool) -> None:
+def _report(
+    file: str, answers: _Answers, settings: Settings, fault: ProviderFault | None, *, as_json: bool
+) -> None:
     variable = key_variable(settings.provider)
     lacks_key = variable is not None and not _has_key(settings)
     if as_json:
@@ -498,6 +536,7 @@ def _report(file: str, answers: _Answers, settings: Settings, *, as_json: bool) 
                 "sandbox_mode": answers.sandbox,
                 "approval_policy": answers.approval,
                 **({"missing_variable": variable} if lacks_key else {}),
+                **({"fault": fault.reason, "to_do": fault.to_do} if fault is not None else {}),
             }
         )
         return
@@ -508,4 +547,6 @@ def _report(file: str, answers: _Answers, settings: Settings, *, as_json: bool) 
     print_text(f"  approval_policy  {answers.approval}")
     if lacks_key:
         print_note("config", f"{variable} is not set; set it before you start, with `export {variable}=...`")
+    elif fault is not None:
+        print_note("config", f"{fault.reason}; {fault.to_do}")
     print_text('\nNext: parley exec "What does this project do?"')

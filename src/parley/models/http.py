@@ -281,6 +281,10 @@ def _in_words(error: Exception) -> str:
             return "the connection was closed"
         case aiohttp.ClientSSLError():
             return connection_detail(error.os_error)
+        case aiohttp.ClientProxyConnectionError():
+            return f"the proxy cannot be reached: {connection_detail(error.os_error)}"
+        case aiohttp.ClientHttpProxyError():
+            return f"the proxy refused the connection with status {error.status}"
         case aiohttp.ClientResponseError():
             return "the answer is not HTTP"
         case OSError(errno=int(number)) if number > 0:

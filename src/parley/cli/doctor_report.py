@@ -1,0 +1,85 @@
+"""The rows that `parley doctor` prints, as text or as JSON."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from parley.cli.printing import print_json
+from parley.wire.text import visible
+
+__all__ = ["DoctorReport"]
+
+COLUMN: Final = 12
+"""The column in which the text of a row begins, after its name."""
+
+State = Literal["ok", "info", "warning", "failed"]
+
+
+class DoctorReport:
+    """Prints rows as they are found, and collects the problems for the verdict.
+
+    Each row has a stable name, for people and for scripts.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._failures: list[str] = []
+        self._lacks: list[str] = []
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self._failures else 0
+
+    def info(self, name: str, text: str) -> None:
+        """Print a fact that is neither good nor bad."""
+        self._print(name, text, "info")
+
+    def ok(self, name: str, text: str) -> None:
+        """Print the result of a check that passed."""
+        self._print(name, text, "ok")
+
+    def warn(self, name: str, text: str, *, to_do: str | None = None) -> None:
+        """Print a problem with which servers can run."""
+        self._print(name, text, "warning", to_do)
+
+    def lack(self, name: str, text: str, *, lacks: str, to_do: str | None = None) -> None:
+        """Print a problem with which servers can run, but no turn. The verdict names it as `lacks`."""
+        self._lacks.append(lacks)
+        self._print(name, text, "warning", to_do)
+
+    def fail(self, name: str, text: str, *, problem: str, to_do: str | None = None) -> None:
+        """Print a problem with which servers cannot run. The verdict names it as `problem`."""
+        if problem not in self._failures:
+            self._failures.append(problem)
+        self._print(name, text, "failed", to_do)
+
+    def advise(self, to_do: str) -> None:
+        """Print further advice about the last row."""
+        if self._as_json:
+            print_json({"type": "advice", "to_do": to_do})
+        else:
+            self._line("to do", to_do)
+
+    def begin_section(self) -> None:
+        if not self._as_json:
+            print(flush=True)
+
+    def verdict(self) -> None:
+        """Print the last row: whether Parley is ready, or the problems."""
+        problems = [*self._failures, *self._lacks]
+        if self._as_json:
+            print_json({"type": "verdict", "ready": not problems, "problems": problems})
+        else:
+            self._line("verdict", f"not ready: {'; '.join(problems)}" if problems else "ready")
+
+    def _print(self, name: str, text: str, state: State, to_do: str | None = None) -> None:
+        if self._as_json:
+            advice = {} if to_do is None else {"to_do": to_do}
+            print_json({"type": "check", "name": name, "state": state, "text": text, **advice})
+            return
+        self._line(name, text)
+        if to_do is not None:
+            self._line("to do", to_do)
+
+    def _line(self, name: str, text: str) -> None:
+        print(f"{name:<{COLUMN}}{visible(text)}", flush=True)

@@ -1,0 +1,101 @@
+"""The part of `parley doctor` that checks the resident server of the home."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from parley.cli.doctor_report import DoctorReport
+from parley.common.os_errors import os_detail
+from parley.common.resident_socket import NoResident, Refused, ask, connect
+from parley.config.load import Loader
+from parley.version import __version__
+
+__all__ = ["check_resident"]
+
+CONNECT_SECONDS: Final = 5.0
+RESTART: Final = "restart it: `parley serve --stop`, and then `parley serve`"
+
+
+def check_resident(report: DoctorReport, loader: Loader) -> None:
+    """Check whether a resident server runs and answers, and whether it has the present version and settings."""
+    from parley.app.discovery import describe_holder, is_running
+
+    home = loader.home
+    try:
+        with connect(home) as channel:
+            status = ask(channel, "status")
+    except NoResident as error:
+        detail = str(error)
+        if not is_running(home):
+            report.info("resident", "not running (`parley serve` starts it)")
+            return
+        report.fail(
+            "resident",
+            f"runs as {describe_holder(home)}, but cannot be reached: {detail or 'its socket was removed'}",
+            problem="the resident server does not answer",
+            to_do="wait a few seconds, because it creates its socket again; if it hangs, end the process",
+        )
+    except Refused as error:
+        report.fail(
+            "resident",
+            f"refused to report its status: {error}",
+            problem="the resident server does not answer",
+            to_do=RESTART,
+        )
+    else:
+        _check_status(report, loader, status)
+
+
+def _check_status(report: DoctorReport, loader: Loader, status: Mapping[str, Any]) -> None:
+    from parley.app.restart_settings import restart_digest
+
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
+    stopping = ", stopping" if status["stopping"] else ""
+    report.ok("resident", f"process {status['pid']}, Parley {status['version']}, since {since}{stopping}")
+    if status["version"] != __version__:
+        report.warn("resident", f"has another version than this command, {__version__}", to_do=RESTART)
+    digest = status.get("restart_digest")
+    if digest is not None and digest != restart_digest(loader):
+        report.warn(
+            "resident",
+            "was started with other settings for HTTP, the node or the store than config.toml has now",
+            to_do=RESTART,
+        )
+    if status.get("store") not in ("available", None):
+        report.fail(
+            "resident",
+            "cannot reach its database",
+            problem="the resident server cannot reach its database",
+            to_do="check whether the database server runs; the resident server then continues by itself",
+        )
+    if url := status.get("url"):
+        _check_address(report, url)
+
+
+def _check_address(report: DoctorReport, url: str) -> None:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        report.fail(
+            "address",
+            f"{url} cannot be reached: {os_detail(error)}",
+            problem="the resident server does not answer",
+            to_do=RESTART,
+        )
+        return
+    others = "this computer only" if _is_loopback(host) else "other computers can connect, with a token"
+    report.ok("address", f"{url}, {others}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,111 @@
+"""The part of `parley doctor` that checks the sandbox."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from parley.cli.doctor_report import DoctorReport
+from parley.config.types import Settings
+from parley.errors import CommandNotStarted
+
+__all__ = ["check_sandbox"]
+
+PROBLEM: Final = "commands cannot be confined"
+
+
+class _Switch(NamedTuple):
+    """A kernel setting that determines whether bubblewrap can create its namespaces."""
+
+    name: str
+    against: str
+    """The value that prevents bubblewrap from creating its namespaces."""
+    mend: str
+
+    def value(self) -> str | None:
+        """Return the current value, or None if this system has no such setting."""
+        try:
+            with open(f"/proc/sys/{self.name.replace('.', '/')}", encoding="ascii") as file:
+                return file.read().strip()
+        except (OSError, ValueError):
+            return None
+
+
+SWITCHES: Final = (
+    _Switch(
+        "kernel.apparmor_restrict_unprivileged_userns",
+        "1",
+        "give bubblewrap an AppArmor profile that allows user namespaces (Ubuntu from 23.10 on): the package "
+        "apparmor-profiles has one, bwrap-userns-restrict in /usr/share/apparmor/extra-profiles; copy it to "
+        "/etc/apparmor.d and load it with `apparmor_parser -r`",
+    ),
+    _Switch(
+        "kernel.unprivileged_userns_clone",
+        "0",
+        "allow user namespaces: `sysctl kernel.unprivileged_userns_clone=1`",
+    ),
+    _Switch("user.max_user_namespaces", "0", "allow user namespaces: `sysctl user.max_user_namespaces=15000`"),
+)
+
+NOT_BY_A_SWITCH: Final = (
+    "let bubblewrap create user namespaces: in a container this needs a seccomp profile with unshare and mount"
+)
+
+
+async def check_sandbox(report: DoctorReport, settings: Settings | None) -> None:
+    """Check the sandbox, with the default policy if `settings` is None."""
+    from parley.app.standalone import sandbox_report
+
+    try:
+        found, limits = await sandbox_report(settings)
+    except CommandNotStarted as error:
+        report.fail("sandbox", f"none: no command can be started: {error}", problem=PROBLEM)
+        return
+    for tried in found.tried:
+        facts = ", ".join(f"{name}: {value}" for name, value in tried.facts)
+        state = "works" if tried.fault is None else f"does not work: {tried.fault}"
+        report.info(tried.name, f"{state}; {facts}" if facts else state)
+    for switch in SWITCHES:
+        if (value := switch.value()) is not None:
+            report.info("namespaces", f"{switch.name} is {value}")
+    report.info("limits", limits)
+    if settings is not None:
+        _report_hidden(report, found.hidden, settings.sandbox.hidden_paths)
+    chosen = "auto" if settings is None else settings.sandbox.mechanism
+    because = "the first that works" if chosen == "auto" else "chosen by the settings"
+    if found.used:
+        report.ok("sandbox", f"{found.used}, {because}")
+    else:
+        report.fail("sandbox", f"none: {found.why_none}", problem=PROBLEM)
+    faults = {tried.name: tried.fault for tried in found.tried if tried.fault is not None}
+    for advice in _advice(faults, is_installed=any("path" in dict(tried.facts) for tried in found.tried)):
+        report.advise(advice)
+
+
+def _report_hidden(report: DoctorReport, hidden: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [path for path in wanted if not os.path.exists(path)]
+    if hidden:
+        report.info("hidden", f"commands cannot read: {', '.join(hidden)}")
+    if missing:
+        report.info("missing", f"hidden paths that do not exist: {', '.join(missing)}")
+
+
+def _advice(faults: Mapping[str, str], *, is_installed: bool) -> Iterator[str]:
+    if sys.platform not in ("linux", "darwin"):
+        yield "run Parley inside WSL2: Windows itself cannot confine commands"
+        return
+    if platform.release().endswith("-Microsoft"):
+        yield "use WSL2: this is WSL1, whose kernel cannot confine commands (`wsl --set-version NAME 2`)"
+        return
+    if "bubblewrap" in faults and (not is_installed or "is needed" in faults["bubblewrap"]):
+        yield (
+            "install bubblewrap, 0.4 or newer: `apt install bubblewrap`, `dnf install bubblewrap` or "
+            "`apk add bubblewrap`"
+        )
+    elif "bubblewrap" in faults:
+        yield from [switch.mend for switch in SWITCHES if switch.value() == switch.against] or [NOT_BY_A_SWITCH]
+    if "landlock" in faults:
+        yield "for Landlock: use kernel 6.2 or newer, with `landlock` in /sys/kernel/security/lsm"
