@@ -143,7 +143,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
     named = set(re.findall(r"--?[a-zV][a-z-]*|\w+", " ".join(names_in("docs/commands.md"))))
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
-    of_conversations = {"--archived", "--follow", "--limit", "--reason", "--undo"}
+    of_conversations = {"--archived", "--at", "--follow", "--last", "--limit", "--reason", "--undo", "--watch"}
     of_exec = {"--output-schema", "-q", "--quiet", "--timeout"}
     of_turns = {
         "--approval",

@@ -24,7 +24,10 @@ from parley.testing.home import MODEL
 
 pytestmark = pytest.mark.child_process
 
-WITH_URL = ("exec", "ls", "show", "watch", "send", "answer", "interrupt", "rename", "archive", "delete")
+WITH_URL = (
+    *("exec", "ls", "show", "watch", "send", "answer", "interrupt", "continue", "fork", "diff", "attention"),
+    *("rename", "archive", "delete"),
+)
 
 
 @pytest_asyncio.fixture

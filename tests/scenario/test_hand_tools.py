@@ -24,6 +24,7 @@ import pytest_asyncio
 from kit.clients.reading import until_state
 from kit.clients.shared_home import ASKS, owner_of
 from kit.clients.shell_turns import sh
+from kit.servers.command_line import run_on_terminal
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.lock_holders import held_by_flock
 from kit.servers.long_call_program import LONG_CALL
@@ -425,39 +426,13 @@ async def test_characters_that_act_on_a_terminal_are_escaped_on_one(
     parley_model.says("\x1b]0;owned\x07 \x9b31m \u202e reversed")
     conversation = await created(client, resident)
     await (await conversation.send("\x1b[2J")).result()
-    shown = await on_terminal("show", conversation.id, env={**resident.environ, "NO_COLOR": "1"})
-    as_json = await on_terminal("show", conversation.id, "--json", env=resident.environ)
+    shown = await run_on_terminal("show", conversation.id, env={**resident.environ, "NO_COLOR": "1"})
+    as_json = await run_on_terminal("show", conversation.id, "--json", env=resident.environ)
 
     for output in (shown, as_json):
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(output)
     assert r"\x1b]0;owned\x07 \u009b31m \u202e reversed" in shown
     assert r"\x1b[2J" in shown
-
-
-async def on_terminal(*arguments: str, env: dict[str, str]) -> str:
-    """Run a command whose stdout is a terminal, and return its output."""
-    ours, theirs = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "parley", *arguments),
-        env=env,
-        stdout=theirs,
-        stdin=asyncio.subprocess.DEVNULL,
-    )
-    os.close(theirs)
-    printed = b""
-
-    def read() -> None:
-        nonlocal printed
-        try:
-            while data := os.read(ours, 65536):
-                printed += data
-        except OSError:
-            pass  # the other side is closed
-
-    await asyncio.to_thread(read)
-    os.close(ours)
-    assert await process.wait() == 0
-    return printed.decode()
 
 
 # --- watch, send, interrupt ----------------------------------------------------------------

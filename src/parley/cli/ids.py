@@ -11,7 +11,7 @@ from msgspec import UnsetType
 from parley.cli.runner import CommandFailed
 from parley.client import Approval, Client, Conversation
 
-__all__ = ["SHORT", "find_approval", "find_conversation", "is_complete", "match_conversation"]
+__all__ = ["SHORT", "find_approval", "find_conversation", "is_complete", "match_conversation", "match_message"]
 
 SHORT: Final = 8
 """The number of characters of an id that lists print."""
@@ -49,6 +49,15 @@ def match_conversation(given: str, ids: Sequence[str]) -> str:
     """
     _refuse_other_than_ids(given)
     return _only("conversation", given, [one for one in ids if one.startswith(given.lower())])
+
+
+def match_message(given: str, ids: Sequence[str]) -> str:
+    """Return the only message id in `ids` that begins with the given text.
+
+    Raises:
+        CommandFailed: no id, or more than one id, begins with the text.
+    """
+    return _only("message of the conversation", given, [one for one in ids if one.startswith(given.lower())])
 
 
 def _refuse_other_than_ids(given: str) -> None:

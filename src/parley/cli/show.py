@@ -8,11 +8,11 @@ from typing import Final
 
 from parley.cli.connecting import connected
 from parley.cli.event_output import EventOutput, mark_read, plain_json
+from parley.cli.history import all_pages
 from parley.cli.ids import find_conversation
 from parley.cli.printing import print_json, print_text
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation
-from parley.wire.ids import START
 from parley.wire.text import visible
 from parley.wire.tools import ConversationStatusResult
 
@@ -29,8 +29,6 @@ With --json, each line is a JSON object: `{"type": "conversation"}` with
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
-PAGE: Final = 1000
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
@@ -45,18 +43,13 @@ async def run(args: argparse.Namespace) -> int:
         _show_status(conversation, status, as_json=args.json)
         out = None if args.json else sys.stdout
         output = EventOutput(client, conversation, out, command="show", cwd=status.cwd)
-        after = START
-        while True:
-            found = await conversation.read(after=after, limit=PAGE)
-            for event in found.events:
+        async for page in all_pages(conversation):
+            for event in page.events:
                 output.show_stored(event.msg, seq=event.seq, offset=event.offset)
-            if not found.events or found.seq == after:
-                break
-            after = found.seq
-        for text in found.open:
+        for text in page.open:
             output.show_open(text)
         output.end_line()
-        await mark_read(conversation, found.seq)
+        await mark_read(conversation, page.seq)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from kit.system.commands import TIMEOUT_SECONDS
 
-__all__ = ["Outcome", "environ_of", "outcome_of", "run_parley", "start_parley"]
+__all__ = ["Outcome", "environ_of", "outcome_of", "run_on_terminal", "run_parley", "start_parley"]
 
 
 class Outcome(NamedTuple):
@@ -59,3 +60,29 @@ async def run_parley(
     """Run a command, and return its outcome."""
     process = await start_parley(home, *arguments, variables=variables, stdin=DEVNULL if stdin is None else PIPE)
     return await outcome_of(process, stdin)
+
+
+async def run_on_terminal(*arguments: str, env: Mapping[str, str]) -> str:
+    """Run a command whose stdout is a terminal, and return its output."""
+    ours, theirs = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "parley", *arguments),
+        env=env,
+        stdout=theirs,
+        stdin=DEVNULL,
+    )
+    os.close(theirs)
+    printed = b""
+
+    def read() -> None:
+        nonlocal printed
+        try:
+            while data := os.read(ours, 65536):
+                printed += data
+        except OSError:
+            pass  # the other side is closed
+
+    await asyncio.to_thread(read)
+    os.close(ours)
+    assert await process.wait() == 0
+    return printed.decode()

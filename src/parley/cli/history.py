@@ -1,0 +1,31 @@
+"""Reads the stored events of a conversation from the beginning, page by page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from parley.client import Conversation, ReadEvent
+from parley.client.conversation import EventPage
+from parley.wire.ids import START, Seq
+
+__all__ = ["all_events", "all_pages"]
+
+PAGE: Final = 1000
+
+
+async def all_pages(conversation: Conversation) -> AsyncIterator[EventPage]:
+    """Yield at least one page. The last page contains the unfinished texts."""
+    after: Seq = START
+    while True:
+        page = await conversation.read(after=after, limit=PAGE)
+        yield page
+        if not page.events or page.seq == after:
+            return
+        after = page.seq
+
+
+async def all_events(conversation: Conversation) -> AsyncIterator[ReadEvent]:
+    async for page in all_pages(conversation):
+        for event in page.events:
+            yield event
