@@ -335,13 +335,14 @@ async def test_possible_secrets_of_a_provider_are_not_shown(tmp_path: Path) -> N
 
 
 async def test_a_limit_on_the_cost_without_a_price_is_reported(tmp_path: Path) -> None:
-    limited = ("-c", "limits.turn_cost=1")
+    limited = ("-c", "limits.turn_cost=1", "-c", "model=unknown")
     lacking = await doctor(tmp_path, *limited)
-    priced = await doctor(tmp_path, *limited, "-c", "prices.gpt-5.input=1", "-c", "prices.gpt-5.output=2")
+    priced = await doctor(tmp_path, *limited, "-c", "prices.unknown.input=1", "-c", "prices.unknown.output=2")
+    known = await doctor(tmp_path, "-c", "limits.turn_cost=1")
 
     assert lacking.text("price") == ["unknown for this model, so the limits on the cost have no effect"]
-    assert "set `prices.gpt-5.input` and `prices.gpt-5.output`, for a million tokens" in lacking.text("to do")
-    assert priced.text("price") == []
+    assert "set `prices.unknown.input` and `prices.unknown.output`, for a million tokens" in lacking.text("to do")
+    assert priced.text("price") == known.text("price") == []
 
 
 async def test_a_provider_without_a_key_needs_none(tmp_path: Path) -> None:

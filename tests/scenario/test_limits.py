@@ -114,29 +114,31 @@ async def test_tokens_are_counted_by_the_provider_or_else_estimated(parley_model
         assert answer["result"]["error"] == "Limit reached: turn_tokens"
 
 
-PRICES: Final = '[prices."scripted-model"]\ninput = 2\ncached_input = 0.5\noutput = 10\n'
+PRICES: Final = '[prices."scripted-model"]\ninput = 2\ncached_input = 0.5\ncache_write = 2.5\noutput = 10\n'
 
 
 @pytest.mark.promises("limits.cost", "limits.asked", "limits.raised")
 async def test_the_cost_is_shown_and_limited(parley_model: ScriptedModel) -> None:
     config = f"{PRICES}{limits(turn_cost=0.5)}"
     async with approving_client(parley_model, version=FULL_VERSION, api="anthropic", config=config) as client:
-        usage = Usage(input_tokens=200_000, cached_input_tokens=100_000, output_tokens=30_000)
+        usage = Usage(
+            input_tokens=200_000, cached_input_tokens=100_000, cache_write_tokens=40_000, output_tokens=30_000
+        )
         parley_model.says(plan("c1"), usage)
         parley_model.says("Done", Usage(input_tokens=1, output_tokens=0))
         call = client.codex()
         messages = await client.until_asked()
         (asked,) = (one["params"] for one in messages if one.get("method") == "elicitation/create")
-        assert asked["message"] == "turn_cost reached (0.55 of 0.50). Go on?"
+        assert asked["message"] == "turn_cost reached (0.57 of 0.50). Go on?"
         client.answer(0, {"decision": "approved"})
         messages += await client.until(has_answer(call))
         conversation = events_of(messages)[0]["session_id"]
         status = await client.value_of(client.call("conversationStatus", conversation_id=conversation))
 
-    assert of_limits(messages) == [reached("turn_cost", 550_000, 500_000)]
+    assert of_limits(messages) == [reached("turn_cost", 570_000, 500_000)]
     counts = [event for event in events_of(messages) if event["type"] == "token_count"]
-    assert [count["cost_micros"] for count in counts] == [550_000, 2]
-    assert status["tokens"]["cost_micros"] == 550_002
+    assert [count["cost_micros"] for count in counts] == [570_000, 2]
+    assert status["tokens"]["cost_micros"] == 570_002
 
 
 @pytest.mark.promises("limits.cost")

@@ -246,7 +246,8 @@ async def _summarise(
                     elif isinstance(chunk, MessageDone) and chunk.item.text:
                         pieces[:] = [chunk.item.text]
                     elif isinstance(chunk, ResponseDone) and chunk.usage is not None:
-                        usage.append(priced(chunk.usage, settings))
+                        written = chunk.cache_write_tokens
+                        usage.append(priced(chunk.usage, settings, cache_write_tokens=written))
                     elif isinstance(chunk, Retrying):
                         await transcript.append(request_retry(chunk))
 

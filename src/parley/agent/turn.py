@@ -237,7 +237,7 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
     """Return the entries that record the token usage of a response: its count, or an estimate."""
     if response.usage is None:
         return estimated_cost(request, response.items, settings)
-    usage = priced(response.usage, settings)
+    usage = priced(response.usage, settings, cache_write_tokens=response.cache_write_tokens)
     return (ResponseUsed(usage=usage) if response.calls else usage,)
 
 
@@ -285,6 +285,7 @@ class _Response:
     def __init__(self) -> None:
         self.items: list[ModelItem] = []
         self.usage: TokenCount | None = None
+        self.cache_write_tokens = 0
         self.ended: list[LogPayload] = []
         """The events of the response. They are appended to the log when the response has ended or failed."""
         self.cut_by: str | None = None
@@ -418,7 +419,7 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
             response.items.append(opaque)
             return [] if search is None else [search]
         case ResponseDone(usage=usage, cut_by=cut_by):
-            response.usage = usage
+            response.usage, response.cache_write_tokens = usage, chunk.cache_write_tokens
             response.refused, response.is_paused = chunk.refused, chunk.is_paused
             seen = _left_unfinished(response, transcript)
             if cut_by is not None:

@@ -373,6 +373,8 @@ class Price(Struct, frozen=True, kw_only=True):
     input: Amount | None = None
     cached_input: Amount | None = None
     """The price of input tokens that the provider read from its cache; None means the price of other input."""
+    cache_write: Amount | None = None
+    """The price of input tokens that the provider wrote to its cache; None means the price of other input."""
     output: Amount | None = None
 
 

@@ -242,6 +242,7 @@ class AnthropicDecoder:
                 CUT if self._stop_reason == CUT else None,
                 refused=_refusal(self._stop_details) if self._stop_reason == REFUSED else None,
                 is_paused=self._stop_reason == PAUSED,
+                cache_write_tokens=max(0, self._usage.cache_creation_input_tokens or 0),
             )
         )
         return chunks

@@ -126,6 +126,8 @@ class ResponseDone(Struct, frozen=True):
     """
     is_paused: bool = False
     """True if the provider has paused the response, and continues it in answer to the next request."""
+    cache_write_tokens: int = 0
+    """The number of input tokens that the provider wrote to its cache. It has a price of its own."""
 
 
 class Retrying(Struct, frozen=True, kw_only=True):

@@ -233,8 +233,8 @@ class AnthropicWriter:
         yield from self._end_text()
         spent = usage or Usage()
         tokens = {
-            "input_tokens": spent.input_tokens - spent.cached_input_tokens,
-            "cache_creation_input_tokens": 0,
+            "input_tokens": spent.input_tokens - spent.cached_input_tokens - spent.cache_write_tokens,
+            "cache_creation_input_tokens": spent.cache_write_tokens,
             "cache_read_input_tokens": spent.cached_input_tokens,
             "output_tokens": spent.output_tokens,
             "output_tokens_details": {"thinking_tokens": spent.reasoning_output_tokens},

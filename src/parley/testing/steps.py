@@ -53,6 +53,8 @@ class Usage(Struct, frozen=True, kw_only=True):
 
     input_tokens: int = 10
     cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    """The input tokens that were written to a cache, which only the Anthropic Messages API reports."""
     output_tokens: int = 5
     reasoning_output_tokens: int = 0
 

@@ -115,7 +115,8 @@ ITEMS: list[Chunk] = [
             output_tokens=7,
             reasoning_output_tokens=None,
             total_tokens=130,
-        )
+        ),
+        cache_write_tokens=20,
     ),
 ]
 
@@ -316,7 +317,12 @@ def test_a_response_that_is_not_streamed_means_the_same() -> None:
         {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "one"}},
         {"type": "tool_use", "id": "toolu_2", "name": "wait", "input": {}},
     ]
-    usage = {"input_tokens": 23, "cache_read_input_tokens": 100, "output_tokens": 7}
+    usage = {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 20,
+        "cache_read_input_tokens": 100,
+        "output_tokens": 7,
+    }
     body = {"type": "message", "role": "assistant", "content": content, "stop_reason": "tool_use", "usage": usage}
     chunks = items(decoded(msgspec.json.encode(body)))
 
