@@ -106,6 +106,7 @@ async def agent_in(
         yield Agent(client, conversation)
 
 
+@pytest.mark.long
 def test_each_attempt_works_without_a_sandbox(installed: Installed, mark: Path) -> None:
     attack = [sys.executable, "-I", "-S", "-c", ATTACK, str(installed.project), str(mark)]
     done = subprocess.run(attack, capture_output=True, text=True, check=True)
@@ -155,6 +156,7 @@ async def _output_of(*argv: str, cwd: Path | None = None, env: dict[str, str] | 
 
 
 @BUBBLEWRAP
+@pytest.mark.long
 @pytest.mark.promises("sandbox.installed")
 async def test_the_model_reads_why_nothing_can_be_installed_beside_parley(
     installed: Installed, tmp_path: Path, parley_model: ScriptedModel
@@ -187,6 +189,7 @@ async def test_pip_installs_nothing_beside_parley_and_the_model_reads_why(
 
 
 @BUBBLEWRAP
+@pytest.mark.long
 async def test_after_the_first_command_the_server_loads_no_module_from_a_file(
     installed: Installed, tmp_path: Path, parley_model: ScriptedModel
 ) -> None:
@@ -287,6 +290,7 @@ async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_writ
 
 
 @BUBBLEWRAP
+@pytest.mark.long
 @pytest.mark.promises("sandbox.installed")
 async def test_no_command_of_a_resident_server_changes_the_installation_of_a_relay(
     mark: Path, tmp_path: Path, parley_model: ScriptedModel

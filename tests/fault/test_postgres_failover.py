@@ -244,9 +244,8 @@ async def with_stopped_standby() -> AsyncIterator[Stopped]:
             await store.close()
 
 
-@pytest.mark.parametrize(
-    "write", ["create", *(pytest.param(one, marks=pytest.mark.long) for one in ("archive", "token"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("write", ["create", "archive", "token"])
 async def test_a_call_that_gives_up_does_not_show_its_write_before_the_standby_has_it(
     write: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +279,7 @@ async def test_a_write_whose_wait_for_the_standby_is_cancelled_is_not_acknowledg
         await writing
 
 
+@pytest.mark.long
 async def test_a_repeated_removal_of_sessions_is_not_acknowledged_before_the_standby_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -309,6 +309,7 @@ CANCEL = """
 """A query that makes the primary commit the writes that wait for the standby."""
 
 
+@pytest.mark.long
 async def test_after_a_failover_a_holder_keeps_its_lease_and_a_frozen_holder_is_fenced() -> None:
     async with postgres_pair(**LATE) as pair:
         alive = PostgresStore(pair.url, lease_seconds=SHORT_LEASE)
