@@ -37,7 +37,7 @@ gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that wait for a long time first.
+    """Put the tests that mostly wait first.
 
     Otherwise such a test could begin last, and the run would wait for it alone.
     """

@@ -1,7 +1,8 @@
 """A pytest plugin that runs the tests in copies of the process that has collected them.
 
 `--workers N` starts N copies, the workers. Collecting the tests takes seconds, and is done once. Each worker takes
-the tests of one file after the other, so that fixtures of a module are set up once.
+the tests of one file after the other, so that fixtures of a module are set up once. Further workers run only the
+tests that mostly wait, so that the other tests use the processor in the meantime.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import signal
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -26,6 +27,9 @@ from kit.servers.preloaded import end_preloaded
 __all__: list[str] = []
 
 NUMBER_BYTES: Final = 4
+
+WAITING_WORKERS: Final = 4
+"""The maximum number of workers that run only tests with the marker `waits`."""
 
 HANG_SECONDS: Final = 60.0
 """How long after its time limit a test may end. A shorter time limit counts twice instead.
@@ -49,8 +53,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     number = session.config.getoption("--workers")
     if not number or session.testsfailed or session.config.option.collectonly:
         return None
-    with TemporaryFile(buffering=0) as file:
-        _Workers(session, _Queue(file.fileno(), _groups(session.items))).run(number)
+    groups = _groups(session.items)
+    with TemporaryFile(buffering=0) as waiting_file, TemporaryFile(buffering=0) as other_file:
+        waiting = _Queue(waiting_file.fileno(), [one for one in groups if _is_waiting(session.items[one[0]])])
+        others = _Queue(other_file.fileno(), [one for one in groups if not _is_waiting(session.items[one[0]])])
+        _Workers(session, [others, waiting]).run(number)
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
     if session.shouldstop:
@@ -65,8 +72,16 @@ def _groups(items: list[pytest.Item]) -> list[range]:
 
 
 def _group(item: pytest.Item) -> object:
-    takes_long = any(item.get_closest_marker(name) for name in ("waits", "long"))
-    return item if takes_long else item.path
+    return item if _has_marker(item, "waits") or _has_marker(item, "long") else item.path
+
+
+def _is_waiting(item: pytest.Item) -> bool:
+    """Return whether the test mostly waits. The limits of long tests do not allow for other tests beside them."""
+    return _has_marker(item, "waits") and not _has_marker(item, "long")
+
+
+def _has_marker(item: pytest.Item, name: str) -> bool:
+    return item.get_closest_marker(name) is not None
 
 
 def _time_limit(item: pytest.Item) -> float:
@@ -86,6 +101,9 @@ class _Queue:
         self._descriptor, self._groups = descriptor, groups
         os.pwrite(descriptor, b"".join(number.to_bytes(NUMBER_BYTES) for number in range(len(groups))), 0)
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def take(self) -> range | None:
         read = os.read(self._descriptor, NUMBER_BYTES)
         return self._groups[int.from_bytes(read)] if read else None
@@ -95,43 +113,47 @@ class _Queue:
 
     @property
     def is_cleared(self) -> bool:
-        return os.fstat(self._descriptor).st_size == 0
+        return bool(self._groups) and os.fstat(self._descriptor).st_size == 0
 
 
 class _Running(NamedTuple):
-    """A worker, the tests of its group from the running test on, and when this test has to have ended."""
+    """A worker, its queues, the tests of its group from the running test on, and the time limit of this test."""
 
     pid: int
+    queues: Sequence[_Queue]
     tests: range
     ends_at: float
 
 
 class _Workers:
-    def __init__(self, session: pytest.Session, queue: _Queue) -> None:
-        self._session, self._config, self._queue = session, session.config, queue
+    def __init__(self, session: pytest.Session, queues: Sequence[_Queue]) -> None:
+        """Run the tests of these queues. The last queue has the tests that mostly wait."""
+        self._session, self._config, self._queues = session, session.config, queues
         self._running: dict[Connection, _Running] = {}
         self._started = 0
 
     def run(self, number: int) -> None:
         """Run all tests, or the tests before `session.shouldfail` is set."""
         try:
-            for _ in range(number):
-                self._start(range(0))
+            waiting = self._queues[-1:]
+            for queues in [self._queues] * number + [waiting] * min(number, len(waiting[0]), WAITING_WORKERS):
+                self._start(queues, range(0))
             while self._running:
                 for connection in wait(list(self._running), CHECK_SECONDS):
                     assert isinstance(connection, Connection)
                     self._receive(connection)
                 self._abort_hanging()
                 if self._session.shouldfail or self._session.shouldstop:
-                    self._queue.clear()
+                    for queue in self._queues:
+                        queue.clear()
         finally:
             for connection, worker in self._running.items():
                 os.kill(worker.pid, signal.SIGKILL)
                 os.waitpid(worker.pid, 0)
                 connection.close()
 
-    def _start(self, tests: range) -> None:
-        """Start a worker with these tests."""
+    def _start(self, queues: Sequence[_Queue], tests: range) -> None:
+        """Start a worker with these tests, which then takes tests from the queues."""
         ours, theirs = Pipe(duplex=False)
         base = self._config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # private in pytest
         self._started += 1
@@ -141,18 +163,20 @@ class _Workers:
             for connection in (ours, *self._running):
                 connection.close()
             try:
-                _Worker(self._session, self._queue, theirs, base / f"worker-{self._started}").run(tests)
+                _Worker(self._session, queues, theirs, base / f"worker-{self._started}").run(tests)
                 status = 0
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(status)
         theirs.close()
-        self._running[ours] = self._runs(pid, tests)
+        self._running[ours] = self._runs(pid, queues, tests)
 
-    def _runs(self, pid: int, tests: range) -> _Running:
+    def _runs(self, pid: int, queues: Sequence[_Queue], tests: range) -> _Running:
         limit = _time_limit(self._session.items[tests[0]]) if tests else 0.0
-        return _Running(pid, tests, time.monotonic() + limit + min(limit, HANG_SECONDS) if limit else math.inf)
+        return _Running(
+            pid, queues, tests, time.monotonic() + limit + min(limit, HANG_SECONDS) if limit else math.inf
+        )
 
     def _abort_hanging(self) -> None:
         """Abort the workers whose test hangs. Each of them prints a stack trace."""
@@ -168,7 +192,7 @@ class _Workers:
             return
         worker = self._running[connection]
         if tests != worker.tests:  # otherwise the test has failed and is about to end
-            self._running[connection] = self._runs(worker.pid, tests)
+            self._running[connection] = self._runs(worker.pid, worker.queues, tests)
         for data in reports:
             self._report(self._config.hook.pytest_report_from_serializable(config=self._config, data=data))
 
@@ -190,14 +214,16 @@ class _Workers:
             self._report(
                 pytest.TestReport(item.nodeid, item.location, {}, outcome, text, when)  # type: ignore[arg-type]  # decoded from JSON
             )
-        self._start(worker.tests[1:])
+        self._start(worker.queues, worker.tests[1:])
 
 
 class _Worker:
     """A copy of the process, in which tests run."""
 
-    def __init__(self, session: pytest.Session, queue: _Queue, connection: Connection, base: Path) -> None:
-        self._session, self._queue, self._connection = session, queue, connection
+    def __init__(
+        self, session: pytest.Session, queues: Sequence[_Queue], connection: Connection, base: Path
+    ) -> None:
+        self._session, self._queues, self._connection = session, queues, connection
         self._config = session.config
         self._tests = range(0)
         self._reports: list[Any] = []
@@ -218,7 +244,7 @@ class _Worker:
     def run(self, tests: range) -> None:
         for group in self._groups(tests):
             for number in group:
-                if self._queue.is_cleared:
+                if any(queue.is_cleared for queue in self._queues):
                     break
                 self._send(range(number, group.stop))
                 item = self._session.items[number]
@@ -230,8 +256,9 @@ class _Worker:
 
     def _groups(self, first: range) -> Iterator[range]:
         yield first
-        while (group := self._queue.take()) is not None:
-            yield group
+        for queue in self._queues:
+            while (group := queue.take()) is not None:
+                yield group
 
     def _send(self, tests: range) -> None:
         self._tests = tests

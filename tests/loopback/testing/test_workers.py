@@ -38,6 +38,27 @@ def test_comes_after_it():
     pass
 """
 
+TESTS_THAT_WAIT_FOR_EACH_OTHER = """
+import time
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.waits
+def test_waits():
+    meet("one", "other")
+
+def test_other():
+    meet("other", "one")
+
+def meet(mine, other):
+    Path(mine).touch()
+    until = time.monotonic() + 60
+    while not Path(other).exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+"""
+
 
 def run_pytest(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     environment = {
@@ -77,3 +98,12 @@ def test_a_test_that_ignores_its_time_limit_is_ended_with_a_stack_trace(tmp_path
     assert run.stdout.splitlines()[-1].startswith("1 failed, 1 passed"), run.stdout
     assert "the process of the test has ended (exit code -6)" in run.stdout
     assert "in test_hangs" in run.stderr
+
+
+def test_tests_that_mostly_wait_run_beside_the_others(tmp_path: Path) -> None:
+    (tmp_path / "test_waiting.py").write_text(TESTS_THAT_WAIT_FOR_EACH_OTHER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = waits\n")
+
+    run = run_pytest(tmp_path, "--workers=1")
+
+    assert run.stdout.splitlines()[-1].startswith("2 passed"), run.stdout
