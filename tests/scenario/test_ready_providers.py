@@ -74,8 +74,14 @@ async def test_a_ready_provider_answers_with_only_its_key(parley_model: Scripted
 async def test_requests_go_to_the_address_of_the_service(parley_model: ScriptedModel, name: str) -> None:
     ready: Any = {"base_url": "https://me.openai.azure.com", **READY_PROVIDERS[name]}
     env = {ready["env_key"]: KEY, "https_proxy": parley_model.base_url, "AZURE_OPENAI_ENDPOINT": ready["base_url"]}
-    # A test server defines providers with the names of the APIs, unless they are in the settings.
-    config = 'model_provider = "openai"\n[model_providers.anthropic]\nname = "Anthropic"'
+    # A test server defines providers with the names of the APIs, unless they are in the settings. A refused
+    # connection is not repeated, because the pauses add up to 25 seconds.
+    config = f"""
+        model_provider = "openai"
+        [model_providers.{name}]
+        request_max_retries = 0
+        stream_max_retries = 0
+        """
     async with speaking(parley_model, config=config, env=env) as wire:
         wire.codex(1, "go", model=f"{name}/the-model")
         await wire.answer(1)
