@@ -6,7 +6,7 @@ from codecs import IncrementalDecoder, getincrementaldecoder
 from collections import deque
 from typing import Final
 
-__all__ = ["CommandLines"]
+__all__ = ["HEAD_LINES", "TAIL_LINES", "CommandLines"]
 
 HEAD_LINES: Final = 20
 """The maximum number of lines that are shown as they arrive."""
@@ -23,13 +23,14 @@ _UTF8: Final = getincrementaldecoder("utf-8")
 class CommandLines:
     """Splits the output of one command into lines, and selects the lines to show."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, head: int = HEAD_LINES, tail: int = TAIL_LINES) -> None:
+        self._head = head
         self._decoders: dict[str, IncrementalDecoder] = {}
         self._partial: dict[str, str] = {}
         """The text after the last line end, by stream."""
         self._shown = self._later = 0
         """The number of lines that were shown as they arrived, and of the lines after them."""
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._tail: deque[str] = deque(maxlen=tail)
 
     def add(self, stream: str, chunk: bytes) -> list[str]:
         """Add output of the command, and return the lines to show now."""
@@ -49,7 +50,7 @@ class CommandLines:
 
     def _add(self, lines: list[str]) -> list[str]:
         lines = [_last_state(line) for line in lines]
-        now, later = lines[: HEAD_LINES - self._shown], lines[HEAD_LINES - self._shown :]
+        now, later = lines[: self._head - self._shown], lines[self._head - self._shown :]
         self._shown += len(now)
         self._later += len(later)
         self._tail.extend(later)

@@ -9,8 +9,10 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -31,13 +33,14 @@ from parley.client import (
     Transport,
     connect,
 )
+from parley.client.approval import OnApproval
 from parley.client.client import RECONNECT_SECONDS
 from parley.common.home import SERVER_LOG, SOCKET
 from parley.common.os_errors import os_detail
 from parley.wire.mcp import LogMessage
 from parley.wire.notifications import STORE_LOGGER
 
-__all__ = ["Connected", "add_resident_option", "connected"]
+__all__ = ["Connected", "ConnectionOptions", "add_resident_option", "connected"]
 
 CLIENT: Final = "parley-cli"
 CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found")
@@ -45,6 +48,28 @@ CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found"
 HANDSHAKE_SECONDS: Final = 30.0
 """The maximum number of seconds until the server at a URL has answered the handshake."""
 NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
+
+
+REPLACE_SECONDS: Final = 10.0
+"""The minimum number of seconds between two replacements of a resident server that was killed."""
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """How a command reacts to its connection."""
+
+    report: Callable[[str], None] | None = None
+    """Receives messages about the connection for the user. The default prints them to stderr."""
+    on_lost: Callable[[], None] | None = None
+    """Called when the connection has been lost, in addition to the message."""
+    on_approval: OnApproval | None = None
+    """Receives the approvals that the server asks this command to decide; None if the command decides none."""
+    reconnect_seconds: float = RECONNECT_SECONDS
+    """How long the command tries to reconnect."""
+    wants_server: Callable[[], bool] = lambda: False
+    """Returns whether to start a resident server again after it was stopped. With `resident`, a server that was
+    killed is always replaced.
+    """
 
 
 class Connected(NamedTuple):
@@ -74,6 +99,7 @@ async def connected(
     *,
     config: Sequence[str] = (),
     resident: bool = False,
+    options: ConnectionOptions | None = None,
 ) -> AsyncIterator[Connected]:
     """Connect to the server at an address. Without an address, connect to the resident server of the home, or start
     a child process as the server if none is running.
@@ -85,21 +111,23 @@ async def connected(
         CommandFailed: the server cannot be reached or started, or a tool failed.
         ConfigError: the overrides, the home or its settings cannot be used.
     """
+    options = ConnectionOptions() if options is None else options
+    report = partial(print_note, command) if options.report is None else options.report
     if address is not None:
         async with AsyncExitStack() as stack:
             stack.enter_context(_without_tool_names())
-            yield Connected(await _remote(stack, command, address), child=None)
+            yield Connected(await _remote(stack, report, options, address), child=None)
         return
     loader = settings_loader(config)
     home = loader.home
     async with AsyncExitStack() as stack:
         stack.enter_context(_without_tool_names())
-        client = await _resident(stack, command, home, config, restarts=resident)
+        client = await _resident(stack, report, options, home, config, restarts=resident)
         if client is None:
             loader.store_url()  # a server would use the home instead of the database that an invalid file names
         if client is None and resident:
-            _start_resident(home)
-            client = await _resident(stack, command, home, config, restarts=resident)
+            await _start_resident(home)
+            client = await _resident(stack, report, options, home, config, restarts=resident)
             if client is None:
                 raise CommandFailed(f"no resident server could be started; see {os.path.join(home, SERVER_LOG)}")
         if client is not None:
@@ -109,25 +137,38 @@ async def connected(
 
 
 class _ReplacedServer(ResidentSocket):
-    """The socket of a resident server. If the server was killed, it is replaced once.
+    """The socket of a resident server. If the server was killed, it is replaced.
 
-    The socket file of a killed server still exists, but connections to it fail.
+    The socket file of a killed server still exists, but connections to it fail. A server that was stopped has
+    removed the file, and is started again only if the command wants it.
     """
 
-    def __init__(self, path: str, overrides: Sequence[str], command: str, home: str) -> None:
+    def __init__(
+        self,
+        path: str,
+        overrides: Sequence[str],
+        report: Callable[[str], None],
+        wants_server: Callable[[], bool],
+        home: str,
+    ) -> None:
         super().__init__(path, overrides=overrides)
-        self._command, self._home = command, home
-        self._is_replaced = False
+        self._report, self._wants_server, self._home = report, wants_server, home
+        self._replaced_at: float | None = None
 
     async def restart(self) -> None:
         try:
             await super().restart()
-        except ConnectionRefusedError as error:
-            if self._is_replaced or error.errno != errno.ECONNREFUSED:
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            now = asyncio.get_running_loop().time()
+            was_killed = error.errno == errno.ECONNREFUSED
+            if not was_killed and not (error.errno == errno.ENOENT and self._wants_server()):
                 raise
-            self._is_replaced = True
-            print_note(self._command, "the resident server was killed; starting another one")
-            start_in_background(self._home, os.environ)
+            if self._replaced_at is not None and now - self._replaced_at < REPLACE_SECONDS:
+                raise
+            self._replaced_at = now
+            how = "was killed; starting another one" if was_killed else "is not running; starting it"
+            self._report(f"the resident server {how}")
+            await asyncio.to_thread(start_in_background, self._home, os.environ)
             await super().restart()
 
 
@@ -144,27 +185,39 @@ def _without_tool_names() -> Iterator[None]:
 
 
 async def _resident(
-    stack: AsyncExitStack, command: str, home: str, config: Sequence[str], *, restarts: bool
+    stack: AsyncExitStack,
+    report: Callable[[str], None],
+    options: ConnectionOptions,
+    home: str,
+    config: Sequence[str],
+    *,
+    restarts: bool,
 ) -> Client | None:
     """Connect to the resident server; return None if none is running. With `restarts`, a server that was killed is
     replaced when the connection to it is lost.
     """
     path = os.path.join(home, SOCKET)
-    socket = _ReplacedServer(path, config, command, home) if restarts else ResidentSocket(path, overrides=config)
+    socket = (
+        _ReplacedServer(path, config, report, options.wants_server, home)
+        if restarts
+        else ResidentSocket(path, overrides=config)
+    )
     try:
-        return await stack.enter_async_context(_reporting(socket, command, "the resident server"))
+        return await stack.enter_async_context(_reporting(socket, report, options, "the resident server"))
     except OSError as error:
         if error.errno not in NOT_RUNNING:
-            print_note(command, f"not using the resident server, {describe_holder(home)}: {error}")
+            report(f"not using the resident server, {describe_holder(home)}: {error}")
         return None
 
 
-async def _remote(stack: AsyncExitStack, command: str, address: ServerAddress) -> Client:
+async def _remote(
+    stack: AsyncExitStack, report: Callable[[str], None], options: ConnectionOptions, address: ServerAddress
+) -> Client:
     """Connect to the server at a URL."""
     transport = RemoteServer(address.url, token=address.token)
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
-            return await stack.enter_async_context(_reporting(transport, command, address.shown))
+            return await stack.enter_async_context(_reporting(transport, report, options, address.shown))
     except ServerRefused as error:
         if error.status != HTTPStatus.UNAUTHORIZED:
             raise CommandFailed(str(error)) from None
@@ -187,20 +240,33 @@ def _why_unauthorized(address: ServerAddress) -> str:
     )
 
 
-def _reporting(transport: Transport, command: str, name: str) -> AbstractAsyncContextManager[Client]:
-    """Return a connection that reports on stderr when it is lost, and when the server cannot reach its database.
+def _reporting(
+    transport: Transport, report: Callable[[str], None], options: ConnectionOptions, name: str
+) -> AbstractAsyncContextManager[Client]:
+    """Return a connection that reports when it is lost, and when the server cannot reach its database.
 
     `name` is the name of the server in the report.
     """
 
     def report_loss() -> None:
-        print_note(command, f"lost the connection to {name}; trying to reconnect for {RECONNECT_SECONDS:.0f} s")
+        seconds = options.reconnect_seconds
+        how_long = f" for {seconds:.0f} s" if seconds <= RECONNECT_SECONDS else ""
+        report(f"lost the connection to {name}; trying to reconnect{how_long}")
+        if options.on_lost is not None:
+            options.on_lost()
 
     def report_log(message: LogMessage) -> None:
         if message.logger == STORE_LOGGER and isinstance(message.data, dict):
-            print_note(command, str(message.data.get("message")))
+            report(str(message.data.get("message")))
 
-    return connect(transport, client_name=CLIENT, on_lost=report_loss, on_log=report_log)
+    return connect(
+        transport,
+        client_name=CLIENT,
+        on_approval=options.on_approval,
+        reconnect_seconds=options.reconnect_seconds,
+        on_lost=report_loss,
+        on_log=report_log,
+    )
 
 
 async def _child(stack: AsyncExitStack, config: Sequence[str]) -> Connected:
@@ -215,8 +281,8 @@ async def _child(stack: AsyncExitStack, config: Sequence[str]) -> Connected:
         raise CommandFailed(f"cannot start a server: {os_detail(error)}") from None
 
 
-def _start_resident(home: str) -> None:
+async def _start_resident(home: str) -> None:
     try:
-        start_in_background(home, os.environ)
+        await asyncio.to_thread(start_in_background, home, os.environ)
     except OSError as error:
         raise CommandFailed(f"cannot start a resident server: {os_detail(error)}") from None

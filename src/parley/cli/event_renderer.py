@@ -12,7 +12,7 @@ from typing import Final, TextIO
 
 from msgspec import UNSET, UnsetType
 
-from parley.cli.command_lines import CommandLines
+from parley.cli.command_lines import HEAD_LINES, TAIL_LINES, CommandLines
 from parley.cli.printing import for_terminal, uses_colour
 from parley.client import Event, events
 from parley.wire.items import InputItem, TextItem, text_of
@@ -21,7 +21,7 @@ from parley.wire.principals import LOCAL
 from parley.wire.text import quoted_command
 from parley.wire.tools import NO_TOKENS, Tokens
 
-__all__ = ["EventRenderer", "tokens_text"]
+__all__ = ["PLAN_STEPS", "SCRIPT_OPTIONS", "SHELLS", "EventRenderer", "command_lines", "tokens_text"]
 
 THINKING: Final = "thinking: "
 """The beginning of each text with the reasoning of the model."""
@@ -35,7 +35,7 @@ ARGUMENTS_LENGTH: Final = 200
 SHELLS: Final = ("bash", "sh", "zsh")
 SCRIPT_OPTIONS: Final = ("-c", "-lc")
 
-_STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
+PLAN_STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
 _DECISIONS: Final = {
     "approved": "approved",
     "approved_for_session": "approved for the session",
@@ -60,10 +60,20 @@ class EventRenderer:
     On a terminal, control characters are escaped, because a model, a command or a repository may have written them.
     """
 
-    def __init__(self, out: TextIO, *, cwd: str | None = None, shows_failures: bool = True) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        *,
+        cwd: str | None = None,
+        shows_failures: bool = True,
+        head_lines: int = HEAD_LINES,
+        tail_lines: int = TAIL_LINES,
+    ) -> None:
         """Create a renderer that writes to `out`. Paths below `cwd`, the working directory of the conversation, are
-        shortened. `shows_failures` is False if the caller prints the errors that end turns.
+        shortened. `shows_failures` is False if the caller prints the errors that end turns. `head_lines` and
+        `tail_lines` limit the lines of the output of a command.
         """
+        self._head_lines, self._tail_lines = head_lines, tail_lines
         self._shows_failures = shows_failures
         self._out, self._cwd = out, cwd
         self._is_terminal = out.isatty()
@@ -141,12 +151,12 @@ class EventRenderer:
             case events.TokenCount():
                 self._usage = self._usage.plus(event)
             case events.ExecCommandBegin(call_id=call_id, command=command, cwd=cwd):
-                self._outputs[call_id] = CommandLines()
+                self._outputs[call_id] = self._command_lines()
                 place = "" if self._cwd in (None, cwd) else f"  (in {self._short(cwd)})"
-                self._lines(_script(command), first="$ ", then="  ", last=place, style=self._bold)
+                self._lines(command_lines(command), first="$ ", then="  ", last=place, style=self._bold)
             case events.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk):
                 if call_id not in self._patches:  # the output of a patch only repeats its files
-                    output = self._outputs.setdefault(call_id, CommandLines())
+                    output = self._outputs.setdefault(call_id, self._command_lines())
                     self._output(output.add(stream, bytes(chunk)))
             case events.ExecCommandEnd(call_id=call_id, exit_code=exit_code, duration=duration):
                 self._end_output(call_id)
@@ -166,7 +176,7 @@ class EventRenderer:
             case events.PlanUpdate(explanation=explanation, plan=plan):
                 self._line(f"plan: {explanation}" if explanation else "plan:")
                 for step in plan:
-                    self._line(f"  {_STEPS[step.status]} {step.step}")
+                    self._line(f"  {PLAN_STEPS[step.status]} {step.step}")
             case events.McpToolCallBegin(invocation=call):
                 arguments = "" if call.arguments is None else f" {encode(call.arguments).decode()}"
                 self._line(f"{call.server}.{call.tool}{_cut(arguments)}", self._bold)
@@ -218,6 +228,9 @@ class EventRenderer:
         if self._usage != NO_TOKENS:
             self._line(f"tokens: {tokens_text(self._usage)}", self._dim)
         self._usage = NO_TOKENS
+
+    def _command_lines(self) -> CommandLines:
+        return CommandLines(head=self._head_lines, tail=self._tail_lines)
 
     def _output(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -285,7 +298,7 @@ def tokens_text(usage: Tokens) -> str:
     return f"{usage.input_tokens:,} input{cached}, {usage.output_tokens:,} output{cost}"
 
 
-def _script(command: Sequence[str]) -> list[str]:
+def command_lines(command: Sequence[str]) -> list[str]:
     """Return a command as lines: a script of a shell as it is, and any other command in the syntax of a shell."""
     if len(command) == 3 and os.path.basename(command[0]) in SHELLS and command[1] in SCRIPT_OPTIONS:
         return command[2].splitlines() or [""]

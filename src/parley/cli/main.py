@@ -26,6 +26,7 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("mcp", "serve an MCP client on stdin and stdout; `mcp-server` is the same", "mcp", ("mcp-server",)),
     Command("serve", "run the resident server of the home, or report and stop it", "serve"),
+    Command("chat", "talk with the agent on the terminal", "chat_command"),
     Command("exec", "run one turn in the current directory and print its answer", "exec"),
     Command("ls", "list the conversations of the home", "ls"),
     Command("show", "show a conversation so far", "show"),

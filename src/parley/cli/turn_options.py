@@ -19,7 +19,15 @@ from parley.wire.items import ImageItem
 from parley.wire.text import quoted
 from parley.wire.tools import ApprovalPolicy, SandboxMode
 
-__all__ = ["Opened", "add_turn_options", "check_turn_options", "image_items", "open_conversation"]
+__all__ = [
+    "Opened",
+    "add_turn_options",
+    "check_turn_options",
+    "chosen_conversation",
+    "chosen_settings",
+    "image_items",
+    "open_conversation",
+]
 
 POLICIES: Final[tuple[str, ...]] = get_args(ApprovalPolicy)
 MODES: Final[tuple[str, ...]] = get_args(SandboxMode)
@@ -36,8 +44,10 @@ class Opened(NamedTuple):
     is_new: bool
 
 
-def add_turn_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose a conversation, its directory, its settings and its server."""
+def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) -> None:
+    """Add the options that choose a conversation, its directory, its settings and its server. With `picks`, the id
+    of `--resume` may be missing. The parsed value is then an empty string.
+    """
     conversation = parser.add_mutually_exclusive_group()
     conversation.add_argument(
         "--continue",
@@ -46,7 +56,12 @@ def add_turn_options(parser: argparse.ArgumentParser) -> None:
         help="continue the conversation of the working directory that was last active",
     )
     conversation.add_argument(
-        "--resume", metavar="ID", help="continue this conversation; a unique prefix of its id is enough"
+        "--resume",
+        metavar="ID",
+        nargs="?" if picks else None,
+        const="" if picks else None,
+        help="continue this conversation; a unique prefix of its id is enough"
+        + ("; without an id, choose from a list" if picks else ""),
     )
     parser.add_argument(
         "--cwd",
@@ -114,21 +129,38 @@ async def open_conversation(client: Client, args: argparse.Namespace) -> Opened:
         CommandFailed: the conversation does not exist.
         ToolFailed: the server refuses the settings of a new conversation.
     """
-    settings = _settings(args)
-    if args.resume is not None:
-        overrides: Overrides = {**settings, **_model(args)}
-        if args.cwd is not None:
-            overrides["cwd"] = args.cwd
-        return Opened(await find_conversation(client, args.resume), overrides, is_new=False)
+    if (found := await chosen_conversation(client, args)) is not None:
+        return Opened(found, chosen_settings(args), is_new=False)
     directory = args.cwd or (await client.settings()).cwd
-    if args.continues:
-        listed = await client.list(cwd=directory, limit=1)
-        if not listed.conversations:
-            raise CommandFailed(f"there is no conversation in {directory} to continue; leave out --continue")
-        found = client.conversation(listed.conversations[0].conversation_id)
-        return Opened(found, {**settings, **_model(args)}, is_new=False)
-    created = await client.create(cwd=directory, model=args.model, **settings)
+    created = await client.create(cwd=directory, model=args.model, **_settings(args))
     return Opened(created, {}, is_new=True)
+
+
+async def chosen_conversation(client: Client, args: argparse.Namespace) -> Conversation | None:
+    """Return the conversation that `--resume` or `--continue` chooses; None if neither option is given.
+
+    Raises:
+        CommandFailed: the conversation does not exist.
+    """
+    if args.resume:
+        return await find_conversation(client, args.resume)
+    if not args.continues:
+        return None
+    directory = args.cwd or (await client.settings()).cwd
+    listed = await client.list(cwd=directory, limit=1)
+    if not listed.conversations:
+        raise CommandFailed(f"there is no conversation in {directory} to continue; leave out --continue")
+    return client.conversation(listed.conversations[0].conversation_id)
+
+
+def chosen_settings(args: argparse.Namespace) -> Overrides:
+    """Return the settings that the options choose for the next message of an existing conversation."""
+    changes: Overrides = {}
+    if args.model is not None:
+        changes["model"] = args.model
+    if args.resume is not None and args.cwd is not None:
+        changes["cwd"] = args.cwd
+    return {**_settings(args), **changes}
 
 
 def _settings(args: argparse.Namespace) -> CreateOptions:
@@ -140,10 +172,6 @@ def _settings(args: argparse.Namespace) -> CreateOptions:
     if args.profile is not None:
         settings["profile"] = args.profile
     return settings
-
-
-def _model(args: argparse.Namespace) -> Overrides:
-    return {} if args.model is None else {"model": args.model}
 
 
 def image_items(paths: Sequence[str]) -> tuple[ImageItem, ...]:

@@ -26,9 +26,6 @@ Delivery: TypeAlias = Literal["join", "queue"]
 class ChatContext(Protocol):
     """The running chat. All members are used only in the task of the event loop."""
 
-    conversation: Conversation | None
-    """The open conversation; None until the first message creates one."""
-
     overrides: Overrides
     """The settings that the next message changes, such as `model`, `approval_policy` and `sandbox`. The chat clears
     the overrides when a message has been accepted.
@@ -41,6 +38,10 @@ class ChatContext(Protocol):
 
     shows_reasoning: bool
     """True to show the whole reasoning of the model, False to show only its beginning."""
+
+    @property
+    def conversation(self) -> Conversation | None:
+        """The open conversation; None until the first message creates one."""
 
     @property
     def client(self) -> Client:

@@ -1,0 +1,184 @@
+"""Approvals in the chat: which one is open, which key answers it, and when a key counts as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from parley.cli.chat.diffs import change_lines
+from parley.cli.event_renderer import SCRIPT_OPTIONS, SHELLS
+from parley.cli.printing import for_terminal
+from parley.client import Approval, events
+from parley.wire.events import Decision
+from parley.wire.ids import CallId
+from parley.wire.text import quoted, quoted_command
+
+__all__ = [
+    "ANSWERS",
+    "QUIET_SECONDS",
+    "AnswerGuard",
+    "OpenApprovals",
+    "Request",
+    "answer_keys",
+    "question",
+    "request_lines",
+    "request_of",
+]
+
+ANSWERS: Final[Mapping[str, Decision]] = {
+    "a": "approved",
+    "s": "approved_for_session",
+    "d": "denied",
+    "x": "abort",
+}
+"""The decision for each key."""
+
+_LABELS: Final = {"a": "allow once", "s": "allow for the session", "d": "deny", "x": "deny and stop"}
+
+QUIET_SECONDS: Final = 0.5
+"""The number of seconds that an approval is on the screen, without a key, before a key can answer it."""
+
+
+class AnswerGuard:
+    """Decides whether a key is an answer, or a character that the user typed before reading the question.
+
+    A key is an answer if the input is empty, and if no other key was pressed for `QUIET_SECONDS` since the question
+    appeared. Every other character goes into the input, and then the input is not empty.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since = clock()
+        self.accepts = False
+        """True if the key that is being handled may answer."""
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.remaining_seconds <= 0
+
+    @property
+    def remaining_seconds(self) -> float:
+        return self._since + QUIET_SECONDS - self._clock()
+
+    def question_appeared(self) -> None:
+        self._since = self._clock()
+
+    def key_pressed(self) -> None:
+        """Record a key before it is handled."""
+        self.accepts = self.is_quiet
+        self._since = self._clock()
+
+
+class OpenApprovals:
+    """The approvals that the server asks this client to decide, in all conversations that it has opened."""
+
+    def __init__(self, *, changed: Callable[[], None]) -> None:
+        self._open: dict[str, tuple[Approval, asyncio.Future[None]]] = {}
+        self._changed = changed
+
+    async def ask(self, approval: Approval) -> None:
+        """Keep an approval open until it is decided here. The client cancels this call when another client has
+        decided the approval, when its turn has ended, or when the connection is lost.
+        """
+        key = approval.approval_id or approval.call_id
+        decided = asyncio.get_running_loop().create_future()
+        self._open[key] = approval, decided
+        self._changed()
+        try:
+            await decided
+        finally:
+            if self._open.get(key, (None, None))[1] is decided:
+                del self._open[key]
+            self._changed()
+
+    def of(self, conversation_id: str | None) -> Approval | None:
+        """Return the open approval of a conversation."""
+        return next((one for one, _ in self._open.values() if one.conversation_id == conversation_id), None)
+
+    async def answer(self, approval: Approval, decision: Decision, reason: str | None = None) -> None:
+        """Send a decision.
+
+        Raises:
+            AlreadyDecided: another client has decided the approval, or it was withdrawn.
+            Disconnected: the connection is lost. The server asks again when it is restored.
+        """
+        match decision:
+            case "approved":
+                await approval.approve()
+            case "approved_for_session":
+                await approval.approve_for_session()
+            case "denied":
+                await approval.deny(reason)
+            case "abort":
+                await approval.abort()
+        _, decided = self._open.get(approval.approval_id or approval.call_id, (None, None))
+        if decided is not None and not decided.done():
+            decided.set_result(None)
+
+
+def answer_keys(approval: Approval) -> dict[str, str]:
+    """Return the keys that answer an approval, with their labels."""
+    # For a patch or a limit, an approval for the session has the same effect as an approval.
+    return {key: label for key, label in _LABELS.items() if key != "s" or approval.kind == "exec"}
+
+
+def question(approval: Approval) -> str:
+    """Return the question for an approval. The whole action is printed above the question (`request_lines`)."""
+    outside = " outside the sandbox" if approval.leaves_sandbox else ""
+    match approval.kind:
+        case "exec":
+            return f"Run this command{outside}?"
+        case "patch":
+            return f"Apply these changes{outside}?"
+        case "limit":
+            return "Continue beyond the limit?"
+
+
+Request: TypeAlias = events.ExecApprovalRequest | events.ApplyPatchApprovalRequest | events.LimitReached
+
+
+def request_of(approval: Approval) -> Request:
+    """Return the event that describes the action of an approval."""
+    reason = UNSET if approval.reason is None else approval.reason
+    match approval.kind:
+        case "exec":
+            command, cwd = approval.command or (), approval.cwd or ""
+            return events.ExecApprovalRequest(
+                call_id=CallId(approval.call_id), command=command, cwd=cwd, reason=reason
+            )
+        case "patch":
+            changes = msgspec.convert(approval.changes or {}, dict[str, events.FileChange])
+            return events.ApplyPatchApprovalRequest(
+                call_id=CallId(approval.call_id), changes=changes, reason=reason
+            )
+        case "limit":
+            return events.LimitReached(limit=approval.message, used=0, allowed=0)
+
+
+def request_lines(request: Request, *, colour: bool) -> list[str]:
+    """Return the whole action that waits for an approval as lines, with control characters escaped."""
+    bold, plain = ("\x1b[1m", "\x1b[0m") if colour else ("", "")
+    if isinstance(request, events.LimitReached):
+        return [f"{bold}The limit {for_terminal(request.limit)} is reached ({request.amounts}).{plain}"]
+    if isinstance(request, events.ExecApprovalRequest):
+        title = f"The agent asks to run a command in {quoted(request.cwd)}:"
+        lines = [f"  {bold}{line}{plain}" for line in _whole_command(request.command)]
+    else:
+        count = len(request.changes)
+        title = f"The agent asks to change {count} file{'' if count == 1 else 's'}:"
+        lines = list(change_lines(request.changes, colour=colour))
+    if isinstance(request.reason, str) and request.reason.strip():
+        lines += ["  reason:", *(f"    {line}" for line in for_terminal(request.reason.strip()).split("\n"))]
+    return [f"{bold}{title}{plain}", *lines]
+
+
+def _whole_command(command: tuple[str, ...]) -> list[str]:
+    """Return a command as lines. A script of a shell keeps its lines; all other line ends are escaped."""
+    is_script = len(command) == 3 and command[0].rpartition("/")[2] in SHELLS and command[1] in SCRIPT_OPTIONS
+    if not is_script or "\n" not in command[2]:
+        return ["$ " + for_terminal(quoted_command(command))]
+    return [f"$ {quoted_command(command[:2])}", *(f"    {for_terminal(line)}" for line in command[2].split("\n"))]

@@ -1,0 +1,611 @@
+"""The chat: connects the screen, the server and the open conversation."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from uuid import uuid4
+
+from msgspec import UnsetType
+
+from parley.cli.chat.approvals import ANSWERS, AnswerGuard, OpenApprovals, answer_keys, question
+from parley.cli.chat.context import Delivery, Hooks
+from parley.cli.chat.live import LiveRegion, LiveState, Styled
+from parley.cli.chat.markdown import MarkdownRenderer
+from parley.cli.chat.status import status_line
+from parley.cli.chat.view import ChatView
+from parley.cli.connecting import ConnectionOptions, connected
+from parley.cli.event_output import mark_read
+from parley.cli.ids import SHORT
+from parley.cli.printing import for_terminal, print_note
+from parley.cli.runner import CommandFailed
+from parley.cli.server_address import ServerAddress
+from parley.cli.turn_options import chosen_conversation, chosen_settings
+from parley.client import (
+    AlreadyDecided,
+    Approval,
+    Client,
+    ClientError,
+    Conversation,
+    CreateOptions,
+    Disconnected,
+    Overrides,
+    Stream,
+    ToolFailed,
+    events,
+)
+from parley.client.turn_result import Event, ends_turn
+from parley.wire.items import InputItem, TextItem, text_of
+from parley.wire.tools import SettingsListResult
+
+if TYPE_CHECKING:
+    from prompt_toolkit.key_binding import KeyBindingsBase
+    from prompt_toolkit.layout import AnyContainer
+    from prompt_toolkit.layout.layout import FocusableElement
+
+    from parley.cli.chat.screen import Screen
+
+__all__ = ["Chat"]
+
+SNAPSHOT_EVENTS: Final = 300
+"""The maximum number of events that are read when a conversation is opened."""
+SHOWN_TURNS: Final = 2
+"""The number of turns that are shown when a conversation is opened."""
+RECONNECT_SECONDS: Final = 30 * 24 * 3600.0
+"""A chat tries to reconnect as long as a person may leave it open."""
+STEP_SECONDS: Final = 0.005
+"""After this time in the events of one stream, keys and other events have their turn."""
+SETTLE_SECONDS: Final = 0.3
+"""How long an approval may wait for its event before it is shown without the event."""
+
+
+@dataclass
+class _Followed:
+    """The open conversation, with its stream and the task that reads the stream."""
+
+    conversation: Conversation
+    view: ChatView
+    cwd: str | None
+    stream: Stream
+    task: asyncio.Task[None] | None = None
+
+
+class Chat:
+    """One chat on a terminal. It implements `ChatContext` for the extensions and `Actions` for the screen."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        address: ServerAddress | None,
+        images: Sequence[InputItem],
+        *,
+        colour: bool,
+        width_of: Callable[[str], int],
+    ) -> None:
+        self._args, self._address = args, address
+        self._colour, self._width_of = colour, width_of
+        self.overrides: Overrides = chosen_settings(args)
+        self.attachments: list[InputItem] = list(images)
+        self.shows_reasoning = False
+        self._screen: Screen | None = None
+        self._client: Client | None = None
+        self._hooks = Hooks()
+        self._hooks_loaded = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._outgoing: asyncio.Queue[tuple[str, Delivery]] = asyncio.Queue()
+        self._followed: _Followed | None = None
+        self._settings: SettingsListResult | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._wants_server = False
+        self._markdown = MarkdownRenderer(colour=colour)
+        self._state = LiveState(notice="connecting ...")
+        self._live = LiveRegion(self._state, self._markdown, clock=time.monotonic, width_of=width_of)
+        self._view = self._new_view(None)
+        self._approvals = OpenApprovals(changed=self._approvals_changed)
+        self._guard = AnswerGuard(time.monotonic)
+        self._asked: Approval | None = None
+        """The approval whose question is on the screen."""
+        self._denying: Approval | None = None
+        """The approval for whose denial the user is writing a reason."""
+        self._exit_armed = self._exit_was_armed = False
+        """True if Ctrl-C was the last key; and whether it was the key before the current one."""
+
+    # --- running ---------------------------------------------------------------------------
+
+    async def run(self, screen: Screen) -> int:
+        """Show the chat until the user exits. Return the exit code.
+
+        Raises:
+            CommandFailed, ConfigError: the server or the conversation cannot be used.
+        """
+        self._screen = screen
+        serving = asyncio.create_task(self._serve())
+        serving.add_done_callback(lambda _: screen.exit())
+        try:
+            await screen.run()
+        finally:
+            tasks = [serving, *self._tasks]
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        self._flush_view()
+        if isinstance(results[0], Exception):
+            raise results[0]
+        self._say_how_to_return()
+        return 0
+
+    def first_frame_drawn(self) -> None:
+        self._spawn(self._load())
+
+    async def _load(self) -> None:
+        """Import what the first frame does not need."""
+        from parley.cli.chat.hooks import load_hooks
+
+        self._hooks = await asyncio.to_thread(load_hooks)
+        if self._screen is not None:
+            make_completer, make_keys = self._hooks.make_completer, self._hooks.make_key_bindings
+            self._screen.extend(
+                make_completer(self) if make_completer is not None else None,
+                make_keys(self) if make_keys is not None else None,
+            )
+        self._hooks_loaded.set()
+        await asyncio.to_thread(self._markdown.load)
+        self._changed()
+
+    async def _serve(self) -> None:
+        options = ConnectionOptions(
+            report=self.note,
+            on_lost=self._connection_lost,
+            on_approval=self._approvals.ask,
+            reconnect_seconds=RECONNECT_SECONDS,
+            wants_server=lambda: self._wants_server,
+        )
+        async with connected(
+            "chat", self._address, config=self._args.config, resident=True, options=options
+        ) as server:
+            self._client = server.client
+            if (found := await chosen_conversation(server.client, self._args)) is not None:
+                await self.open(found.id)
+            await self._refresh_settings()
+            self._state.notice = ""
+            self._connected.set()
+            self._changed()
+            if self._args.resume == "":
+                await self._hooks_loaded.wait()
+                if self._hooks.pick_conversation is None:
+                    raise CommandFailed("--resume requires an id; `parley ls` lists the conversations")
+                await self._hooks.pick_conversation(self)
+            if self._args.prompt is not None:
+                self._outgoing.put_nowait((self._args.prompt, "join"))
+            while True:
+                text, delivery = await self._outgoing.get()
+                try:
+                    await self.send(text, delivery=delivery)
+                except ClientError as error:
+                    self._give_back(text, error)
+
+    def _give_back(self, text: str, error: ClientError) -> None:
+        """Report that a message was not sent, and put its text back into the input."""
+        self.note(f"not sent: {_reason(error)}")
+        if self._screen is not None and not self._screen.buffer.text:
+            self._screen.set_input(text)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in its own task. Show an error of the server as a note."""
+
+        async def run() -> None:
+            try:
+                await work
+            except ClientError as error:
+                self.note(_reason(error))
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.note(f"internal error: {type(error).__name__}: {error}")
+
+    def _say_how_to_return(self) -> None:
+        if self._followed is None:
+            return
+        url = "" if self._address is None else f" --url {self._address.shown}"
+        if self.state != "idle":
+            print_note("chat", "the turn continues on the server")
+        print_note("chat", f"to continue: parley chat --resume {self._followed.conversation.id[:SHORT]}{url}")
+
+    # --- the connection --------------------------------------------------------------------
+
+    def _connection_lost(self) -> None:
+        self._wants_server = False
+        self._state.notice = "reconnecting ..."
+        self._changed()
+        self._spawn(self._wait_for_connection())
+
+    async def _wait_for_connection(self) -> None:
+        if self._client is None:
+            return
+        await self._client.settings()  # answered when the connection is restored
+        if self._state.notice:
+            self._state.notice = ""
+            self.note("connected again")
+
+    # --- the context of the extensions -------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            raise Disconnected(None, "not connected yet")
+        return self._client
+
+    @property
+    def conversation(self) -> Conversation | None:
+        return None if self._followed is None else self._followed.conversation
+
+    @property
+    def cwd(self) -> str | None:
+        if self._followed is not None:
+            return self._followed.cwd
+        if self._args.cwd is not None:
+            return str(self._args.cwd)
+        return None if self._settings is None else self._settings.cwd
+
+    @property
+    def local_cwd(self) -> str | None:
+        cwd = self.cwd
+        return cwd if cwd is not None and os.path.isdir(cwd) else None
+
+    @property
+    def is_remote(self) -> bool:
+        return self._address is not None
+
+    @property
+    def state(self) -> Literal["idle", "running", "asking"]:
+        if self._approvals.of(self._conversation_id) is not None:
+            return "asking"
+        return "idle" if self._state.running_since is None else "running"
+
+    @property
+    def _conversation_id(self) -> str | None:
+        return None if self._followed is None else self._followed.conversation.id
+
+    async def open(self, conversation_id: str) -> None:
+        conversation = self.client.conversation(conversation_id)
+        status = await conversation.status()
+        queue = await conversation.queue()
+        stream = await conversation.stream(last=SNAPSHOT_EVENTS)
+        await self._close()
+        view = self._new_view(status.cwd)
+        self._follow(_Followed(conversation, view, status.cwd, stream))
+        self.note(f"conversation {conversation.id[:SHORT]}: {status.title or '(no title)'}")
+        if status.tokens is not None:
+            view.usage = status.tokens
+        self._state.queued, self._state.queue_paused = len(queue.messages), queue.paused
+        for one in queue.messages:
+            view.add_pending(one.message_id, text_of(one.content), is_queued=True)
+        if status.state != "idle":
+            self._state.running_since = time.monotonic()
+        await self._refresh_settings()
+
+    async def new(self) -> None:
+        await self._close()
+        await self._refresh_settings()
+        self.note("the next message begins a new conversation")
+
+    async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
+        given = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
+        text = text_of(given)
+        attached = tuple(self.attachments)
+        found = () if self._hooks.attach is None else tuple(self._hooks.attach(self, text))
+        followed = await self._followed_conversation()
+        overrides = self.overrides
+        message_id = str(uuid4())
+        followed.view.add_pending(message_id, text, is_queued=False)
+        self._changed()
+        try:
+            # The id makes the call repeatable, so a lost connection neither loses nor doubles the message.
+            await followed.conversation.send(
+                (*given, *attached, *found), message_id=message_id, delivery=delivery, **overrides
+            )
+        except BaseException:
+            followed.view.state.pending.pop(message_id, None)
+            self._changed()
+            raise
+        self.attachments = self.attachments[len(attached) :]
+        if overrides and self.overrides is overrides:
+            self.overrides = {}
+            await self._refresh_settings()
+
+    def set_input(self, text: str) -> None:
+        if self._screen is not None:
+            self._screen.set_input(text)
+
+    def print(self, renderable: object) -> None:
+        if isinstance(renderable, str):
+            self._write(f"{for_terminal(renderable)}\n")
+        else:
+            self._write("".join(f"{line}\n" for line in self._markdown.render(renderable, self._width())))
+
+    def note(self, text: str) -> None:
+        self._view.note(text)
+        self._changed()
+
+    async def overlay(
+        self,
+        container: AnyContainer,
+        *,
+        focus: FocusableElement | None = None,
+        key_bindings: KeyBindingsBase | None = None,
+    ) -> Any:
+        assert self._screen is not None
+        return await self._screen.overlay(container, focus=focus, key_bindings=key_bindings)
+
+    def exit(self) -> None:
+        if self._screen is not None:
+            self._screen.exit()
+
+    # --- the conversation --------------------------------------------------------------------
+
+    async def _followed_conversation(self) -> _Followed:
+        """Return the open conversation with an open stream. Create a conversation if none is open."""
+        followed = self._followed
+        if followed is None:
+            given = {name: value for name, value in self.overrides.items() if name in CreateOptions.__annotations__}
+            directory = self.overrides.get("cwd") or self.cwd or (await self.client.settings()).cwd
+            conversation = await self.client.create(
+                cwd=directory, model=self.overrides.get("model"), **cast(CreateOptions, given)
+            )
+            self.overrides = {}
+            stream = await conversation.stream(after=0)
+            followed = _Followed(conversation, self._view, directory, stream)
+            self._view.set_cwd(directory)
+            self._follow(followed)
+        elif followed.task is None or followed.task.done():  # for example, another client had taken over the stream
+            stream = await followed.conversation.stream(after=followed.stream.seq)
+            followed.stream = stream
+            self._follow(followed)
+        return followed
+
+    def _new_view(self, cwd: str | None) -> ChatView:
+        return ChatView(
+            self._state,
+            self._markdown,
+            cwd=cwd,
+            colour=self._colour,
+            width=self._width,
+            clock=time.monotonic,
+            width_of=self._width_of,
+        )
+
+    def _follow(self, followed: _Followed) -> None:
+        self._followed, self._view = followed, followed.view
+        followed.task = self._spawn(self._read(followed))
+
+    async def _close(self) -> None:
+        """Stop following the open conversation."""
+        followed, self._followed = self._followed, None
+        if followed is not None:
+            if followed.task is not None:
+                followed.task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await followed.task
+            await followed.stream.close()
+        self._flush_view()
+        notice = self._state.notice
+        self._state.reset()
+        self._state.notice = notice
+        self._view = self._new_view(None)
+        self._denying = None
+
+    async def _read(self, followed: _Followed) -> None:
+        """Show the events of the stream until it ends."""
+        stream, view = followed.stream, followed.view
+        hidden = _hidden_events(stream.snapshot)
+        if hidden:
+            view.note(f"{hidden} earlier events; `parley show {followed.conversation.id[:SHORT]}` shows them")
+        loop = asyncio.get_running_loop()
+        step = loop.time()
+        try:
+            async for event in stream.detailed():
+                if hidden:
+                    hidden -= 1
+                    continue
+                view.shows_reasoning = self.shows_reasoning
+                view.show(event)
+                self._changed()
+                if event.live and ends_turn(event.msg) and not isinstance(event.meta.seq, UnsetType):
+                    self._spawn(mark_read(followed.conversation, event.meta.seq))
+                if loop.time() - step > STEP_SECONDS:  # many events can arrive at once
+                    await asyncio.sleep(0)
+                    step = loop.time()
+        except Disconnected as error:
+            self.note(_reason(error))
+            return
+        if stream.disconnected is not None:
+            self.note(f"the stream has ended: {stream.disconnected}")
+            if stream.disconnected_code == "deleted":
+                self._followed = None
+                self._state.reset()
+
+    async def _refresh_settings(self) -> None:
+        self._settings = await self.client.settings(conversation=self._conversation_id)
+        self._changed()
+
+    # --- drawing ---------------------------------------------------------------------------
+
+    def _width(self) -> int:
+        return 80 if self._screen is None else self._screen.size[0]
+
+    def _changed(self) -> None:
+        if self._screen is not None:
+            self._screen.changed(self._flush_view)
+
+    def _flush_view(self) -> None:
+        if self._screen is not None:
+            self._screen.print(self._view.take_printed())
+
+    def _write(self, text: str) -> None:
+        self._flush_view()
+        if self._screen is not None:
+            self._screen.print(text)
+            self._screen.changed(self._flush_view)
+
+    def live_lines(self, *, width: int, height: int) -> list[Styled]:
+        return self._live.lines(width=width, height=height)
+
+    def panel_lines(self, *, width: int) -> list[Styled]:
+        approval = self._approvals.of(self._conversation_id)
+        if approval is not self._asked:
+            self._asked = approval
+            self._guard.question_appeared()
+        if approval is None:
+            return [("class:hint", _EXIT_HINT)] if self._exit_armed else []
+        if self._denying is approval:
+            return [("class:question", question(approval)), ("class:hint", _REASON_HINT)]
+        has_input = self._screen is not None and bool(self._screen.buffer.text)
+        if has_input:
+            keys = "To answer, send or clear the input first (Ctrl-C clears it)."
+        else:
+            keys = "   ".join(f"{key} {label}" for key, label in answer_keys(approval).items())
+            if not self._guard.is_quiet:
+                asyncio.get_running_loop().call_later(self._guard.remaining_seconds + 0.01, self._changed)
+                return [("class:question", question(approval)), ("class:hint", "...")]
+        return [("class:question", question(approval)), ("class:hint" if has_input else "class:key", keys)]
+
+    def prompt(self) -> str:
+        return "reason> " if self._denying is not None else "> "
+
+    def status_line(self, *, width: int) -> str:
+        return status_line(
+            state=self.state,
+            settings=self._settings,
+            overrides=self.overrides,
+            attachments=len(self.attachments),
+            cwd=self.cwd,
+            usage=self._view.usage,
+            width=width,
+            width_of=self._width_of,
+        )
+
+    # --- keys ------------------------------------------------------------------------------
+
+    def submit(self, text: str, *, queue: bool) -> bool:
+        if self._denying is not None:
+            self._decide(self._denying, "d", text.strip() or None)
+            self._denying = None
+            return True
+        if not text.strip():
+            return True
+        self._wants_server = True
+        if text[0] in "/!" and (not self._hooks_loaded.is_set() or text[0] in self._hooks.line_handlers):
+            self._spawn(self._handle_line(text))
+        else:
+            self._outgoing.put_nowait((text, "queue" if queue else "join"))
+        return True
+
+    async def _handle_line(self, text: str) -> None:
+        await self._hooks_loaded.wait()
+        await self._connected.wait()
+        handle = self._hooks.line_handlers.get(text[0])
+        if handle is None:
+            self._outgoing.put_nowait((text, "join"))
+        elif not await handle(self, text):
+            self.note(f"unknown command {text.split()[0]}; /help lists the commands")
+            if self._screen is not None and not self._screen.buffer.text:
+                self._screen.set_input(text)
+
+    def key_pressed(self) -> None:
+        self._guard.key_pressed()
+        self._exit_was_armed, self._exit_armed = self._exit_armed, False
+
+    def answer_key(self, key: str) -> bool:
+        approval = self._asked
+        return (
+            approval is not None
+            and self._denying is None
+            and self._guard.accepts
+            and approval is self._approvals.of(self._conversation_id)
+            and key in answer_keys(approval)
+        )
+
+    def answer(self, key: str) -> None:
+        approval = self._asked
+        if approval is None:
+            return
+        if key == "d":
+            self._denying = approval
+        else:
+            self._decide(approval, key, None)
+
+    def _decide(self, approval: Approval, key: str, reason: str | None) -> None:
+        async def decide() -> None:
+            try:
+                await self._approvals.answer(approval, ANSWERS[key], reason)
+            except AlreadyDecided:
+                self.note("this approval was already decided or withdrawn")
+
+        self._spawn(decide())
+
+    def _approvals_changed(self) -> None:
+        approval = self._approvals.of(self._conversation_id)
+        if self._denying is not None and self._denying is not approval:
+            self._denying = None
+            if self._screen is not None:
+                self._screen.set_input("")
+        if approval is not None:
+            self._spawn(self._show_request(approval))
+        self._changed()
+
+    async def _show_request(self, approval: Approval) -> None:
+        """Show the action of an approval if its event was not shown, for example because it is too far back."""
+        await asyncio.sleep(SETTLE_SECONDS)
+        if approval is self._approvals.of(self._conversation_id):
+            self._view.show_approval(approval)
+            self._changed()
+
+    def escape(self) -> None:
+        if self._denying is not None:
+            self._denying = None
+            self.set_input("")
+        elif self.conversation is not None and self.state != "idle":
+            self._spawn(self.conversation.interrupt())
+
+    def interrupt_key(self, *, is_empty: bool) -> None:
+        if self._denying is not None:
+            self._denying = None
+        elif is_empty and self._exit_was_armed:
+            self.exit()
+        elif is_empty:
+            self._exit_armed = True
+
+    def leave(self) -> None:
+        self.exit()
+
+    def expand(self) -> None:
+        if not self._view.expand():
+            self.note("nothing is folded")
+        self._changed()
+
+
+_EXIT_HINT: Final = "Ctrl-C again exits, and a running turn continues. Esc interrupts the turn."
+_REASON_HINT: Final = "Enter denies, with the reason for the agent if you write one. Esc goes back."
+
+
+def _hidden_events(snapshot: Sequence[Event]) -> int:
+    """Return how many events of a snapshot precede the turns that are shown."""
+    starts = [number for number, event in enumerate(snapshot) if isinstance(event, events.TaskStarted)]
+    return starts[-SHOWN_TURNS] if len(starts) > SHOWN_TURNS else 0
+
+
+def _reason(error: ClientError) -> str:
+    return error.message or "no reason given" if isinstance(error, ToolFailed) else str(error)

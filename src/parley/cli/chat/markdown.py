@@ -1,0 +1,111 @@
+"""Renders blocks of Markdown as lines for the terminal, with `rich`.
+
+Importing `rich` takes long, so `load` imports it in another thread after the first frame has been drawn. Before
+that, and if `rich` fails, the source of a block is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable
+from io import StringIO
+from typing import TYPE_CHECKING, Final, Literal
+
+from parley.cli.chat.blocks import Block
+from parley.cli.printing import for_terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["MarkdownRenderer"]
+
+log: Final = logging.getLogger("parley.cli")
+
+MAX_RENDERED: Final = 20_000
+"""The maximum number of characters of a block that is formatted. A longer block is shown as its source, because
+formatting it would delay the input.
+"""
+MAX_WIDTH: Final = 100
+"""The maximum width of formatted text in columns. Longer lines are hard to read."""
+_TRAILING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
+"""The blanks with which `rich` fills a line. Text that is copied from the terminal should not contain them."""
+
+THEME: Final = {
+    **dict.fromkeys((f"markdown.h{level}" for level in range(1, 7)), "bold"),
+    "markdown.code": "cyan",
+    "markdown.item.bullet": "yellow",
+    "markdown.item.number": "yellow",
+    "markdown.link": "underline blue",
+    "markdown.link_url": "underline blue",
+    "markdown.block_quote": "dim",
+}
+
+
+class MarkdownRenderer:
+    """Formats blocks. All text is escaped first, because a model has written it."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+        self._format: Callable[[Block, int], RenderableType] | None = None
+
+    def load(self) -> None:
+        """Import `rich`. This may be called in another thread."""
+        from parley.cli.chat.rich_blocks import rich_block
+
+        self._format = rich_block
+        self.lines(
+            Block("text", "a **b** `c`\n\n- d"), 80
+        )  # `rich` and its parser import further modules when used
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._format is not None
+
+    def lines(self, block: Block, width: int) -> list[str]:
+        """Return a block as lines with terminal escapes, at most `width` columns wide."""
+        safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
+        if self._format is None or len(safe.text) > MAX_RENDERED:
+            return safe.text.split("\n")
+        try:
+            return self.render(self._format(safe, width), min(width, MAX_WIDTH))
+        except Exception:  # an error in formatting must not hide the text
+            log.exception("cannot format a block of Markdown")
+            return safe.text.split("\n")
+
+    def render(self, renderable: object, width: int) -> list[str]:
+        """Return an object of `rich` as lines with terminal escapes."""
+        console = self._console(width)
+        console.print(renderable, soft_wrap=False)
+        assert isinstance(console.file, StringIO)
+        lines = [_TRAILING.sub(r"\1", line) for line in console.file.getvalue().split("\n")]
+        while lines and not lines[0]:
+            lines.pop(0)
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+    def _console(self, width: int) -> Console:
+        from rich.console import Console
+        from rich.theme import Theme
+
+        return Console(
+            file=StringIO(),
+            width=max(width, 10),
+            force_terminal=self._colour,
+            color_system=_colours() if self._colour else None,
+            no_color=not self._colour,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            legacy_windows=False,
+            theme=Theme(THEME),
+            _environ={},
+        )
+
+
+def _colours() -> Literal["standard", "256", "truecolor"]:
+    if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
+        return "truecolor"
+    return "256" if "256" in os.environ.get("TERM", "") else "standard"

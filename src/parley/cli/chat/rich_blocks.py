@@ -1,0 +1,39 @@
+"""The appearance of Markdown blocks. This module imports `rich`, so `markdown.py` imports this module late."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.padding import Padding
+from rich.syntax import Syntax
+
+from parley.cli.chat.blocks import Block
+
+__all__ = ["rich_block"]
+
+CODE_THEME: Final = "ansi_dark"
+"""A theme of the 16 colours that the user has chosen for the terminal."""
+
+
+class _LeftHeading(Heading):
+    """A heading without a box, at the left margin."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Markdown(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _LeftHeading}
+
+
+def rich_block(block: Block, width: int) -> Padding | Markdown:
+    """Return the formatted block. Code is indented, and its long lines are wrapped."""
+    if block.kind == "code":
+        code = Syntax(
+            block.text, block.language or "text", theme=CODE_THEME, background_color="default", word_wrap=True
+        )
+        return Padding(code, (0, 0, 0, 2))
+    return _Markdown(block.text, code_theme=CODE_THEME, hyperlinks=False, justify="left")

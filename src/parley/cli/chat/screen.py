@@ -1,0 +1,427 @@
+"""The screen of the chat: an input line with a live region above it, below the terminal's own scrollback.
+
+Finished text is written above the live region and then belongs to the terminal. The screen uses neither the mouse
+nor the alternate screen, except for short overlays. Importing this module imports prompt_toolkit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.application.run_in_terminal import in_terminal
+from prompt_toolkit.auto_suggest import DummyAutoSuggest
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import Completer, DummyCompleter, DynamicCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition, has_completions
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.history import History
+from prompt_toolkit.input.base import Input
+from prompt_toolkit.key_binding import (
+    DynamicKeyBindings,
+    KeyBindings,
+    KeyBindingsBase,
+    KeyPressEvent,
+    merge_key_bindings,
+)
+from prompt_toolkit.layout import (
+    AnyContainer,
+    BufferControl,
+    Dimension,
+    Float,
+    FloatContainer,
+    FormattedTextControl,
+    HSplit,
+    Layout,
+    VerticalAlign,
+    Window,
+)
+from prompt_toolkit.layout.containers import ConditionalContainer
+from prompt_toolkit.layout.layout import FocusableElement
+from prompt_toolkit.layout.menus import CompletionsMenu
+from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+from prompt_toolkit.utils import get_cwidth
+
+from parley.cli.chat.approvals import ANSWERS
+from parley.cli.chat.live import Styled
+
+__all__ = ["Actions", "Screen", "width_of"]
+
+FRAME_SECONDS: Final = 0.08
+"""The minimum time between two frames that events cause. A key draws a frame immediately."""
+BUSY_SHARE: Final = 4
+"""After a frame that took T seconds, the next frame that events cause comes after at least T times this number, so
+that on a slow computer most of the time remains for keys.
+"""
+ESCAPE_SECONDS: Final = 0.1
+"""How long Esc waits for the rest of an escape sequence, such as that of Alt-Enter."""
+TICK_SECONDS: Final = 1.0
+INPUT_LINES: Final = 8
+MENU_LINES: Final = 8
+MIN_LIVE_LINES: Final = 3
+
+STYLE: Final = Style.from_dict(
+    {
+        "dim": "fg:ansibrightblack",
+        "prompt": "bold fg:ansicyan",
+        "status": "fg:ansibrightblack",
+        "activity": "fg:ansicyan",
+        "notice": "fg:ansiyellow",
+        "question": "bold fg:ansiyellow",
+        "key": "bold",
+        "hint": "fg:ansibrightblack",
+    }
+)
+
+
+def width_of(text: str) -> int:
+    """Return the number of columns of a text."""
+    return get_cwidth(text)
+
+
+class Actions(Protocol):
+    """What the keys do, and what the screen shows. `chat.py` implements these functions."""
+
+    def first_frame_drawn(self) -> None: ...
+    def live_lines(self, *, width: int, height: int) -> list[Styled]: ...
+    def panel_lines(self, *, width: int) -> list[Styled]:
+        """Return the lines between the live region and the input, such as the question of an approval."""
+
+    def prompt(self) -> str: ...
+    def status_line(self, *, width: int) -> str: ...
+    def submit(self, text: str, *, queue: bool) -> bool:
+        """Handle the input. Return False to keep the text in the input."""
+
+    def key_pressed(self) -> None:
+        """Record a key before it is handled."""
+
+    def answer_key(self, key: str) -> bool:
+        """Return whether a key answers an approval now."""
+
+    def answer(self, key: str) -> None: ...
+    def escape(self) -> None: ...
+    def interrupt_key(self, *, is_empty: bool) -> None:
+        """Handle Ctrl-C. `is_empty` tells whether the input was empty."""
+
+    def leave(self) -> None: ...
+    def expand(self) -> None: ...
+
+
+class _HeldOutput(Vt100_Output):
+    """An output that can hold back its text until a frame is complete, so that the input does not flicker."""
+
+    is_held = False
+
+    def flush(self) -> None:
+        if not self.is_held:
+            super().flush()
+
+    def erase_down(self) -> None:
+        """Erase everything from the cursor, which is at the beginning of a line.
+
+        If the erased area is the whole screen, tmux would keep a copy of it in its scrollback. Therefore the first
+        line is erased separately.
+        """
+        self.write_raw("\x1b7\x1b[K\x1b[B\x1b[J\x1b8")
+
+
+class Screen:
+    """The terminal of one chat."""
+
+    def __init__(
+        self,
+        actions: Actions,
+        *,
+        history: History,
+        colour: bool,
+        output: Output | None = None,
+        input: Input | None = None,  # noqa: A002 - prompt_toolkit uses this name
+    ) -> None:
+        self._actions = actions
+        self._completer: Completer = DummyCompleter()
+        self._extra: KeyBindingsBase = KeyBindings()
+        self._printed: list[str] = []
+        self._before: Callable[[], None] = lambda: None
+        self._frame: asyncio.TimerHandle | None = None
+        self._last_frame = self._frame_cost = self._draw_began = 0.0
+        self._overlays = 0
+        self._tick: asyncio.TimerHandle | None = None
+        self._is_first = True
+        self.buffer = Buffer(
+            multiline=True,
+            history=history,
+            completer=DynamicCompleter(lambda: self._completer),
+            complete_while_typing=True,
+            auto_suggest=DummyAutoSuggest(),
+        )
+        if output is None:
+            output = _HeldOutput.from_pty(sys.stdout, term=os.environ.get("TERM"))
+        self._held = output if isinstance(output, _HeldOutput) else None
+        self.app: Application[None] = Application(
+            layout=self._layout(),
+            key_bindings=merge_key_bindings([self._keys(), DynamicKeyBindings(lambda: self._extra)]),
+            style=STYLE,
+            include_default_pygments_style=False,
+            color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            mouse_support=False,
+            enable_page_navigation_bindings=False,
+            output=output,
+            input=input,
+        )
+        self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_SECONDS
+        self.app.before_render += self._begin_draw
+        self.app.after_render += self._end_draw
+        self.app.key_processor.before_key_press += self._record_key
+
+    # --- layout ----------------------------------------------------------------------------
+
+    def _layout(self) -> Layout:
+        live = _shown_if_filled(FormattedTextControl(self._live), wrap=False)
+        panel = _shown_if_filled(FormattedTextControl(self._panel), wrap=True)
+        self._input = Window(
+            BufferControl(self.buffer),
+            dont_extend_height=True,
+            wrap_lines=True,
+            height=Dimension(min=1, max=INPUT_LINES),
+            get_line_prefix=self._prefix,
+        )
+        status = Window(FormattedTextControl(self._status), height=1, dont_extend_height=True, wrap_lines=False)
+        room_for_menu = ConditionalContainer(Window(height=MENU_LINES), filter=has_completions)
+        body = HSplit([live, panel, self._input, status, room_for_menu], align=VerticalAlign.TOP)
+        menu = CompletionsMenu(max_height=MENU_LINES, scroll_offset=1)
+        return Layout(
+            FloatContainer(body, floats=[Float(menu, xcursor=True, ycursor=True)]), focused_element=self._input
+        )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of columns and rows of the terminal."""
+        size = self.app.output.get_size()
+        return max(size.columns, 10), max(size.rows, 4)
+
+    def _live(self) -> StyleAndTextTuples:
+        columns, rows = self.size
+        panel = len(self._actions.panel_lines(width=columns))
+        height = max(MIN_LIVE_LINES, rows - 3 - panel - min(self.buffer.document.line_count, INPUT_LINES))
+        return _fragments(self._actions.live_lines(width=columns - 1, height=min(height, rows - 2)))
+
+    def _panel(self) -> StyleAndTextTuples:
+        return _fragments(self._actions.panel_lines(width=self.size[0]))
+
+    def _status(self) -> StyleAndTextTuples:
+        return [("class:status", self._actions.status_line(width=self.size[0] - 1))]
+
+    def _prefix(self, line: int, wraps: int) -> StyleAndTextTuples:
+        prompt = self._actions.prompt()
+        return [("class:prompt", prompt if line == 0 and wraps == 0 else " " * get_cwidth(prompt))]
+
+    # --- keys ------------------------------------------------------------------------------
+
+    def _keys(self) -> KeyBindings:
+        keys = KeyBindings()
+        buffer = self.buffer
+        is_empty = Condition(lambda: not buffer.text)
+        has_menu = Condition(lambda: buffer.complete_state is not None)
+        has_choice = Condition(
+            lambda: buffer.complete_state is not None and buffer.complete_state.current_completion is not None
+        )
+
+        @keys.add("enter")
+        def _send(event: KeyPressEvent) -> None:
+            self._submit(queue=False)
+
+        @keys.add("enter", filter=has_choice)
+        def _accept(event: KeyPressEvent) -> None:
+            buffer.complete_state = None
+
+        @keys.add("escape", "enter")
+        @keys.add("c-j")
+        def _new_line(event: KeyPressEvent) -> None:
+            buffer.insert_text("\n")
+
+        @keys.add("tab", filter=~has_menu)
+        def _queue(event: KeyPressEvent) -> None:
+            if buffer.text.strip():
+                self._submit(queue=True)
+
+        @keys.add("tab", filter=has_menu)
+        def _complete(event: KeyPressEvent) -> None:
+            state = buffer.complete_state
+            if state is not None and len(state.completions) == 1:
+                buffer.apply_completion(state.completions[0])
+            else:
+                buffer.complete_next()
+
+        @keys.add("escape", eager=False)
+        def _escape(event: KeyPressEvent) -> None:
+            if buffer.complete_state is not None:
+                buffer.cancel_completion()
+            else:
+                self._actions.escape()
+
+        @keys.add("c-c")
+        def _interrupt(event: KeyPressEvent) -> None:
+            was_empty = not buffer.text
+            buffer.reset(append_to_history=not was_empty)
+            self._actions.interrupt_key(is_empty=was_empty)
+
+        @keys.add("c-d", filter=is_empty)
+        def _leave(event: KeyPressEvent) -> None:
+            self._actions.leave()
+
+        @keys.add("c-o")
+        def _expand(event: KeyPressEvent) -> None:
+            self._actions.expand()
+
+        @keys.add("c-z")
+        def _suspend(event: KeyPressEvent) -> None:
+            event.app.suspend_to_background()
+
+        def answer(event: KeyPressEvent) -> None:
+            self._actions.answer(event.data)
+
+        for key in ANSWERS:
+            keys.add(key, filter=is_empty & Condition(partial(self._actions.answer_key, key)))(answer)
+        return keys
+
+    def _submit(self, *, queue: bool) -> None:
+        text = self.buffer.text
+        if self._actions.submit(text, queue=queue):
+            self.buffer.reset(append_to_history=bool(text.strip()))
+
+    def _record_key(self, processor: Any) -> None:
+        self._actions.key_pressed()
+
+    # --- drawing ---------------------------------------------------------------------------
+
+    def print(self, text: str) -> None:
+        """Write finished text above the live region with the next frame."""
+        if text:
+            self._printed.append(text)
+
+    def changed(self, before: Callable[[], None] | None = None) -> None:
+        """Draw a frame soon. Several changes are drawn together. `before` is called before the next frame."""
+        if before is not None:
+            self._before = before
+        if self._frame is None:
+            loop = asyncio.get_running_loop()
+            delay = max(FRAME_SECONDS, BUSY_SHARE * self._frame_cost)
+            self._frame = loop.call_at(self._last_frame + delay, self._draw)
+
+    def redraw(self) -> None:
+        """Draw a frame now."""
+        self.app.invalidate()
+
+    def _draw(self) -> None:
+        self._frame = None
+        self._last_frame = asyncio.get_running_loop().time()
+        self._before()
+        if self._overlays or not self.app.is_running:
+            return
+        if self._printed:
+            text = "".join(self._printed)
+            self._printed.clear()
+            if self._held is not None:
+                self._held.is_held = True  # released when the frame below the text is complete
+            self.app.renderer.erase(leave_alternate_screen=False)
+            self.app.output.write_raw(text.replace("\n", "\r\n"))
+        self.app.invalidate()
+
+    def _begin_draw(self, app: Application[None]) -> None:
+        self._draw_began = asyncio.get_running_loop().time()
+
+    def _end_draw(self, app: Application[None]) -> None:
+        if self._held is not None and self._held.is_held:
+            self._held.is_held = False
+            self._held.flush()
+        self._frame_cost = asyncio.get_running_loop().time() - self._draw_began
+        if self._is_first:
+            self._is_first = False
+            self._actions.first_frame_drawn()
+
+    # --- running ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Show the screen until `exit` is called."""
+        self._tick = asyncio.get_running_loop().call_later(TICK_SECONDS, self._on_tick)
+        try:
+            await self.app.run_async(handle_sigint=False, set_exception_handler=False)
+        finally:
+            self._tick.cancel()
+            if self._frame is not None:
+                self._frame.cancel()
+            if self._held is not None:
+                self._held.is_held = False
+            sys.stdout.write("".join(self._printed))
+            self._printed.clear()
+            sys.stdout.flush()
+
+    def _on_tick(self) -> None:
+        """Draw the elapsed seconds."""
+        self._tick = asyncio.get_running_loop().call_later(TICK_SECONDS, self._on_tick)
+        self.changed()
+
+    def exit(self) -> None:
+        if self.app.is_running and not self.app.is_done:
+            self.app.exit()
+
+    def set_input(self, text: str) -> None:
+        self.buffer.set_document(Document(text, len(text)))
+
+    def extend(self, completer: Completer | None, keys: KeyBindingsBase | None) -> None:
+        """Add the completer and the key bindings of the extensions."""
+        if completer is not None:
+            self._completer = completer
+        if keys is not None:
+            self._extra = keys
+
+    async def overlay(
+        self, container: AnyContainer, *, focus: FocusableElement | None, key_bindings: KeyBindingsBase | None
+    ) -> Any:
+        """Show a container on the full screen until a key binding ends it, and return its result."""
+        self._overlays += 1
+        try:
+            async with in_terminal():
+                app: Application[Any] = Application(
+                    layout=Layout(container, focused_element=focus),
+                    key_bindings=key_bindings,
+                    style=STYLE,
+                    include_default_pygments_style=False,
+                    color_depth=self.app.color_depth,
+                    full_screen=True,
+                    mouse_support=False,
+                    output=self.app.output,
+                    input=self.app.input,
+                )
+                app.ttimeoutlen = app.timeoutlen = ESCAPE_SECONDS
+                return await app.run_async(handle_sigint=False, set_exception_handler=False)
+        finally:
+            self._overlays -= 1
+            self.changed()
+
+
+def _shown_if_filled(control: FormattedTextControl, *, wrap: bool) -> ConditionalContainer:
+    """Return a window that takes no line while its text is empty."""
+    window = Window(control, dont_extend_height=True, wrap_lines=wrap)
+    return ConditionalContainer(window, filter=Condition(lambda: bool(to_formatted_text(control.text))))
+
+
+def _fragments(lines: list[Styled]) -> StyleAndTextTuples:
+    result: StyleAndTextTuples = []
+    for number, (style, text) in enumerate(lines):
+        if number:
+            result.append(("", "\n"))
+        if style == "ansi":
+            result.extend(to_formatted_text(ANSI(text)))
+        else:
+            result.append((style, text))
+    return result

@@ -1,0 +1,313 @@
+"""Turns the events of a conversation into finished lines, which are printed once, and a live state.
+
+`EventRenderer` decides how an event reads. This module adds what a live terminal needs: Markdown by blocks, diffs,
+folded reasoning, and the state of unfinished work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from io import StringIO
+from typing import Final
+
+from parley.cli.chat.approvals import Request, request_lines, request_of
+from parley.cli.chat.blocks import Block, BlockSplitter
+from parley.cli.chat.diffs import DIFF_LINES, change_lines
+from parley.cli.chat.live import LiveState, Pending, cut
+from parley.cli.chat.markdown import MarkdownRenderer
+from parley.cli.event_renderer import EventRenderer, command_lines
+from parley.cli.printing import for_terminal
+from parley.client import Approval, StreamEvent, events
+from parley.client.turn_result import Event, ends_turn
+from parley.wire.tools import NO_TOKENS, Tokens
+
+__all__ = ["ChatView"]
+
+HEAD_LINES: Final = 8
+END_LINES: Final = 8
+"""The numbers of first and last lines of a command's output that are printed."""
+MAX_LINE: Final = 1000
+"""The maximum number of characters of a line of the running command's output."""
+MAX_FOLDED: Final = 50
+"""The maximum number of folded texts that can be expanded."""
+MAX_FOLDED_LENGTH: Final = 200_000
+"""The maximum number of characters of a folded text. Of a longer text, the end is kept."""
+_DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+class _Terminal(StringIO):
+    """A buffer that `EventRenderer` treats as a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def isatty(self) -> bool:
+        return True
+
+
+class ChatView:
+    """The view of one conversation."""
+
+    def __init__(
+        self,
+        state: LiveState,
+        markdown: MarkdownRenderer,
+        *,
+        cwd: str | None,
+        colour: bool,
+        width: Callable[[], int],
+        clock: Callable[[], float],
+        width_of: Callable[[str], int],
+    ) -> None:
+        self.state, self._markdown = state, markdown
+        self._colour, self._width, self._clock, self._width_of = colour, width, clock, width_of
+        self._out = _Terminal(colour=colour)
+        self.set_cwd(cwd)
+        self.shows_reasoning = False
+        """True to print the whole reasoning of the model."""
+        self._text: BlockSplitter | None = None
+        """The message that is being written; None if no message is being written."""
+        self._pieces: list[str] = []
+        self._item: object = None
+        """The item id of the message that is being written."""
+        self._last: str | None = None
+        """The kind of the last printed lines, which decides about empty lines; None if nothing was printed."""
+        self._outputs: dict[str, list[str]] = {}
+        self._last_line = ""
+        """The end of the output of the running command, which has no line end yet."""
+        self._output_lines = 0
+        """The number of complete lines of the output of the running command."""
+        self._asked: set[str] = set()
+        """The call ids of the approval requests that were shown; an empty string for a limit."""
+        self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)
+        """The titles and texts that are shown as one line; the last one is the newest."""
+        self.usage: Tokens = NO_TOKENS
+
+    def set_cwd(self, cwd: str | None) -> None:
+        """Set the working directory of the conversation. Paths below it are shortened."""
+        self._renderer = EventRenderer(self._out, cwd=cwd, head_lines=HEAD_LINES, tail_lines=END_LINES)
+
+    def take_printed(self) -> str:
+        """Return the finished lines since the last call."""
+        printed = self._out.getvalue()
+        self._out.seek(0)
+        self._out.truncate()
+        return printed
+
+    def show(self, event: StreamEvent) -> None:
+        """Add an event to the view."""
+        self._show(event.msg, event.meta.item)
+
+    def _show(self, msg: Event, item: object) -> None:
+        match msg:
+            case events.AgentMessageDelta(delta=delta):
+                self._add_text(delta, item)
+            case events.AgentMessage(message=message):
+                self._end_text(message)
+            case events.AgentReasoningDelta(delta=delta) | events.AgentReasoningRawContentDelta(delta=delta):
+                self.state.thought += delta
+            case events.AgentReasoning(text=text) | events.AgentReasoningRawContent(text=text):
+                self._fold_thought(text)
+            case _:
+                self._show_other(msg)
+
+    # --- texts of the model ----------------------------------------------------------------
+
+    def _add_text(self, delta: str, item: object) -> None:
+        if self._text is not None and item != self._item:
+            self._discard_text()
+        if self._text is None:
+            self._text, self._item = BlockSplitter(), item
+        self._pieces.append(delta)
+        for block in self._text.add(delta):
+            self._print_block(block)
+        self.state.text = self._text
+
+    def _end_text(self, message: str) -> None:
+        if self._text is not None and "".join(self._pieces) != message:
+            self._discard_text()
+        text = self._text or BlockSplitter()
+        blocks = text.end() if self._text is not None else [*text.add(message), *text.end()]
+        self._forget_text()
+        for block in blocks:
+            self._print_block(block)
+
+    def _discard_text(self) -> None:
+        """Print the rest of a text that will not be completed, because the user has seen it already."""
+        if self._text is None:
+            return
+        blocks = self._text.end()
+        self._forget_text()
+        for block in blocks:
+            self._print_block(block)
+        self._print_lines(["(the agent did not complete this text)"], kind="note", dim=True)
+
+    def _forget_text(self) -> None:
+        self._text, self._item, self.state.text = None, None, None
+        self._pieces.clear()
+
+    def _print_block(self, block: Block) -> None:
+        if block.gap and self._last is not None:
+            self._out.write("\n")
+        self._last = "text"
+        for line in self._markdown.lines(block, self._width()):
+            self._out.write(f"{line}\n")
+
+    def _fold_thought(self, text: str) -> None:
+        self.state.thought = ""
+        lines = [line for line in text.strip().splitlines() if line.strip()]
+        if not lines:
+            return
+        if self.shows_reasoning:
+            first, *rest = for_terminal(text.strip()).split("\n")
+            self._print_lines([f"thinking: {first}", *(f"  {line}" for line in rest)], kind="thought", dim=True)
+            return
+        title = lines[0].strip().strip("*#").strip()
+        more = f" (+{len(lines) - 1} lines, Ctrl-O shows them)" if len(lines) > 1 else ""
+        self.fold("thinking", text)
+        _, line = cut(("", f"thinking: {for_terminal(title)}"), max(self._width() - len(more), 20), self._width_of)
+        self._print_lines([line + more], kind="thought", dim=True)
+
+    def fold(self, title: str, text: str) -> None:
+        """Keep a text that is not shown completely, so that a key can expand it."""
+        self.folded.append((title, text[-MAX_FOLDED_LENGTH:]))
+
+    # --- other events ----------------------------------------------------------------------
+
+    def _show_other(self, msg: Event) -> None:
+        state = self.state
+        match msg:
+            case events.TaskStarted():
+                state.running_since, state.plan, state.thought = self._clock(), None, ""
+            case events.UserMessage(message_id=message_id):
+                state.pending.pop(message_id, None)
+                self._last = None  # the renderer separates messages of the user by an empty line
+            case events.QueueChanged(messages=messages, paused=paused):
+                state.queued, state.queue_paused = len(messages), paused
+                for sent, one in list(state.pending.items()):
+                    if sent in messages:
+                        one.is_queued = True
+                    elif one.is_queued:
+                        del state.pending[sent]  # removed from the queue, perhaps by another client
+                return
+            case events.PlanUpdate():
+                state.plan = msg
+                return
+            case events.TokenCount():
+                self.usage = self.usage.plus(msg)
+            case events.ExecCommandBegin(call_id=call_id, command=command):
+                self._last_line, self._output_lines = "", 0
+                state.command, state.command_since = command_lines(command)[0], self._clock()
+                state.output.clear()
+                self._outputs[call_id] = []
+            case events.ExecCommandOutputDelta(call_id=call_id, chunk=chunk):
+                self._add_output(call_id, bytes(chunk))
+            case events.ExecCommandEnd(call_id=call_id):
+                self._end_output(call_id)
+            case events.ExecApprovalRequest() | events.ApplyPatchApprovalRequest() | events.LimitReached():
+                self._discard_text()
+                self._print_request(msg)
+                return
+            case events.ApprovalSettled(call_id=call_id):
+                if msg.decision not in ("approved", "approved_for_session"):
+                    self._asked.discard(call_id)
+            case events.TurnDiff():
+                return
+            case events.BackgroundEvent() | events.RequestRetry() | events.ErrorEvent() | events.TaskComplete():
+                self._discard_text()
+                state.thought = ""
+            case _:
+                pass
+        if ends_turn(msg):
+            self._end_turn()
+        self._render(msg)
+        if isinstance(msg, events.PatchApplyBegin) and msg.call_id not in self._asked:
+            self._print_diff(msg)
+
+    def _render(self, msg: Event) -> None:
+        """Let the shared renderer write an event."""
+        before = self._out.tell()
+        if self._last == "text":
+            self._out.write("\n")
+        start = self._out.tell()
+        self._renderer.render(msg)
+        self._renderer.end_line()
+        if self._out.tell() == start:  # the event has no lines
+            self._out.seek(before)
+            self._out.truncate()
+        else:
+            self._last = "event"
+
+    def _end_turn(self) -> None:
+        state = self.state
+        if state.plan is not None:
+            self._render(state.plan)
+        state.plan, state.command, state.running_since = None, None, None
+        state.output.clear()
+        self._outputs.clear()
+        self._asked.clear()
+
+    def _add_output(self, call_id: str, chunk: bytes) -> None:
+        output = self._outputs.get(call_id)
+        if output is None:
+            return
+        text = chunk.decode(errors="replace")
+        output.append(text)
+        *lines, rest = (self._last_line + text).split("\n")
+        hidden = max(HEAD_LINES - self._output_lines, 0)  # the first lines are printed
+        self._output_lines += len(lines)
+        self._last_line = rest[-MAX_LINE:]
+        self.state.output.extend(lines[hidden:])
+
+    def _end_output(self, call_id: str) -> None:
+        text = "".join(self._outputs.pop(call_id, ()))
+        if text.count("\n") > HEAD_LINES + END_LINES:
+            self.fold(f"output of {self.state.command or 'the command'}", text)
+        self.state.command = None
+        self.state.output.clear()
+
+    def show_approval(self, approval: Approval) -> None:
+        """Print the action of an approval, unless its event was shown."""
+        if approval.call_id not in self._asked:
+            self._print_request(request_of(approval))
+
+    def _print_request(self, request: Request) -> None:
+        self._asked.add(request.call_id if not isinstance(request, events.LimitReached) else "")
+        self._print_lines(request_lines(request, colour=self._colour), kind="approval")
+
+    def _print_diff(self, patch: events.PatchApplyBegin) -> None:
+        lines = list(change_lines(patch.changes, colour=self._colour))
+        shown = lines[:DIFF_LINES]
+        if len(lines) > len(shown):
+            self.fold("patch", "\n".join(change_lines(patch.changes, colour=False)))
+            shown.append(f"  ... {len(lines) - len(shown)} more lines, Ctrl-O shows all")
+        self._print_lines(shown, kind="event")
+
+    # --- lines of the chat -----------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Print a message of the chat itself."""
+        self._print_lines(for_terminal(text).split("\n"), kind="note", dim=True)
+
+    def expand(self) -> bool:
+        """Print the folded text that was added last, and remove it. Return False if there is none."""
+        if not self.folded:
+            return False
+        title, text = self.folded.pop()
+        lines = [f"{for_terminal(title)}:", *(f"  {line}" for line in for_terminal(text).rstrip("\n").split("\n"))]
+        self._print_lines(lines, kind="note", dim=True)
+        return True
+
+    def add_pending(self, message_id: str, text: str, *, is_queued: bool) -> None:
+        """Show a message that is not an event yet."""
+        self.state.pending[message_id] = Pending(text, is_queued)
+
+    def _print_lines(self, lines: list[str], *, kind: str, dim: bool = False) -> None:
+        if self._last is not None and (self._last != kind or kind == "approval") and "text" in (self._last, kind):
+            self._out.write("\n")
+        start, end = (_DIM, _PLAIN) if dim and self._colour else ("", "")
+        for line in lines:
+            self._out.write(f"{start}{line}{end}\n")
+        self._last = kind

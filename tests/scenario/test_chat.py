@@ -1,0 +1,203 @@
+"""`parley chat` in a terminal of 80 columns and 24 rows, with a scripted model.
+
+Modules: `parley.cli.chat.chat`, `parley.cli.chat.screen`, `parley.cli.chat_command`, `parley.cli.turn_options`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from kit.clients.shell_turns import shell
+from kit.servers.resident_process import parley
+from kit.system.tmux import TMUX, Terminal
+from parley.common.resident_socket import ask
+from parley.common.resident_socket import connect as connect_to_resident
+from parley.testing import HOLD, Call, ScriptedModel
+from parley.testing.home import Home
+
+pytestmark = [pytest.mark.child_process, pytest.mark.fresh_process, pytest.mark.waits, TMUX]
+
+PATCH = "*** Begin Patch\n*** Add File: greet.py\n+print('hello')\n*** End Patch"
+PLAN = {"plan": [{"step": "ask", "status": "completed"}, {"step": "write", "status": "in_progress"}]}
+READY = "a allow once"
+
+
+@pytest.fixture
+def home(parley_model: ScriptedModel, tmp_path: Path) -> Iterator[Home]:
+    home = Home(parley_model, home=tmp_path / "home", config='approval_policy = "untrusted"\n')
+    home.open()
+    yield home
+    home.close()
+
+
+async def stop(home: Home) -> None:
+    await parley("serve", "--stop", env=home.environ)
+
+
+def chat(
+    home: Home, *arguments: str, env: Mapping[str, str] | None = None, rows: int = 24, columns: int = 80
+) -> Terminal:
+    command = (sys.executable, "-P", "-m", "parley", "chat", *arguments)
+    return Terminal(command, env={**home.environ, **(env or {})}, cwd=home.work, columns=columns, rows=rows)
+
+
+def resident_pid(home: Home) -> int:
+    with connect_to_resident(str(home.path)) as channel:
+        return int(ask(channel, "status")["pid"])
+
+
+async def test_a_change_with_a_plan_and_two_approvals(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says(
+        "I **look** first.", Call("update_plan", PLAN), shell("c1", "sh", "-c", "echo seen; touch made")
+    )
+    parley_model.says(Call("apply_patch", {"input": PATCH}))
+    parley_model.says("All done.\n\n- 日本語 🙂")
+    try:
+        async with chat(home) as terminal:
+            await terminal.until_shows("scripted-model")
+            terminal.type("Greet me")
+            terminal.press("Enter")
+
+            await terminal.until_shows("$ sh -c 'echo seen; touch made'", "Run this command", READY, "[>] write")
+            terminal.press("a")
+            await terminal.until_shows("add ", "+print('hello')", "Apply these changes", READY)
+            assert not (home.work / "greet.py").exists()
+            terminal.press("a")
+            await terminal.until_shows("All done.", " • 日本語 🙂", "[>] write")
+            await terminal.until_hides("Esc interrupts")
+
+            shown = terminal.everything()
+            terminal.press("C-d")
+            await terminal.until_shows("to continue: parley chat --resume", "exit code 0")
+    finally:
+        await stop(home)
+
+    assert (home.work / "greet.py").read_text() == "print('hello')\n"
+    assert (home.work / "made").exists()
+    expected = ["> Greet me", "I look first.", "seen", "approved", "approved", "patch:", "plan:", "[>] write"]
+    positions: list[int] = []
+    for text in expected:
+        positions.append(shown.index(text, positions[-1] + 1 if positions else 0))
+    assert shown.count("All done.") == shown.count("I look first.") == shown.count("> Greet me") == 1
+
+
+async def test_a_denial_with_a_reason_and_an_interrupt(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says(shell("c1", "touch", "made"))
+    parley_model.says("Half an ans", HOLD, "wer")
+    try:
+        async with chat(home, "Try it") as terminal:
+            await terminal.until_shows("$ touch made", READY)
+            terminal.press("d")
+            await terminal.until_shows("reason>")
+            terminal.type("not today")
+            terminal.press("Enter")
+            await terminal.until_shows("denied: not today", "Half an ans")
+            terminal.press("Escape")
+            await terminal.until_shows("Turn interrupted")
+            await terminal.until_hides("Esc interrupts")
+    finally:
+        await stop(home)
+
+    assert not (home.work / "made").exists()
+    assert "not today" in str(parley_model.requests[1].body)
+
+
+async def test_characters_that_were_typed_ahead_answer_nothing(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("Wait.", HOLD, shell("c1", "touch", "made"))
+    parley_model.says("Done.")
+    try:
+        async with chat(home, "Try it") as terminal:
+            await terminal.until_shows("Wait.")
+            terminal.type("a dra")
+            await terminal.until_shows("> a dra")
+            parley_model.release()
+            await terminal.until_shows("$ touch made", "clear the input first")
+            terminal.type("ft about")
+            await terminal.until_shows("> a draft about", "clear the input first")
+            assert not (home.work / "made").exists()
+            terminal.press("C-c")
+            await terminal.until_shows(READY)
+            terminal.press("a")
+            await terminal.until_shows("Done.")
+    finally:
+        await stop(home)
+
+    assert (home.work / "made").exists()
+
+
+async def test_two_chats_on_one_conversation_stay_in_step(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("One.", shell("c1", "touch", "made"))
+    parley_model.says("Two.", HOLD, " Three.")
+    try:
+        async with chat(home, "First") as first:
+            await first.until_shows("One.", READY)
+            async with chat(home, "--continue") as second:
+                await second.until_shows("> First", "One.", "$ touch made", READY)
+                second.press("a")
+                await first.until_hides(READY)
+                await first.until_shows("approved", "Two.")
+                second.type("From the other")
+                second.press("Tab")
+                await second.until_shows("queued: > From the other")
+                await first.until_shows("queue: 1 more waiting")
+                parley_model.says("Four.")
+                parley_model.release()
+                for terminal in (first, second):
+                    await terminal.until_shows("> From the other", "Four.", "Two. Three.")
+                    assert terminal.everything().count("Two.") == 1
+    finally:
+        await stop(home)
+
+
+async def test_a_killed_server_is_replaced_and_nothing_is_lost_or_doubled(
+    home: Home, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Before.\n\nHalf", HOLD)
+    try:
+        async with chat(home, "First") as terminal:
+            await terminal.until_shows("Before.", "Half")
+            os.kill(resident_pid(home), signal.SIGKILL)
+            await terminal.until_shows("was killed; starting another one", "connected again", "Turn interrupted")
+            parley_model.says("After.")
+            terminal.type("Second")
+            terminal.press("Enter")
+            await terminal.until_shows("> Second", "After.")
+            await terminal.until_hides("Esc interrupts")
+            shown = terminal.everything()
+    finally:
+        await stop(home)
+
+    for text in ("> First", "Before.", "Half", "> Second", "After."):
+        assert shown.count(text) == 1, shown
+
+
+async def test_without_colour_in_a_narrow_terminal_that_is_resized(home: Home, parley_model: ScriptedModel) -> None:
+    words = " ".join(f"word{number}" for number in range(40))
+    parley_model.says(f"**Bold** {words}\n\n", HOLD, "日本語" * 30)
+    try:
+        async with chat(home, "Go", env={"NO_COLOR": "1"}, columns=30, rows=12) as terminal:
+            await terminal.until_shows("word39")
+            terminal.resize(60, 20)
+            parley_model.release()
+            await terminal.until_shows("日本語日本語")
+            terminal.type("still here")
+            await terminal.until_shows("> still here")
+            styled = terminal.styled()
+    finally:
+        await stop(home)
+
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", styled)  # no foreground colours
+
+
+async def test_without_a_terminal_the_chat_names_exec(home: Home) -> None:
+    code, _, err = await parley("chat", env=home.environ, cwd=home.work)
+
+    assert code == 2
+    assert "parley exec" in err

@@ -1,0 +1,241 @@
+"""What the chat prints and what it keeps live.
+
+Modules: `parley.cli.chat.view`, `parley.cli.chat.live`, `parley.cli.chat.markdown`, `parley.cli.chat.rich_blocks`,
+`parley.cli.chat.status`.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import UNSET
+from prompt_toolkit.utils import get_cwidth
+
+from kit.builders.events import (
+    agent_message,
+    agent_reasoning,
+    background_event,
+    error,
+    exec_command_begin,
+    exec_command_end,
+    task_complete,
+    task_started,
+    token_count,
+    user_message,
+)
+from parley.cli.chat.blocks import Block
+from parley.cli.chat.live import MAX_FORMATTED, LiveRegion, LiveState
+from parley.cli.chat.markdown import MarkdownRenderer
+from parley.cli.chat.status import status_line
+from parley.cli.chat.view import ChatView
+from parley.client import Event, StreamEvent, events
+from parley.wire.ids import CallId, ItemId, MessageId
+from parley.wire.notifications import EventMeta
+from parley.wire.tools import NO_TOKENS
+
+CALL = CallId("c")
+
+
+@pytest.fixture(autouse=True)
+def _without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+class Chat:
+    """A view with its live region."""
+
+    def __init__(self, *, width: int = 80, formats: bool = False) -> None:
+        self.now = 0.0
+        self.state = LiveState()
+        markdown = MarkdownRenderer(colour=False)
+        if formats:
+            markdown.load()
+        self.region = LiveRegion(self.state, markdown, clock=lambda: self.now, width_of=get_cwidth)
+        self.view = ChatView(
+            self.state,
+            markdown,
+            cwd="/project",
+            colour=False,
+            width=lambda: width,
+            clock=lambda: self.now,
+            width_of=get_cwidth,
+        )
+
+    def show(self, *shown: Event, item: str = "i") -> str:
+        """Show events, and return what was printed."""
+        for event in shown:
+            self.view.show(StreamEvent(event, EventMeta(item=ItemId(item)), True))
+        return self.view.take_printed()
+
+    def live(self, width: int = 80, height: int = 10) -> list[str]:
+        return [text for _, text in self.region.lines(width=width, height=height)]
+
+
+def delta(text: str) -> Event:
+    return events.AgentMessageDelta(delta=text)
+
+
+def output(text: str) -> Event:
+    return events.ExecCommandOutputDelta(call_id=CALL, stream="stdout", chunk=tuple(text.encode()))
+
+
+def test_finished_blocks_are_printed_once_and_the_open_block_is_live() -> None:
+    chat = Chat()
+
+    assert chat.show(task_started(), delta("One.\n\nTw")) == "One.\n"
+    assert chat.live()[:2] == ["", "Tw"]
+    assert chat.show(delta("o.")) == ""
+    assert chat.show(agent_message("One.\n\nTwo.")) == "\nTwo.\n"
+    assert chat.live() == ["working 0 s · Esc interrupts"]
+
+
+def test_a_text_that_was_not_streamed_is_printed_whole() -> None:
+    assert Chat().show(agent_message("# One\ntwo")) == "# One\n\ntwo\n"
+
+
+def test_markdown_is_formatted_and_control_characters_are_escaped() -> None:
+    text = "**bold** `code` \x1b[2J 日本語 🙂\n\n- item\n\n```python\nx = 1\n```"
+
+    printed = Chat(formats=True).show(agent_message(text))
+
+    assert printed == "bold code \\x1b[2J 日本語 🙂\n\n • item\n\n  x = 1\n"
+
+
+def test_a_formatted_line_fits_the_width() -> None:
+    markdown = MarkdownRenderer(colour=True)
+    markdown.load()
+
+    lines = markdown.lines(Block("text", "日本語 **word** " * 40), 40)
+
+    assert len(lines) > 5
+    assert all(len(line) > 0 for line in lines)
+
+
+def test_a_text_that_the_agent_discards_stays_and_is_marked() -> None:
+    chat = Chat()
+    chat.show(task_started(), delta("Half a "))
+
+    printed = chat.show(background_event("reconnecting"), delta("Whole."), agent_message("Whole."))
+
+    assert printed == "Half a \n\n(the agent did not complete this text)\nreconnecting\n\nWhole.\n"
+
+
+def test_reasoning_is_folded_and_can_be_expanded() -> None:
+    chat = Chat()
+    thought = "**Looking around**\n\nA listing will tell."
+
+    assert chat.show(events.AgentReasoningDelta(delta=thought)) == ""
+    assert "A listing will tell." in chat.live()
+    assert chat.show(agent_reasoning(thought)) == "thinking: Looking around (+1 lines, Ctrl-O shows them)\n"
+    assert chat.live() == []
+    assert chat.view.expand()
+    assert chat.view.take_printed() == "thinking:\n  **Looking around**\n  \n  A listing will tell.\n"
+    assert not chat.view.expand()
+
+
+def test_the_whole_reasoning_is_shown_on_request() -> None:
+    chat = Chat()
+    chat.view.shows_reasoning = True
+
+    assert chat.show(agent_reasoning("one\ntwo")) == "thinking: one\n  two\n"
+
+
+def test_a_running_command_shows_the_end_of_its_output() -> None:
+    chat = Chat()
+    begin = exec_command_begin(CALL, "make")
+
+    printed = chat.show(begin, output("".join(f"line {number}\n" for number in range(30))))
+    chat.now = 65
+
+    assert printed.splitlines() == ["$ make", *(f"  line {number}" for number in range(8))]
+    assert chat.live() == [*(f"  line {number}" for number in range(26, 30)), "  running 1 min 5 s: make"]
+
+    assert chat.show(exec_command_end(CALL, exit_code=0)).splitlines()[:2] == ["  ... 14 more lines", "  line 22"]
+    assert chat.live() == []
+    assert chat.view.expand()
+    assert "line 15\n" in chat.view.take_printed()
+
+
+def test_the_plan_is_live_and_printed_at_the_end_of_the_turn() -> None:
+    chat = Chat()
+    steps = tuple(
+        events.PlanStep(step=f"step {number}", status="completed" if number < 4 else "pending")
+        for number in range(9)
+    )
+
+    assert chat.show(task_started(), events.PlanUpdate(explanation=None, plan=steps)) == ""
+    assert chat.live()[:2] == ["[x] step 3", "[ ] step 4"]
+    assert "[ ] step 8" in chat.show(task_complete())
+    assert chat.live() == []
+
+
+def test_messages_are_pending_until_their_events() -> None:
+    chat = Chat()
+    chat.view.add_pending("m1", "first", is_queued=False)
+    chat.view.add_pending("m2", "second", is_queued=False)
+
+    assert chat.live() == ["sending: > first", "sending: > second"]
+
+    chat.show(events.QueueChanged(messages=(MessageId("m2"),), paused=False))
+    assert chat.show(user_message("first", message_id="m1")) == "> first\n"
+    assert chat.live() == ["queued: > second"]
+
+    chat.show(events.QueueChanged(messages=(), paused=False))
+    assert chat.live() == []
+
+
+def test_the_patch_is_shown_with_its_diff_unless_the_approval_showed_it() -> None:
+    changes = {"/project/a": events.OtherChange(add=events.AddedFile(content="x\n"))}
+    begin = events.PatchApplyBegin(call_id=CALL, auto_approved=True, changes=dict(changes))
+    chat = Chat()
+
+    assert chat.show(begin) == "patch:\n  A a +1\n  add /project/a\n  +x\n"
+
+    asked = events.ApplyPatchApprovalRequest(call_id=CALL, changes=dict(changes), reason=UNSET)
+    assert "+x" in chat.show(asked)
+    assert chat.show(begin) == "patch:\n  A a +1\n"
+
+
+def test_the_live_region_never_exceeds_its_height() -> None:
+    chat = Chat()
+    chat.show(task_started(), delta("word " * 500), events.PlanUpdate(explanation=None, plan=()))
+
+    for height in range(1, 12):
+        for width in (10, 40):
+            lines = chat.live(width, height)
+            assert len(lines) <= height
+            assert all(get_cwidth(line) <= width for line in lines)
+
+
+def test_a_very_long_block_is_live_as_the_end_of_its_source() -> None:
+    chat = Chat(formats=True)
+    chat.show(delta("x" * (2 * MAX_FORMATTED) + " **end**"))
+
+    assert "**end**" in chat.live()[-1]
+
+
+def test_an_interrupted_turn_is_over() -> None:
+    chat = Chat()
+    printed = chat.show(
+        task_started(),
+        token_count(input_tokens=1, output_tokens=2),
+        error("Turn interrupted", reason="interrupted"),
+    )
+
+    assert printed.startswith("error: Turn interrupted\ntokens: ")
+    assert chat.live() == []
+
+
+def test_the_status_line_is_cut_to_the_width() -> None:
+    line = status_line(
+        state="asking",
+        settings=None,
+        overrides={},
+        attachments=1,
+        cwd="/very/long/日本語/path",
+        usage=NO_TOKENS,
+        width=30,
+        width_of=get_cwidth,
+    )
+
+    assert line.startswith("waits for you · 1 attached")
+    assert get_cwidth(line) <= 30
