@@ -64,6 +64,7 @@ NAVIGATION: Final = (
             Entry("Workspaces", "docs/workspaces.md"),
             Entry("Deployment", "docs/deployment.md"),
             Entry("Sizing", "docs/sizing.md"),
+            Entry("Observability", "docs/observability.md"),
         ),
     ),
     Section(

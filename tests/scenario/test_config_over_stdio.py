@@ -363,15 +363,15 @@ async def test_a_command_line_that_makes_no_sense_ends_the_server_with_one_clear
         assert (raw.frames, raw.stderr_text()) == ([], f"{line}\n")
 
 
-async def test_a_log_level_that_there_is_not_ends_the_server_with_one_clear_line(
+async def test_an_invalid_log_level_ends_the_server_with_one_clear_line(
     parley_model: ScriptedModel,
 ) -> None:
     async with RawParley(parley_model, env={"PARLEY_LOG": "nonsense"}) as raw:
         assert await raw.exit_code() == 2
         assert (raw.frames, raw.stderr_text()) == (
             [],
-            "parley mcp: PARLEY_LOG: unknown level `nonsense`, "
-            "expected one of `debug`, `info`, `warning`, `error`\n",
+            "parley mcp: PARLEY_LOG: unknown part `nonsense`, "
+            "expected one of `debug`, `info`, `warning`, `error`, `text`, `json`, or `file=PATH`\n",
         )
 
 

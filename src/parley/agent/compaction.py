@@ -20,6 +20,7 @@ from typing import Final, assert_never
 from parley.agent.cost import priced
 from parley.agent.errors import NoSummary
 from parley.agent.limits import counted_if_cut, estimated_cost
+from parley.agent.model_report import model_request
 from parley.agent.prompt import request_for
 from parley.agent.retry import CONTENT_REFUSALS, OVERFLOWS, is_overflow, request_retry, with_retries
 from parley.agent.tokens import context_window, estimate
@@ -238,18 +239,21 @@ async def _summarise(
     async def listen() -> None:
         pieces.clear()
         counted = counted_if_cut(request, lambda: [MessageItem(text="".join(pieces))], transcript, settings)
-        async with counted, aclosing(model.stream(request)) as batches:
-            async for batch in batches:
-                for chunk in batch:
-                    if isinstance(chunk, TextDelta):
-                        pieces.append(chunk.text)
-                    elif isinstance(chunk, MessageDone) and chunk.item.text:
-                        pieces[:] = [chunk.item.text]
-                    elif isinstance(chunk, ResponseDone) and chunk.usage is not None:
-                        written = chunk.cache_write_tokens
-                        usage.append(priced(chunk.usage, settings, cache_write_tokens=written))
-                    elif isinstance(chunk, Retrying):
-                        await transcript.append(request_retry(chunk))
+        with model_request(settings, purpose="compact") as report:
+            async with counted, aclosing(model.stream(request)) as batches:
+                async for batch in batches:
+                    for chunk in batch:
+                        if isinstance(chunk, TextDelta):
+                            pieces.append(chunk.text)
+                        elif isinstance(chunk, MessageDone) and chunk.item.text:
+                            pieces[:] = [chunk.item.text]
+                        elif isinstance(chunk, ResponseDone) and chunk.usage is not None:
+                            written = chunk.cache_write_tokens
+                            usage.append(priced(chunk.usage, settings, cache_write_tokens=written))
+                            report.used(usage[-1])
+                        elif isinstance(chunk, Retrying):
+                            report.retried()
+                            await transcript.append(request_retry(chunk))
 
     await with_retries(listen, model, transcript, clock)
     summary = "".join(pieces).strip()

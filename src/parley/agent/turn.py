@@ -19,6 +19,7 @@ from parley.agent.compaction import TokenMeter, compact_if_needed, summary_of_al
 from parley.agent.cost import priced
 from parley.agent.errors import ModelRefused, ReplyCutOff
 from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
+from parley.agent.model_report import model_request
 from parley.agent.prompt import request_for
 from parley.agent.retry import CONTENT_REFUSALS, OVERFLOWS, is_overflow, request_retry, with_retries
 from parley.config.types import Settings
@@ -235,9 +236,8 @@ async def _end(
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:
     """Return the entries that record the token usage of a response: its count, or an estimate."""
-    if response.usage is None:
+    if (usage := response.priced_usage(settings)) is None:
         return estimated_cost(request, response.items, settings)
-    usage = priced(response.usage, settings, cache_write_tokens=response.cache_write_tokens)
     return (ResponseUsed(usage=usage) if response.calls else usage,)
 
 
@@ -296,6 +296,12 @@ class _Response:
         """True if the provider has paused the response, and continues it in answer to the next request."""
         self.cut_calls: list[CallItem] = []
         """Calls that were received only in part. They are not run."""
+
+    def priced_usage(self, settings: Settings) -> TokenCount | None:
+        """Return the token counts of the response with their cost; None if the provider did not report them."""
+        if self.usage is None:
+            return None
+        return priced(self.usage, settings, cache_write_tokens=self.cache_write_tokens)
 
     def clear(self) -> None:
         """Discard the content of the response, because the request is repeated and gets a new response."""
@@ -368,21 +374,28 @@ async def _listen(
     # These are looked up only once, because in Python 3.11 each access to an enum member runs code.
     message = ItemKind.MESSAGE
     counted = counted_if_cut(request, lambda: _text_so_far(response, transcript), transcript, settings)
-    async with counted, aclosing(model.stream(request)) as batches:
-        async for batch in batches:
-            batch, last = _without_the_end(batch)
-            for chunk in batch:
-                if type(chunk) is TextDelta:  # nearly all chunks
-                    extend(message, chunk.text)
-                elif isinstance(chunk, ReasoningDelta):
-                    extend(ItemKind.REASONING, chunk.text)
-                elif isinstance(chunk, RawReasoningDelta):
-                    if show_raw:
-                        extend(ItemKind.RAW_REASONING, chunk.text)
-                else:
-                    await transcript.append(*_take(chunk, response, transcript, show_raw=show_raw))
-            for chunk in last:
-                response.ended += _take(chunk, response, transcript, show_raw=show_raw)
+    with model_request(settings) as report:
+        async with counted, aclosing(model.stream(request)) as batches:
+            async for batch in batches:
+                batch, last = _without_the_end(batch)
+                report.received(len(batch))
+                for chunk in batch:
+                    if type(chunk) is TextDelta:  # nearly all chunks
+                        extend(message, chunk.text)
+                    elif isinstance(chunk, ReasoningDelta):
+                        extend(ItemKind.REASONING, chunk.text)
+                    elif isinstance(chunk, RawReasoningDelta):
+                        if show_raw:
+                            extend(ItemKind.RAW_REASONING, chunk.text)
+                    else:
+                        report.received(-1)
+                        if isinstance(chunk, Retrying):
+                            report.retried()
+                        await transcript.append(*_take(chunk, response, transcript, show_raw=show_raw))
+                for chunk in last:
+                    response.ended += _take(chunk, response, transcript, show_raw=show_raw)
+        report.used(response.priced_usage(settings))
+        report.said(request, response.last_text)
 
 
 def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:

@@ -28,6 +28,7 @@ INHERITED: Final = (
     "LC_CTYPE",
     "LOGNAME",
     "PARLEY_LOG",
+    "PARLEY_LOG_CONTENT",
     "PATH",
     "SSL_CERT_DIR",
     "SSL_CERT_FILE",

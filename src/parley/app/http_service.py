@@ -25,6 +25,7 @@ from parley.server.http.authentication import Authenticator, RateLimit, new_toke
 from parley.server.http.endpoint import PATH, HttpEndpoint, HttpLimits
 from parley.server.http.guard import LOOPBACK_NAMES, Guard
 from parley.server.http.health import Health, Readiness
+from parley.server.http.metrics_endpoint import MetricsEndpoint
 from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.page_endpoint import PageEndpoint, PushSubscriptions
 from parley.server.http.sessions import HttpSessions
@@ -59,12 +60,14 @@ class HttpService:
         tokens: StoredTokens | None = None,
         store: Store | None = None,
         nodes: NodeMembership | None = None,
+        metrics: Callable[[], str] | None = None,
         page_files: Mapping[str, bytes] | None = None,
         open_push: Callable[[SignIns, Callable[[], ServeSettings]], PushSubscriptions] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Start the service and begin to listen.
 
+        `metrics` returns the metrics of the server as text; None if there are no metrics.
         `nodes` is the cluster membership of this process; None if the server accepts no connections from other
         nodes. `page_files` replaces the files of the web page. `now` is the clock of the sign-ins to the page.
         `open_push` creates the sender of push messages. Its arguments are the sign-ins and a function that returns
@@ -131,6 +134,7 @@ class HttpService:
             why_too_large=why_too_large,
             nodes=None if nodes is None else _node_endpoint(nodes, self._authenticator),
             page=page,
+            metrics=None if metrics is None else MetricsEndpoint(metrics),
         )
         self.url = _url(settings, port)
         self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None

@@ -187,6 +187,7 @@ class Resident:
             store=self._server.store,
             nodes=self._server.nodes,
             open_push=self._server.open_push,
+            metrics=self._server.metrics(lambda: self.client_count).text,
         )
         if self._server.nodes is not None and self._http.node_url is not None:
             conversations = self._server.conversations
@@ -525,6 +526,7 @@ async def run_resident(
     except OSError as error:
         raise BadHome(home, f"no resident server can be started: {os_detail(error)}") from error
     prepare_process()
+    server.open_telemetry()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, resident.stop)

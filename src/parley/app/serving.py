@@ -29,7 +29,7 @@ from parley.errors import ConfigError
 from parley.models import model_opener
 from parley.models.http import Http
 from parley.peers import UnixPeers
-from parley.ports.availability import ReportsAvailability
+from parley.ports.availability import AVAILABLE, ReportsAvailability
 from parley.ports.nodes import Nodes
 from parley.ports.store import Store
 from parley.ports.workspaces import Workspaces
@@ -37,6 +37,7 @@ from parley.runtime.registry import ConversationRegistry
 from parley.server.context import ServerContext
 from parley.server.peering import PeerTransport, serve_peer
 from parley.server.serve import ServerCore, Transport
+from parley.stores.sqlite.files import log_bytes
 from parley.tools import AgentTools
 from parley.tools.patch.threads import all_written
 from parley.tools.rlimits import raise_own_limit
@@ -47,6 +48,8 @@ from parley.wire.principals import LOCAL
 from parley.wire.tools import AttentionState
 
 if TYPE_CHECKING:
+    from parley.app.metrics import ServerMetrics
+    from parley.app.otel import OpenTelemetry
     from parley.app.push import PushSender
     from parley.server.http.sign_ins import SignIns
 
@@ -110,6 +113,8 @@ class Server:
         self._webhook = WebhookSender(loader.webhook, self._http, clock, environ)
         self._clock, self._environ = clock, environ
         self._push: PushSender | None = None
+        self._metrics: ServerMetrics | None = None
+        self._otel: OpenTelemetry | None = None
         self.store: Store = _memory_store() if is_ephemeral else server_store(loader)
         local = UnixPeers(lambda: loader.home, serve_other)
         self.nodes: NodeMembership | None = None
@@ -185,6 +190,33 @@ class Server:
         if self._push is not None:
             self._push.notify(conversation_id, state)
 
+    def open_telemetry(self) -> None:
+        """Begin to send traces and metrics to a collector, if the variables `OTEL_*` ask for them."""
+        if any(name.startswith("OTEL_") for name in self._environ):
+            from parley.app.otel import open_telemetry
+
+            self._otel = open_telemetry(self._environ, self.metrics)
+
+    def metrics(self, clients: Callable[[], int] | None = None) -> ServerMetrics:
+        """Return the metrics of this server, and begin to count. `clients` returns the number of clients."""
+        if self._metrics is None:
+            from parley.app.metrics import ServerMetrics
+
+            self._metrics = ServerMetrics(
+                self.conversations,
+                clients=clients or (lambda: len(self.core.clients)),
+                wal_bytes=self._wal_bytes,
+                is_store_available=lambda: self._context.availability == AVAILABLE,
+            )
+        return self._metrics
+
+    def _wal_bytes(self) -> int | None:
+        """Return the size of the write-ahead log of SQLite; None if there is none."""
+        try:
+            return None if self.loader.store_url() is not None else log_bytes(self.loader.home)
+        except (ConfigError, OSError):
+            return None
+
     async def serve(self, transport: Transport) -> None:
         """Serve one client until the client leaves or the transport stops reading. Then release all resources."""
         try:
@@ -196,6 +228,10 @@ class Server:
         """Release all resources. The server core must have shut down first."""
         if self._warming is not None:
             self._warming.cancel()
+        if self._otel is not None:
+            await self._otel.close()
+        if self._metrics is not None:
+            self._metrics.close()
         await all_written()
         await self._tools.close()
         await self._commands.close()
@@ -229,6 +265,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
     )
     transport = DescriptorTransport(why_too_large=why_too_large)
     _take_signals(transport, server.conversations)
+    server.open_telemetry()
     collect_rarely()
     try:
         await server.serve(transport)

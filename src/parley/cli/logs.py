@@ -1,4 +1,4 @@
-"""The server's log: one line for each message, on stderr.
+"""The server's log: one line for each message, on stderr or in a file.
 
 Some clients do not read the server's stderr, and a full pipe must not block the server. Therefore a line that does
 not fit into the pipe is discarded, and the next line that fits contains the number of discarded lines.
@@ -6,64 +6,149 @@ not fit into the pipe is discarded, and the next line that fits contains the num
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
+import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from parley.cli.log_choice import LOG_VARIABLE, log_choice
+from parley.cli.log_events import LogObserver
+from parley.common.os_errors import os_detail
+from parley.common.secret_values import SecretValues
+from parley.common.telemetry import telemetry
 from parley.errors import BadSetting
 from parley.wire.text import visible
 
-__all__ = ["OneLine", "set_up_logging"]
+__all__ = ["JsonLine", "OneLine", "set_up_logging"]
 
-LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+_OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class OneLine(logging.Formatter):
-    """A log formatter that escapes the invisible characters in a message, including line ends. A traceback follows
-    the message unchanged.
+    """A log formatter that escapes the invisible characters in a message, including line ends. The fields of an
+    event follow its name. A traceback follows the message unchanged.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
-        return visible(super().formatMessage(record))
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        pairs = "".join(f" {name}={_word(value)}" for name, value in fields.items())
+        return visible(super().formatMessage(record) + pairs)
+
+
+class JsonLine(logging.Formatter):
+    """A log formatter that makes a JSON object of each message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "time": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": getattr(record, "event", "log"),
+        }
+        if line["event"] == "log":
+            line["message"] = record.getMessage()
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        # An event has its own names for fields, so no field can replace one of these.
+        return json.dumps({**getattr(record, "fields", {}), **line}, default=str)
+
+
+class _Redacting(logging.Formatter):
+    """Removes secrets from the lines of another formatter."""
+
+    def __init__(self, formatter: logging.Formatter, secrets: SecretValues) -> None:
+        super().__init__()
+        self._formatter, self._secrets = formatter, secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._secrets.redact(self._formatter.format(record))
 
 
 class _NeverWaiting(logging.Handler):
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, is_json: bool) -> None:
         super().__init__()
-        self._fd = _own(fd)
+        self._fd, self._is_json = fd, is_json
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         if self._dropped:
-            line = f"({self._dropped} lines were dropped)\n{line}"
+            line = f"{self._note_of_dropped()}\n{line}"
         try:
-            os.write(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
+            os.write(self._current(), line.encode("utf-8", "backslashreplace") + b"\n")
             self._dropped = 0
         except OSError:
             self._dropped += 1
 
+    def _note_of_dropped(self) -> str:
+        if self._is_json:
+            return json.dumps({"event": "log.dropped", "lines": self._dropped})
+        return f"({self._dropped} lines were dropped)"
+
+    def _current(self) -> int:
+        return self._fd
+
+
+class _File(_NeverWaiting):
+    """Writes to a file, and opens it again if it was renamed or removed, as log rotation does."""
+
+    def __init__(self, path: str, *, is_json: bool) -> None:
+        super().__init__(_opened(path), is_json=is_json)
+        self._path = path
+        self._found = os.fstat(self._fd)
+
+    def _current(self) -> int:
+        try:
+            found = os.stat(self._path)
+            is_same = (found.st_dev, found.st_ino) == (self._found.st_dev, self._found.st_ino)
+        except OSError:
+            is_same = False
+        if not is_same:
+            new = _opened(self._path)
+            os.close(self._fd)
+            self._fd, self._found = new, os.fstat(new)
+        return self._fd
+
 
 def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
-    """Log to the descriptor `stderr` at the level that `PARLEY_LOG` specifies.
+    """Log as `PARLEY_LOG` specifies, by default to the descriptor `stderr`.
 
     Raises:
-        BadSetting: the level is unknown.
+        BadSetting: a variable is invalid, or the log file cannot be opened.
     """
-    name = environ.get("PARLEY_LOG") or "warning"
-    if name.lower() not in LEVELS:
-        expected = ", ".join(f"`{level}`" for level in LEVELS)
-        raise BadSetting(f"unknown level `{name}`, expected one of {expected}", source="PARLEY_LOG")
-    handler = _NeverWaiting(stderr)
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=LEVELS[name.lower()], handlers=[handler])
+    choice = log_choice(environ)
+    try:
+        is_json = choice.format == "json"
+        if choice.file is None:
+            handler = _NeverWaiting(_own(stderr), is_json=is_json)
+        else:
+            handler = _File(choice.file, is_json=is_json)
+    except OSError as error:
+        raise BadSetting(f"cannot log to {choice.file}: {os_detail(error)}", source=LOG_VARIABLE) from None
+    text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    formatter = JsonLine() if is_json else text
+    handler.setFormatter(_Redacting(formatter, SecretValues(environ)))
+    logging.basicConfig(level=choice.level, handlers=[handler])
+    if choice.level <= logging.INFO:
+        telemetry.add(LogObserver(has_content=choice.has_content))
+
+
+def _word(value: object) -> str:
+    """Return a value of a field in the text format; in quotation marks if it contains spaces or quotation marks."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return json.dumps(text) if not text or any(one in text for one in ' "=\\') or text != text.strip() else text
+
+
+def _opened(path: str) -> int:
+    descriptor = os.open(path, _OPEN, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(0, "not a regular file")
+    return descriptor
 
 
 def _own(fd: int) -> int:

@@ -28,7 +28,7 @@ started), the client is connected to it, and turns continue after the client has
 disconnected. Otherwise this process is the server. It ends when stdin is closed, on
 SIGTERM, when its terminal is closed (unless it was started with nohup), or on Ctrl-C
 while no turn runs. Logs go to stderr; PARLEY_LOG sets their level (debug, info,
-warning, error).
+warning, error), their format (text, json) and their file (file=PATH).
 
 Conversations are stored in the home (PARLEY_HOME, else CODEX_HOME, else
 ~/.parley), which any number of servers share.

@@ -36,8 +36,9 @@ SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_secon
 limit, and --stop then adds the limit. In both cases, the server refuses new clients
 and begins no more turns; if it is a node, other nodes begin them.
 
-Logs go to stderr; PARLEY_LOG sets their level (debug, info, warning, error). SIGHUP
-reloads the settings, the tokens and the certificate.
+Logs go to stderr; PARLEY_LOG sets their level (debug, info, warning, error), their
+format (text, json) and their file (file=PATH), for example PARLEY_LOG=info,json.
+SIGHUP reloads the settings, the tokens and the certificate.
 
 exit code: 0 after an orderly stop, 2 for wrong arguments or settings, 3 if --status,
 --sign-in, --stop or --drain finds no server, 4 if a server already runs, otherwise 1."""

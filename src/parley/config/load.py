@@ -626,6 +626,7 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
     Keys of unused providers are included, because the next conversation may use them.
     """
     named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", "PARLEY_TOKEN", STORE_VARIABLE, NODE_VARIABLE}
+    named |= {f"OTEL_EXPORTER_OTLP_{part}HEADERS" for part in ("", "TRACES_", "METRICS_", "LOGS_")}
     named |= {ready["env_key"] for ready in READY_PROVIDERS.values() if "env_key" in ready}
     for provider in values["model_providers"].values():
         named |= {provider.get("env_key", ""), *provider.get("env_http_headers", {}).values()}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Final, Protocol
 
 from msgspec import UNSET, Struct
 
 from parley.common.shield import run_to_completion
+from parley.common.telemetry import telemetry
 from parley.config.types import Approvals
 from parley.conversation.approvals import ApprovalEvent, PendingApproval
 from parley.conversation.records import ApprovalRequest, ApprovalSettlement
@@ -158,7 +159,16 @@ class OpenApprovals:
             raise RuntimeError("an approval is open already")
         self._approvals, self._not_durable = approvals, request.approval_id
         written = self._log.write(event, request, on_durable=self._asked)
-        return await self.wait_for(self.expect(approvals), written)
+        return await self.report(request, self.wait_for(self.expect(approvals), written))
+
+    async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
+        """Await the answer to an approval, and report the wait to logs, metrics and traces."""
+        about = {"approval_id": request.approval_id, "kind": request.kind, "call_id": request.call_id}
+        with telemetry.operation("approval", conversation_id=self._log.id, **about) as operation:
+            result = await answer
+            if operation is not None:
+                operation.outcome = result.decision
+            return result
 
     def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:
         """Return a future for the answer to the open approval. The caller passes it to `wait_for`."""

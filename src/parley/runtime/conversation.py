@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from msgspec import to_builtins
 
+from parley.common.telemetry import telemetry
 from parley.config.types import ResolvedSettings, Settings, SettingsOverrides
 from parley.conversation.keys import MESSAGE, TURN
 from parley.conversation.log import Entry, LogView
@@ -179,6 +180,16 @@ class Conversation:
     def turn(self) -> LocalTurn | None:
         """The turn that is running in this process; None if there is none."""
         return self._runner.running
+
+    @property
+    def is_owner(self) -> bool:
+        """True if this process holds the lease."""
+        return self._log.is_owner
+
+    @property
+    def queue_length(self) -> int:
+        """The number of queued messages."""
+        return len(self._log.queue.waiting)
 
     @property
     def is_watched(self) -> bool:
@@ -409,6 +420,7 @@ class Conversation:
 
     async def _execute(self, command: Command) -> None:
         """Put a command into the mailbox, and wait until it is executed and its effects are durable."""
+        telemetry.cause(self.id)
         try:
             await self._mailbox.post(command)
         except UnknownConversation:

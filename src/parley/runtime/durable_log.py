@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from parley.common.shield import run_to_completion
+from parley.common.telemetry import telemetry
 from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.history import History
 from parley.conversation.log import Delta, Entry, ItemKind, Log, LogPayload, encode_delta
@@ -409,6 +411,9 @@ class DurableLog:
         write = _Write(before, entries[-1].seq, self.projections.state.phase, on_durable, written)
         self._in_flight.append(write)
         finish = partial(self._written, write)
+        if telemetry.is_active:
+            telemetry.events += sum(entry.is_event for entry in entries)
+            finish = partial(_measured, finish, time.perf_counter())
         if written.done():
             finish(written)
         else:
@@ -529,6 +534,7 @@ class DurableLog:
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
         """Append `data` to the open output of a command, and send the deltas to readers."""
         for delta in self.log.extend_output(call_id, stream, data):
+            telemetry.deltas += 1
             # Encoding output is expensive, and often no reader keeps up while a command writes a lot of output.
             taken = any(reader.keeps_up for reader in self._readers)
             self._show_delta(delta, encode_output_delta(delta) if taken else b"")
@@ -701,3 +707,10 @@ def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:
         if size > max_bytes:
             return entries[:number]
     return entries
+
+
+def _measured(finish: Callable[[asyncio.Future[None]], None], began: float, written: asyncio.Future[None]) -> None:
+    """Report the duration of a write, and call `finish`."""
+    outcome = "ok" if written.exception() is None else "failed"
+    telemetry.measure("store_append", time.perf_counter() - began, outcome)
+    finish(written)

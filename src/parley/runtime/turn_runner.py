@@ -17,6 +17,7 @@ from parley.agent.compaction import TokenMeter
 from parley.agent.notify import run_notify_program
 from parley.agent.turn import BeforeEnd, compact_turn, end_at_limit, run_turn
 from parley.common.os_errors import limit_reached
+from parley.common.telemetry import Operation, telemetry
 from parley.config.types import Approvals, Settings
 from parley.conversation.approvals import PendingApproval
 from parley.conversation.log import LogPayload
@@ -102,6 +103,8 @@ class LocalTurn(Turn):
         """A future that is done when the end of the turn is stored or the turn has been handed over."""
         self.task: asyncio.Task[None] | None = None
         """The task that runs the turn; None until the start of the turn is durable."""
+        self.operation: Operation | None = None
+        """The report of the turn to logs, metrics and traces; None without observers."""
 
     def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
         """Interrupt the turn for the reason `why`, unless it has already been interrupted."""
@@ -250,10 +253,24 @@ class TurnRunner:
     def _run(self, turn: LocalTurn, work: Coroutine[None, None, TurnEnded]) -> None:
         self._deps.peers.announce(self._log.id)
         self._approvals.attach_turn(turn)
-        turn.work = asyncio.ensure_future(work)
+        turn.operation = self._reported(turn)
+        with telemetry.within(turn.operation):
+            turn.work = asyncio.ensure_future(work)
         turn.task = asyncio.create_task(self._run_to_end(turn))
         if turn.cut_short is not None:
             turn.cancel()
+
+    def _reported(self, turn: LocalTurn) -> Operation | None:
+        if not telemetry.is_active:
+            return None
+        return telemetry.start(
+            "turn",
+            parent=telemetry.take_cause(self._log.id),
+            conversation_id=self._log.id,
+            turn_id=turn.event_id,
+            provider=None if turn.settings is None else turn.settings.provider.id,
+            model=None if turn.settings is None else turn.settings.model,
+        )
 
     # --- working -----------------------------------------------------------------------
 
@@ -312,7 +329,7 @@ class TurnRunner:
         """Continue a turn that another process began, after `answer`, the future for the answer to its open
         approval, is done.
         """
-        result = await self._approvals.wait_for(answer)
+        result = await self._approvals.report(pending.request, self._approvals.wait_for(answer))
         if isinstance(reached := pending.event, LimitReached) and not result.is_yes:
             return await end_at_limit(reached, self._log)
         settings = turn.settings or self._settings_of_turn()
@@ -426,6 +443,8 @@ class TurnRunner:
             if not turn.handed_over:
                 await self._end(turn)
         finally:
+            if turn.operation is not None:
+                telemetry.end(turn.operation, *_outcome(turn))
             if self.turn in (turn, None):  # another turn may have started already
                 self.turn = None
                 self._approvals.attach_turn(None)
@@ -505,6 +524,22 @@ class TurnRunner:
             code=code,
             principal=principal,
         )
+
+
+def _outcome(turn: LocalTurn) -> tuple[str]:
+    """Return the outcome of a turn for its report, and add the error code of a failed turn to the report."""
+    assert turn.operation is not None
+    if turn.handed_over:
+        return ("handed_over",)
+    if turn.work.cancelled():
+        return (turn.cut_short or "stopped",)
+    if (failure := turn.failure) is None:
+        ended = turn.work.result()
+        turn.operation.add(error=ended.code or None)
+        return (ended.why,)
+    code = getattr(failure, "code", None)
+    turn.operation.add(error=code if isinstance(code, str) else type(failure).__name__)
+    return ("failed",)
 
 
 def _may_not_answer(pending: PendingApproval) -> MayNotAnswer:

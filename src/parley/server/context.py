@@ -65,6 +65,8 @@ class ServerContext:
         self.loader = loader
         self.request_ids = count()
         """The ids of the requests that the server sends. They are unique across all its clients."""
+        self.client_numbers = count(1)
+        """The numbers of the clients of this process."""
         self.subscribed = Counter[str]()
         """The number of subscriptions to resources, by the key of the subscribed principal."""
         self.searches = SearchLimit()

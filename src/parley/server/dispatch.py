@@ -16,11 +16,12 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.common.spelling import shortened
+from parley.common.telemetry import Operation, telemetry
 from parley.ports.outbox import Outbox
 from parley.server.context import OutboxReply, Reply, RequestContext
 from parley.server.errors import (
@@ -180,17 +181,20 @@ class Dispatch:
         notices: Mapping[str, Notice] = MappingProxyType({}),
         modern_requests: Mapping[str, Handler] = MappingProxyType({}),
         meta_of: Callable[[Raw | UnsetType], ModernMeta | None] = lambda params: None,
+        client_id: str = "",
     ) -> None:
         """Create the dispatcher.
 
         `context` makes the context of a request from its reply channel and its `_meta`. `notices` contains the
         handlers of notifications, by method. `own` are the server's requests to the client. `meta_of` returns the
         `_meta` of a request at version 2026-07-28 from its parameters, and None for other requests. It may raise
-        RequestRefused. `modern_requests` handles requests at version 2026-07-28.
+        RequestRefused. `modern_requests` handles requests at version 2026-07-28. `client_id` names the client in
+        logs and traces.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
         self._modern_requests, self._meta_of = modern_requests, meta_of
+        self._client_id = client_id
         self._tasks, self._log = tasks, LimitedLog(log)
         self._calls: dict[RequestId, Call] = {}
         self._handling: set[asyncio.Task[None]] = set()
@@ -363,12 +367,25 @@ class Dispatch:
 
     async def _run(self, handler: Handler, call: Call, reply: Reply, meta: ModernMeta | None) -> None:
         call.context = self._context(reply, meta)
+        parent = _traceparent(call.params) if telemetry.takes_parents else None
+        with telemetry.operation(
+            "client_request", method=call.method, client_id=self._client_id, traceparent=parent
+        ) as operation:
+            await self._handle(handler, call, operation)
+
+    async def _handle(self, handler: Handler, call: Call, operation: Operation | None) -> None:
         try:
             await handler(call)
         except RequestRefused as refused:
+            if operation is not None:
+                operation.outcome = "refused"
+                operation.add(error=refused.code or refused.number)
             if not call.closed:
                 call.fail(refused)
         except Exception as error:
+            if operation is not None:
+                operation.outcome = "failed"
+                operation.add(error=type(error).__name__)
             why = limit_reached(error)
             log.error(
                 "request %s failed: %s",
@@ -406,6 +423,25 @@ def _encode_error(request_id: RequestId, refused: RequestRefused, context: Reque
     is_modern = context is not None and context.features.modern
     number = refused.modern_number if is_modern and refused.modern_number is not None else refused.number
     return error_response(request_id, number, str(refused), code=code, details=refused.details)
+
+
+class _Meta(Struct):
+    traceparent: str | None = None
+
+
+class _WithMeta(Struct):
+    meta: _Meta = field(default_factory=_Meta, name="_meta")
+
+
+_meta_decoder: Final = msgspec.json.Decoder(_WithMeta)
+
+
+def _traceparent(params: Raw | UnsetType) -> str | None:
+    """Return the W3C trace context in the `_meta` of a request; None if there is none."""
+    try:
+        return None if params is UNSET else _meta_decoder.decode(params).meta.traceparent
+    except msgspec.DecodeError:
+        return None
 
 
 def _shown_id(request_id: RequestId) -> str:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
+from parley.common.telemetry import telemetry
 from parley.config.load import Loader
 from parley.errors import UnknownConversation, Unreadable
 from parley.ports.availability import AvailabilityState
@@ -93,6 +94,8 @@ class ClientConnection:
         is the loader of the server.
         """
         self.out, self._context = out, context
+        self.id = f"c{next(context.client_numbers)}"
+        """The name of the client in logs and traces, unique in this process."""
         self.session = Session(out, context.request_ids, loader or context.loader, principal)
         self._streams = Streams()
         self.subscriptions = ResourceSubscriptions(self.session, context)
@@ -107,6 +110,7 @@ class ClientConnection:
             context=self.session.context,
             own=self.session.requests,
             tasks=tasks,
+            client_id=self.id,
         )
 
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
@@ -324,8 +328,10 @@ class ServerCore:
         async with asyncio.TaskGroup() as tasks:
             client = ClientConnection(transport.outbox, self.context, tasks, principal, loader)
             self.clients.add(client)
+            telemetry.note("client.connected", client_id=client.id, role=principal.role.label)
             try:
                 yield client
             finally:
                 self.clients.discard(client)
                 client.remove()
+                telemetry.note("client.disconnected", client_id=client.id)

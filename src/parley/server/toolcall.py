@@ -6,6 +6,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw, UnsetType
 
+from parley.common.telemetry import telemetry
 from parley.ports.store import CALL_SECONDS
 from parley.runtime.conversation import Conversation
 from parley.runtime.deadline import Deadline
@@ -31,6 +32,7 @@ class ToolCall:
     ) -> None:
         self.call, self.session, self.streams, self.server = call, session, streams, server
         self._arguments = params.arguments
+        telemetry.annotate(tool=params.name)
         self.rounds: Rounds | None = None
         """The approval requests of a call at protocol version 2026-07-28; None if the call cannot ask for
         approvals.

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from parley.common.telemetry import Operation, telemetry
 from parley.errors import StoreError, ToolError
 from parley.tools.results import internal_error
 
@@ -114,16 +115,38 @@ class OpenTools:
         return own if self._servers is None else own + self._servers.specs()
 
     async def run(self, call: CallItem) -> str:
+        is_own = call.name in self._by_name
+        is_known = is_own or (self._servers is not None and self._servers.handles(call.name))
+        name = call.name if is_known else "unknown"  # the model can make up any number of names
+        with telemetry.operation("tool_call", tool=name, call_id=call.call_id) as operation:
+            if operation is not None and telemetry.wants_content:
+                operation.content["arguments"] = call.arguments
+            output = await self._run(call, operation)
+            if operation is not None and telemetry.wants_content:
+                operation.content["output"] = output
+            return output
+
+    async def _run(self, call: CallItem, operation: Operation | None) -> str:
         try:
             if (tool := self._by_name.get(call.name)) is not None:
                 return await tool.run(call)
             if self._servers is not None and self._servers.handles(call.name):
                 return await self._servers.run(call)
         except ToolError as error:
+            _note_failure(operation, error)
             return str(error)
         except StoreError:
             raise  # the effects of the tool cannot be stored, so the turn must end
         except Exception as bug:
+            _note_failure(operation, bug)
             log.exception("the tool %s failed", call.name)
             return internal_error(bug)
+        if operation is not None:
+            operation.outcome = "unknown_tool"
         return f"unsupported call: {call.name}"
+
+
+def _note_failure(operation: Operation | None, error: Exception) -> None:
+    if operation is not None:
+        operation.outcome = "failed"
+        operation.add(error=type(error).__name__)

@@ -74,6 +74,11 @@ class ResidentProcess:
     def environ(self) -> dict[str, str]:
         return self._files.environ
 
+    @property
+    def work(self) -> Path:
+        """The working directory of the server."""
+        return self._files.work
+
     def stderr_text(self) -> str:
         return self._files.stderr_text()
 

@@ -38,6 +38,7 @@ from parley.server.http.event_ids import SessionCursors
 from parley.server.http.guard import Guard
 from parley.server.http.health import Health
 from parley.server.http.messages import JSON, TOO_MANY, UNAVAILABLE, PostedMessage, read_messages, refusal
+from parley.server.http.metrics_endpoint import METRICS_PATH, MetricsEndpoint
 from parley.server.http.node_endpoint import NodeEndpoint
 from parley.server.http.page_endpoint import PageEndpoint
 from parley.server.http.replies import JsonReply, first_of
@@ -105,11 +106,13 @@ class HttpEndpoint:
         why_too_large: Callable[[int], str | None] = lambda size: None,
         nodes: NodeEndpoint | None = None,
         page: PageEndpoint | None = None,
+        metrics: MetricsEndpoint | None = None,
     ) -> None:
         """Create the endpoint.
 
-        `nodes` answers the requests of other nodes; None if this server is not a node. `page` answers the requests
-        for the web page; None if there is no page.
+        `metrics` answers requests for the metrics; None if there are no metrics. `nodes` answers the requests of
+        other nodes; None if this server is not a node. `page` answers the requests for the web page; None if there
+        is no page.
 
         `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
         number of bytes. It returns the reason why there is not enough memory for them, or None.
@@ -117,7 +120,7 @@ class HttpEndpoint:
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
         self._guard, self._rate, self._limits, self._nodes, self._page = guard, rate, limits, nodes, page
-        self._health = health
+        self._health, self._metrics = health, metrics
         self._refuses_new_clients = False
         self._arriving_bytes = 0
         """The total size of the bodies that are being read, in bytes."""
@@ -164,6 +167,9 @@ class HttpEndpoint:
             return UNAVAILABLE
         if not self._rate.admits(principal):
             return TOO_MANY
+        if path == METRICS_PATH and self._metrics is not None:
+            request.has_no_body()
+            return self._metrics.answer(request, principal)
         if path != PATH or "?" in request.target:
             return HttpAnswer(status=HTTPStatus.NOT_FOUND)
         if self._refuses_new_clients and not any(one in self._sessions for one in request.header(SESSION_ID)):

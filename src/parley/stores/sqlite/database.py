@@ -28,6 +28,7 @@ from parley.stores.sqlite.files import (
     SHARED_MEMORY,
     AtomicFile,
     DatabaseFiles,
+    log_bytes,
     prepare_home,
     sync_directory,
 )
@@ -185,7 +186,7 @@ class Database:
 
     def log_bytes(self) -> int:
         """Return the size of the write-ahead log, in bytes."""
-        return os.path.getsize(os.path.join(self.home, LOG))
+        return log_bytes(self.home)
 
     def is_log_large(self) -> bool:
         """Return whether the write-ahead log is larger than `WAL_BYTES`."""

@@ -26,6 +26,7 @@ __all__ = [
     "directory_of",
     "file_states",
     "file_system",
+    "log_bytes",
     "prepare_home",
     "sync_directory",
 ]
@@ -63,6 +64,11 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 them raises `BadHome`, because processes on different computers do not see each other's locks and shared memory.
 Other FUSE file systems are usually local, and can be used.
 """
+
+
+def log_bytes(home: str) -> int:
+    """Return the size of the write-ahead log of a home, in bytes. Raises OSError if there is none."""
+    return os.path.getsize(os.path.join(home, LOG))
 
 
 # --- the directory -----------------------------------------------------------------------

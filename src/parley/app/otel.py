@@ -1,0 +1,258 @@
+"""Sends traces and metrics to a collector of OpenTelemetry, if the standard variables `OTEL_*` ask for them.
+
+Names and attributes follow the semantic conventions for generative AI. The libraries are imported only here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from parley.common.metrics import Counter, Gauge, Histogram, Labels
+from parley.common.secret_values import SecretValues
+from parley.common.telemetry import Operation, telemetry
+from parley.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from parley.app.metrics import ServerMetrics
+
+__all__ = ["OpenTelemetry", "open_telemetry"]
+
+log = logging.getLogger(__name__)
+
+EXTRA: Final = "parley-server[otel]"
+READ_SECONDS: Final = 2.0
+"""The maximum time for which the thread that exports metrics waits for the event loop, in seconds."""
+CLOSE_MILLISECONDS: Final = 2000
+"""The maximum time for which a shutdown waits for the last export, in milliseconds."""
+
+_ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
+_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+_ATTRIBUTES: Final = {
+    "method": "rpc.method",
+    "client_id": "parley.client.id",
+    "conversation_id": "gen_ai.conversation.id",
+    "turn_id": "parley.turn.id",
+    "provider": "gen_ai.provider.name",
+    "model": "gen_ai.request.model",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cached_input_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "tool": "gen_ai.tool.name",
+    "call_id": "gen_ai.tool.call.id",
+    "error": "error.type",
+    "first_seconds": "gen_ai.response.time_to_first_chunk",
+}
+"""The names of attributes that have another name than their field. The others begin with `parley.`."""
+_OPERATIONS: Final = {"turn": "invoke_agent", "model_request": "chat", "tool_call": "execute_tool"}
+"""The values of `gen_ai.operation.name`."""
+_FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
+
+
+def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetrics]) -> OpenTelemetry | None:
+    """Begin to send traces and metrics, if the environment variables ask for them; otherwise return None.
+
+    `metrics` returns the metrics of the server. It is called only if metrics are sent.
+    """
+    traces, numbers = _is_on(environ, "TRACES"), _is_on(environ, "METRICS")
+    if not (traces or numbers):
+        return None
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        log.warning("OTEL_* variables are set, but nothing is sent: install %s", EXTRA)
+        return None
+    try:
+        return OpenTelemetry(environ, metrics() if numbers else None, has_traces=traces)
+    except Exception as error:  # an invalid variable; the libraries raise errors of many types
+        why = SecretValues(environ).redact(str(error))
+        log.warning("OpenTelemetry cannot be used, and nothing is sent: %s: %s", type(error).__name__, why)
+        return None
+
+
+def _is_on(environ: Mapping[str, str], signal: str) -> bool:
+    """Return whether the variables ask for a signal, `TRACES` or `METRICS`."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
+    if exporter:
+        if exporter not in ("otlp", "none"):
+            log.warning("OTEL_%s_EXPORTER=%s is not supported, expected otlp or none", signal, exporter)
+        return exporter == "otlp"
+    return bool(environ.get(_ENDPOINT) or environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
+
+
+class OpenTelemetry:
+    """Sends traces and metrics. It is an observer of the telemetry if it sends traces."""
+
+    def __init__(self, environ: Mapping[str, str], metrics: ServerMetrics | None, *, has_traces: bool) -> None:
+        from opentelemetry.sdk.resources import Resource
+
+        self.wants_content = environ.get(_CONTENT, "").strip().lower() in ("1", "true")
+        self._secrets = SecretValues(environ)
+        # Variables take precedence over these defaults.
+        resource = Resource.create({"service.name": "parley", "service.version": __version__})
+        if environ.get("OTEL_SERVICE_NAME"):
+            resource = resource.merge(Resource({"service.name": environ["OTEL_SERVICE_NAME"]}))
+        self._traces: TracerProvider | None = None
+        self._numbers: MeterProvider | None = None
+        if metrics is not None:
+            self._loop = asyncio.get_running_loop()
+            self._numbers = self._send_metrics(resource, metrics)
+        if has_traces:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+            self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
+            self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            self._tracer = self._traces.get_tracer("parley", __version__)
+            telemetry.add(self)
+            telemetry.takes_parents = True
+
+    # --- traces ------------------------------------------------------------------------
+
+    def started(self, operation: Operation) -> None:
+        from opentelemetry import trace
+
+        kind = trace.SpanKind.INTERNAL
+        if operation.name == "client_request":
+            kind = trace.SpanKind.SERVER
+        elif operation.name == "model_request":
+            kind = trace.SpanKind.CLIENT
+        span = self._tracer.start_span(_span_name(operation), context=_parent(operation), kind=kind)
+        operation.handle = span
+        if (name := _OPERATIONS.get(operation.name)) is not None:
+            span.set_attribute("gen_ai.operation.name", name)
+
+    def ended(self, operation: Operation) -> None:
+        from opentelemetry import trace
+
+        span: trace.Span | None = operation.handle
+        if span is None:
+            return
+        for name, value in operation.fields.items():
+            if value is not None and name != "traceparent":
+                given = value if isinstance(value, bool | int | float) else self._secrets.redact(str(value))
+                span.set_attribute(_ATTRIBUTES.get(name, f"parley.{name}"), given)
+        span.set_attribute("parley.outcome", operation.outcome)
+        if self.wants_content:
+            for name, text in operation.content.items():
+                span.set_attribute(f"parley.content.{name}", self._secrets.redact(text))
+        if operation.outcome in _FAILED:
+            span.set_status(trace.StatusCode.ERROR)
+        if (tool := operation.fields.get("tool")) and operation.name == "client_request":
+            span.update_name(f"{operation.fields['method']} {tool}")
+        span.end()
+
+    def noted(self, name: str, fields: dict[str, Any]) -> None:
+        pass
+
+    def measured(self, name: str, seconds: float, outcome: str) -> None:
+        pass
+
+    # --- metrics -----------------------------------------------------------------------
+
+    def _send_metrics(self, resource: Any, metrics: ServerMetrics) -> MeterProvider:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+
+        histograms = [one for one in metrics.metrics if isinstance(one, Histogram)]
+        views = [
+            View(instrument_name=one.name, aggregation=ExplicitBucketHistogramAggregation(one.bounds))
+            for one in histograms
+        ]
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        provider = MeterProvider([reader], resource=resource, views=views, shutdown_on_exit=False)
+        meter = provider.get_meter("parley", __version__)
+        for one in metrics.metrics:
+            if isinstance(one, Histogram):
+                instrument = meter.create_histogram(one.name, unit="s", description=one.about)
+                one.recorded = lambda seconds, labels, one=one, instrument=instrument: instrument.record(
+                    seconds, dict(zip(one.labels, labels, strict=True))
+                )
+            elif one.kind == "counter":
+                meter.create_observable_counter(one.name, [self._reader(one)], description=one.about)
+            else:
+                meter.create_observable_gauge(one.name, [self._reader(one)], description=one.about)
+        metrics.watch_loop()
+        return provider
+
+    def _reader(self, metric: Counter | Gauge) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        """Return the callback for a metric. A thread calls it, and the event loop reads the metric."""
+
+        async def values() -> dict[Labels, float]:
+            return dict(metric.values if isinstance(metric, Counter) else metric.read())
+
+        def read(options: CallbackOptions) -> Iterable[Observation]:
+            from opentelemetry.metrics import Observation
+
+            try:
+                found = asyncio.run_coroutine_threadsafe(values(), self._loop).result(READ_SECONDS)
+            except (RuntimeError, TimeoutError, CancelledError):
+                return []  # the event loop is blocked or closed
+            return [
+                Observation(float(value), dict(zip(metric.labels, labels, strict=True)))
+                for labels, value in found.items()
+            ]
+
+        return read
+
+    async def close(self) -> None:
+        """Send what is left, within a limited time. Stop observing."""
+        telemetry.remove(self)
+        telemetry.takes_parents = False
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        try:
+            if self._traces is not None:
+                self._traces.force_flush(CLOSE_MILLISECONDS)
+                self._traces.shutdown()
+            if self._numbers is not None:
+                self._numbers.shutdown(CLOSE_MILLISECONDS)
+        except Exception as error:  # the collector may be gone
+            log.info("the last traces or metrics were not sent: %s", type(error).__name__)
+
+
+def _span_name(operation: Operation) -> str:
+    fields = operation.fields
+    match operation.name:
+        case "client_request":
+            return str(fields["method"])
+        case "turn":
+            return "invoke_agent parley"
+        case "model_request":
+            return f"chat {fields['model']}"
+        case "tool_call":
+            return f"execute_tool {fields['tool']}"
+        case name:
+            return name
+
+
+def _parent(operation: Operation) -> Any:
+    """Return the context of the operation that caused this one, or of the client's trace; an empty context if
+    neither is known.
+    """
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+
+    if operation.parent is not None and operation.parent.handle is not None:
+        return trace.set_span_in_context(operation.parent.handle, Context())
+    given = operation.fields.get("traceparent")
+    if isinstance(given, str) and _TRACEPARENT.fullmatch(given):
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        return TraceContextTextMapPropagator().extract({"traceparent": given}, Context())
+    return Context()

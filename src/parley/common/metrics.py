@@ -1,0 +1,130 @@
+"""Counters, gauges and histograms, and their text for Prometheus.
+
+The text format is version 0.0.4: https://prometheus.io/docs/instrumenting/exposition_formats/.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+__all__ = ["MAX_SERIES", "Counter", "Gauge", "Histogram", "Labels", "Metric", "Sample", "render"]
+
+MAX_SERIES: Final = 200
+"""The maximum number of label sets of one metric. Further label sets are counted together under `other`, because
+clients can influence some labels.
+"""
+OTHER: Final = "other"
+
+Labels = tuple[str, ...]
+"""The values of the labels of one series, in the order of the names."""
+Sample = tuple[str, Labels, float]
+"""The suffix of the name, the values of the labels, and the value."""
+
+
+class Metric:
+    """A metric with its name, its help text and the names of its labels."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+
+    def __init__(self, name: str, about: str, labels: Sequence[str] = ()) -> None:
+        self.name, self.about, self.labels = name, about, tuple(labels)
+
+    def _bounded(self, series: Mapping[Labels, object], labels: Labels) -> Labels:
+        """Return the labels under which a value is recorded."""
+        return labels if labels in series or len(series) < MAX_SERIES else (OTHER,) * len(labels)
+
+
+class Counter(Metric):
+    """A number for each label set that only grows."""
+
+    kind: Literal["counter", "gauge", "histogram"] = "counter"
+
+    def __init__(self, name: str, about: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(name, about, labels)
+        self.values: dict[Labels, float] = {} if labels else {(): 0.0}
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Increase the number of a label set."""
+        labels = self._bounded(self.values, labels)
+        self.values[labels] = self.values.get(labels, 0.0) + by
+
+
+class Histogram(Metric):
+    """The distribution of durations in seconds for each label set."""
+
+    kind: Literal["counter", "gauge", "histogram"] = "histogram"
+
+    def __init__(self, name: str, about: str, labels: Sequence[str] = (), *, bounds: Sequence[float]) -> None:
+        """Create an empty histogram. `bounds` are the upper bounds of the buckets, without infinity."""
+        super().__init__(name, about, labels)
+        self.bounds = tuple(bounds)
+        self.counts: dict[Labels, list[int]] = {}
+        """The number of durations in each bucket; the last bucket is above all bounds."""
+        self.sums: dict[Labels, float] = {}
+        self.recorded: Callable[[float, Labels], None] | None = None
+        """A callback that also gets each duration with its labels; None if there is none."""
+        if not labels:
+            self.counts[()], self.sums[()] = [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        """Add a duration."""
+        labels = self._bounded(self.counts, labels)
+        if labels not in self.counts:
+            self.counts[labels], self.sums[labels] = [0] * (len(self.bounds) + 1), 0.0
+        self.counts[labels][bisect_left(self.bounds, seconds)] += 1
+        self.sums[labels] += seconds
+        if self.recorded is not None:
+            self.recorded(seconds, labels)
+
+
+class Gauge(Metric):
+    """A value that is computed when it is read."""
+
+    kind: Literal["counter", "gauge", "histogram"] = "gauge"
+
+    def __init__(
+        self, name: str, about: str, read: Callable[[], Mapping[Labels, float]], labels: Sequence[str] = ()
+    ) -> None:
+        super().__init__(name, about, labels)
+        self.read = read
+
+
+def render(metrics: Iterable[Counter | Histogram | Gauge]) -> str:
+    """Return the metrics in the text format of Prometheus."""
+    return "".join(line for metric in metrics for line in _lines(metric))
+
+
+def _lines(metric: Counter | Histogram | Gauge) -> Iterator[str]:
+    yield f"# HELP {metric.name} {_escaped(metric.about, quotes=False)}\n# TYPE {metric.name} {metric.kind}\n"
+    if isinstance(metric, Histogram):
+        for labels, counts in sorted(metric.counts.items()):
+            total = 0
+            for bound, count in zip((*metric.bounds, math.inf), counts, strict=True):
+                total += count
+                named = _named((*metric.labels, "le"), (*labels, _number(bound)))
+                yield f"{metric.name}_bucket{named} {total}\n"
+            named = _named(metric.labels, labels)
+            yield f"{metric.name}_sum{named} {_number(metric.sums[labels])}\n{metric.name}_count{named} {total}\n"
+        return
+    values = metric.values if isinstance(metric, Counter) else metric.read()
+    for labels, value in sorted(values.items()):
+        yield f"{metric.name}{_named(metric.labels, labels)} {_number(value)}\n"
+
+
+def _named(names: Sequence[str], values: Labels) -> str:
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(text: str, *, quotes: bool = True) -> str:
+    text = text.replace("\\", r"\\").replace("\n", r"\n")
+    return text.replace('"', r"\"").encode(errors="replace").decode() if quotes else text
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))

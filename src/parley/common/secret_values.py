@@ -1,0 +1,42 @@
+"""Removes the values of secret environment variables from texts that leave the server, such as logs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["REDACTED", "SecretValues"]
+
+REDACTED: Final = "[redacted]"
+SHORTEST: Final = 8
+"""The minimum length of a value. Shorter values are parts of ordinary words."""
+
+_SECRET_NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(?:^|_)AUTH|HEADERS$", re.IGNORECASE)
+_PASSWORD: Final = re.compile(r"(\w+://[^/\s:@]*:)[^@/\s]+@")
+"""A URL with a password."""
+
+
+class SecretValues:
+    """The values of the environment variables whose names say that they are secret."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        values = {value for name, value in environ.items() if _SECRET_NAMES.search(name) and len(value) >= SHORTEST}
+        # OTEL_EXPORTER_OTLP_HEADERS contains several values.
+        values |= {
+            part
+            for name, value in environ.items()
+            if name.endswith("HEADERS")
+            for pair in value.split(",")
+            if len(part := pair.partition("=")[2].strip()) >= SHORTEST
+        }
+        spellings = values | {json.dumps(value)[1:-1] for value in values}
+        longest_first = sorted(spellings, key=lambda one: (-len(one), one))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
+
+    def redact(self, text: str) -> str:
+        """Return a text without the values, and without passwords in URLs."""
+        if self._pattern is not None:
+            text = self._pattern.sub(REDACTED, text)
+        return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text

@@ -1,0 +1,183 @@
+"""Reports what the server does to observers: the log, the metrics and the traces.
+
+Without observers, a report costs one comparison. The texts of messages and the arguments of tools are reported only
+to observers that ask for content.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+__all__ = ["Observer", "Operation", "Telemetry", "telemetry"]
+
+MAX_CAUSES: Final = 1024
+"""The maximum number of conversations whose last request is remembered."""
+
+
+class Operation:
+    """Something that begins and ends, such as a turn or a request to a model."""
+
+    __slots__ = ("began", "content", "fields", "handle", "name", "outcome", "parent", "seconds", "token")
+
+    def __init__(self, name: str, parent: Operation | None, fields: dict[str, Any]) -> None:
+        self.name, self.parent, self.fields = name, parent, fields
+        self.content: dict[str, str] = {}
+        """Texts of users, models and tools. They are reported only to observers that ask for content."""
+        self.outcome = "ok"
+        """`ok`, `cancelled`, `failed`, or a more specific word of the operation."""
+        self.seconds = 0.0
+        """The duration, when the operation has ended."""
+        self.handle: Any = None
+        """The trace span of the operation; None without traces."""
+        self.began = time.perf_counter()
+
+    def add(self, **fields: Any) -> None:
+        """Add fields to the report of the end."""
+        self.fields.update(fields)
+
+
+class Observer(Protocol):
+    """Receives reports. Its methods must not raise errors and must not wait."""
+
+    wants_content: bool
+    """True if the observer uses the content of operations."""
+
+    def started(self, operation: Operation) -> None: ...
+
+    def ended(self, operation: Operation) -> None: ...
+
+    def noted(self, name: str, fields: dict[str, Any]) -> None:
+        """Handle an event without a duration."""
+        ...
+
+    def measured(self, name: str, seconds: float, outcome: str) -> None:
+        """Handle the duration of an operation that is too frequent for fields."""
+        ...
+
+
+class Telemetry:
+    """Passes reports to the observers of this process."""
+
+    def __init__(self) -> None:
+        self._observers: tuple[Observer, ...] = ()
+        self.is_active = False
+        """True if there are observers."""
+        self.wants_content = False
+        """True if an observer uses the content of operations."""
+        self.takes_parents = False
+        """True if an observer continues the traces of clients."""
+        self.deltas = 0
+        """The number of deltas of texts and command outputs that this process has produced."""
+        self.events = 0
+        """The number of events that this process has appended to logs."""
+        self._current: ContextVar[Operation | None] = ContextVar("operation", default=None)
+        self._causes: OrderedDict[str, Operation] = OrderedDict()
+
+    def add(self, observer: Observer) -> None:
+        """Report to a further observer from now on."""
+        self._set((*self._observers, observer))
+
+    def remove(self, observer: Observer) -> None:
+        """Stop reporting to an observer."""
+        self._set(tuple(one for one in self._observers if one is not observer))
+
+    def _set(self, observers: tuple[Observer, ...]) -> None:
+        self._observers, self.is_active = observers, bool(observers)
+        self.wants_content = any(one.wants_content for one in observers)
+
+    # --- operations --------------------------------------------------------------------
+
+    def start(self, name: str, *, parent: Operation | None = None, **fields: Any) -> Operation | None:
+        """Report the beginning of an operation; return None if there is no observer.
+
+        `parent` is the operation that caused it. The default is the operation of the current task.
+        """
+        if not self.is_active:
+            return None
+        operation = Operation(name, parent or self._current.get(), fields)
+        for one in self._observers:
+            one.started(operation)
+        return operation
+
+    def end(self, operation: Operation | None, outcome: str | None = None, **fields: Any) -> None:
+        """Report the end of an operation. Do nothing if it is None."""
+        if operation is None:
+            return
+        operation.seconds = time.perf_counter() - operation.began
+        operation.fields.update(fields)
+        if outcome is not None:
+            operation.outcome = outcome
+        for one in self._observers:
+            one.ended(operation)
+
+    @contextmanager
+    def operation(self, name: str, **fields: Any) -> Iterator[Operation | None]:
+        """Report a block as an operation, which is the parent of the operations that begin in the block."""
+        if not self.is_active:
+            yield None
+            return
+        operation = self.start(name, **fields)
+        token = self._current.set(operation)
+        try:
+            yield operation
+        except asyncio.CancelledError:
+            self.end(operation, "cancelled")
+            raise
+        except BaseException as error:
+            code = getattr(error, "code", None)
+            self.end(operation, "failed", error=code if isinstance(code, str) else type(error).__name__)
+            raise
+        else:
+            self.end(operation)
+        finally:
+            self._current.reset(token)
+
+    @contextmanager
+    def within(self, operation: Operation | None) -> Iterator[None]:
+        """Make an operation the parent of the operations that begin in the block and in its new tasks."""
+        if operation is None:
+            yield
+            return
+        token = self._current.set(operation)
+        try:
+            yield
+        finally:
+            self._current.reset(token)
+
+    def annotate(self, **fields: Any) -> None:
+        """Add fields to the operation of the current task, if there is one."""
+        if self.is_active and (operation := self._current.get()) is not None:
+            operation.fields.update(fields)
+
+    def cause(self, conversation_id: str) -> None:
+        """Remember the operation of the current task as the cause of the next turn of a conversation."""
+        if self.is_active and (operation := self._current.get()) is not None:
+            self._causes[conversation_id] = operation
+            if len(self._causes) > MAX_CAUSES:
+                self._causes.popitem(last=False)
+
+    def take_cause(self, conversation_id: str) -> Operation | None:
+        """Return the cause of the next turn of a conversation, once; None if it is unknown."""
+        return self._causes.pop(conversation_id, None)
+
+    # --- other reports -----------------------------------------------------------------
+
+    def note(self, name: str, **fields: Any) -> None:
+        """Report an event without a duration."""
+        for one in self._observers:
+            one.noted(name, fields)
+
+    def measure(self, name: str, seconds: float, outcome: str = "ok") -> None:
+        """Report the duration of a frequent operation."""
+        for one in self._observers:
+            one.measured(name, seconds, outcome)
+
+
+telemetry: Final = Telemetry()
+"""The reports of this process."""

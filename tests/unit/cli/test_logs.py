@@ -1,0 +1,112 @@
+"""The variables and the lines of the log (`parley.cli.log_choice`, `parley.cli.logs`)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from parley.cli.log_choice import LogChoice, log_choice
+from parley.cli.logs import set_up_logging
+from parley.common.telemetry import telemetry
+from parley.errors import BadSetting
+
+EVENT = {"event": "turn.ended", "fields": {"turn_id": "t 1", "outcome": "done", "duration_ms": 1.5}}
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Restore the log of the test run after the test."""
+    root = logging.getLogger()
+    before, root.handlers = (root.handlers, root.level), []
+    observers = telemetry._observers
+    yield
+    for one in telemetry._observers:
+        if one not in observers:
+            telemetry.remove(one)
+    root.handlers = before[0]
+    root.setLevel(before[1])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", LogChoice()),
+        ("debug", LogChoice(level=logging.DEBUG)),
+        (" JSON , Info ", LogChoice(level=logging.INFO, format="json")),
+        ("file=/var/log/a,b.log", LogChoice(file="/var/log/a,b.log")),
+        ("file=~/log,json", LogChoice(file="/home/ada/log", format="json")),
+    ],
+)
+def test_the_parts_of_the_variable_may_have_any_order(value: str, expected: LogChoice) -> None:
+    assert log_choice({"PARLEY_LOG": value, "HOME": "/home/ada"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({"PARLEY_LOG": "verbose"}, "PARLEY_LOG: unknown part `verbose`, expected one of `debug`, "),
+        ({"PARLEY_LOG": "info,debug"}, "PARLEY_LOG: `debug` is a second level"),
+        ({"PARLEY_LOG": "json,text"}, "PARLEY_LOG: `text` is a second format"),
+        ({"PARLEY_LOG": "info,"}, None),
+        ({"PARLEY_LOG": "file=here.log"}, "PARLEY_LOG: `file=here.log` needs an absolute path"),
+        ({"PARLEY_LOG": "file=/no/such/directory/x"}, "cannot log to /no/such/directory/x: No such file"),
+        ({"PARLEY_LOG": "file=/dev/null"}, "cannot log to /dev/null: not a regular file"),
+        ({"PARLEY_LOG_CONTENT": "maybe"}, "PARLEY_LOG_CONTENT: unknown value `maybe`, expected `1` or `0`"),
+    ],
+)
+def test_an_invalid_variable_has_one_clear_error(variables: dict[str, str], error: str | None) -> None:
+    if error is None:
+        log_choice(variables)
+        return
+    with pytest.raises(BadSetting) as raised:
+        set_up_logging(variables)
+    assert error in str(raised.value)
+
+
+def test_lines_of_both_formats_have_the_fields_and_no_secrets(tmp_path: Path) -> None:
+    path, secret = tmp_path / "log", 'a"secret-value'
+    for form in ("text", "json"):
+        logging.getLogger().handlers = []
+        set_up_logging({"PARLEY_LOG": f"info,{form},file={path}", "A_TOKEN": secret})
+        log = logging.getLogger("parley.test")
+        log.info("%s", "turn.ended", extra=EVENT)
+        log.warning("line\none %s, https://ada:pass%%40word@example.com/", secret)
+        try:
+            raise ValueError(secret)
+        except ValueError:
+            log.exception("it failed", exc_info=sys.exc_info())
+    text = path.read_text()
+    lines = text.splitlines()
+
+    assert lines[0].endswith('INFO parley.test: turn.ended turn_id="t 1" outcome=done duration_ms=1.5')
+    assert lines[1].endswith(r"WARNING parley.test: line\none [redacted], https://ada:[redacted]@example.com/")
+    event, warning, failure = (json.loads(line) for line in lines[-3:])
+    assert {name: event[name] for name in ("level", "logger", "event", "turn_id", "outcome", "duration_ms")} == {
+        "level": "info",
+        "logger": "parley.test",
+        "event": "turn.ended",
+        "turn_id": "t 1",
+        "outcome": "done",
+        "duration_ms": 1.5,
+    }
+    assert (warning["event"], warning["message"][:8]) == ("log", "line\none")
+    assert "ValueError: [redacted]" in failure["exception"]
+    assert "secret-value" not in text
+
+
+def test_a_rotated_log_file_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logging.getLogger().handlers = []
+    set_up_logging({"PARLEY_LOG": f"file={path}"})
+    log = logging.getLogger("parley.test")
+    log.warning("before")
+    path.rename(tmp_path / "log.1")
+    log.warning("after")
+
+    assert ["before" in (tmp_path / "log.1").read_text(), "after" in path.read_text()] == [True, True]
+    assert "after" not in (tmp_path / "log.1").read_text()
