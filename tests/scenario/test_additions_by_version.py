@@ -100,7 +100,7 @@ async def test_the_additions_to_a_tool_are_all_that_differs(parley_model: Script
             del after[send]["inputSchema"]["properties"][argument]
         for name, arguments in {
             "codex": ("repository",),
-            "conversationRead": ("before",),
+            "conversationRead": ("before", "times"),
             "conversationStream": ("last", "exclusive"),
         }.items():
             (properties,) = [tool["inputSchema"]["properties"] for tool in after if tool["name"] == name]

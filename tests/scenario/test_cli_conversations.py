@@ -1,6 +1,7 @@
 """Commands for conversations that continue, copy and review them.
 
-Modules: `parley.cli.continue_`, `parley.cli.fork`, `parley.cli.diff`, `parley.cli.attention`, `parley.cli.history`.
+Modules: `parley.cli.continue_`, `parley.cli.fork`, `parley.cli.diff`, `parley.cli.attention`, `parley.cli.replay`,
+`parley.cli.history`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kit.servers.command_line import run_on_terminal
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.resident_process import outcome_of, parley, start_parley
 from kit.system.commands import TIMEOUT_SECONDS
+from parley.cli.main import main
 from parley.client import Client, Conversation, TurnFailed, connect
 from parley.testing import HOLD, Call, ScriptedModel
 from parley.testing.home import MODEL, Home
@@ -214,3 +216,48 @@ async def test_attention_watch_prints_each_conversation_once_until_ctrl_c(
 
     assert (before["conversation_id"], after["conversation_id"]) == (first.id, second.id)
     assert (code, rest, err) == (130, "", "")
+
+
+# --- replay -----------------------------------------------------------------------------------
+
+
+async def test_replay_plays_the_stored_events(
+    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+) -> None:
+    conversation = await created(client, resident)
+    parley_model.says("One.", sh("c1", "echo two"))
+    parley_model.says("Three.")
+    await (await conversation.send("go")).result()
+    shown = await parley("show", conversation.id, env=resident.environ)
+    played = await parley("replay", conversation.id[:6], env=resident.environ)
+    as_json = await parley("replay", conversation.id, "--speed", "0", "--json", env=resident.environ)
+    found = lines(as_json[1])
+    until = found[2]["seq"]
+    part = await parley(
+        "replay", conversation.id, "--until", str(until), "--json", "--speed", "9", env=resident.environ
+    )
+    page = await conversation.read(times=True)
+
+    assert played == (0, "".join(shown[1].splitlines(keepends=True)[2:]), "")
+    assert [(one["type"], one["seq"], one["at"]) for one in found] == [
+        ("event", event.seq, event.at) for event in page.events
+    ]
+    assert [one["msg"]["type"] for one in found][:3] == ["task_started", "user_message", "agent_message"]
+    assert lines(part[1]) == found[:3]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--speed", "-1"], "invalid speed '-1'"),
+        (["--speed", "nan"], "invalid speed 'nan'"),
+        (["--until", "0"], "invalid position '0'"),
+        (["--until", "end"], "invalid position 'end'"),
+    ],
+)
+def test_a_speed_or_a_position_that_cannot_be_used_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], options: list[str], why: str
+) -> None:
+    code = main(["replay", "67e5", *options])
+
+    assert (code, why in capsys.readouterr().err) == (2, True)

@@ -25,8 +25,8 @@ from parley.testing.home import MODEL
 pytestmark = pytest.mark.child_process
 
 WITH_URL = (
-    *("exec", "ls", "show", "watch", "send", "answer", "interrupt", "continue", "fork", "diff", "attention"),
-    *("rename", "archive", "delete"),
+    *("chat", "exec", "ls", "show", "watch", "send", "answer", "interrupt", "continue", "fork", "diff"),
+    *("attention", "replay", "rename", "archive", "delete"),
 )
 
 

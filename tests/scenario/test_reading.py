@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -258,6 +258,25 @@ async def test_a_page_of_large_events_is_shorter(parley_model: ScriptedModel) ->
         assert [len(page["events"]) for page in pages] == [7, 8, 1]
         whole = await read(client, conversation)
         assert [event for page in reversed(pages) for event in page["events"]] == whole["events"]
+
+
+@pytest.mark.promises("read.times")
+async def test_events_have_their_times_on_request(parley_model: ScriptedModel) -> None:
+    async with speaking(parley_model, version=FULL_VERSION) as client:
+        conversation = await client.create()
+        parley_model.says(sh("c1", "echo two"))
+        started = datetime.now(UTC)
+        await client.say(conversation, "go")
+        await client.over(conversation)
+        plain = await read(client, conversation)
+        forwards = await read(client, conversation, times=True)
+        backwards = await read(client, conversation, times=True, before=1000)
+
+    times = [moment(event.pop("at")) for event in forwards["events"]]
+    assert forwards == plain
+    assert [moment(event.pop("at")) for event in backwards["events"]] == times == sorted(times)
+    assert abs(times[0] - started) < timedelta(hours=1)
+    assert any("offset" in event for event in plain["events"])
 
 
 @pytest.mark.promises("read.before")

@@ -109,14 +109,17 @@ class EventOutput:
         seq: int | None,
         item: str | None = None,
         offset: int | None = None,
+        at: str | None = None,
     ) -> None:
-        """Print an event that has been stored at a position, or a part of the open text `item`."""
+        """Print an event that has been stored at a position, or a part of the open text `item`. JSON also contains
+        the time `at` of the event if it is known.
+        """
         if self._only_approvals:
             return
         if self._renderer is not None:
             self._renderer.render(msg)
             return
-        position = {"seq": seq, "item": item, "offset": offset}
+        position = {"seq": seq, "item": item, "offset": offset, "at": at}
         given = {name: value for name, value in position.items() if value is not None}
         print_json({"type": "event", "conversation_id": self._conversation.id, **given, "msg": plain_json(msg)})
 

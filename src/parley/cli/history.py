@@ -14,18 +14,18 @@ __all__ = ["all_events", "all_pages"]
 PAGE: Final = 1000
 
 
-async def all_pages(conversation: Conversation) -> AsyncIterator[EventPage]:
-    """Yield at least one page. The last page contains the unfinished texts."""
+async def all_pages(conversation: Conversation, *, times: bool = False) -> AsyncIterator[EventPage]:
+    """Yield at least one page. The last page contains the unfinished texts. With `times`, the events have times."""
     after: Seq = START
     while True:
-        page = await conversation.read(after=after, limit=PAGE)
+        page = await conversation.read(after=after, limit=PAGE, times=times)
         yield page
         if not page.events or page.seq == after:
             return
         after = page.seq
 
 
-async def all_events(conversation: Conversation) -> AsyncIterator[ReadEvent]:
-    async for page in all_pages(conversation):
+async def all_events(conversation: Conversation, *, times: bool = False) -> AsyncIterator[ReadEvent]:
+    async for page in all_pages(conversation, times=times):
         for event in page.events:
             yield event

@@ -38,6 +38,7 @@ COMMANDS: Final = (
     Command("fork", "create a conversation with a copy of another one's history", "fork"),
     Command("diff", "print the changes that the patches of a conversation have made", "diff"),
     Command("attention", "list the conversations that need a person", "attention"),
+    Command("replay", "play the stored events of a conversation with their original pace", "replay"),
     Command("rename", "change the title of a conversation", "rename"),
     Command("archive", "archive a conversation, or restore an archived one", "archive"),
     Command("delete", "delete a conversation", "delete"),

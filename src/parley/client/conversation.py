@@ -38,6 +38,8 @@ class ReadEvent(NamedTuple):
     msg: Event
     offset: int | None = None
     """The byte offset of a part of a command's output; None for other events."""
+    at: str | None = None
+    """The time at which the event was stored, in ISO 8601 format; None if `read` was called without `times`."""
 
 
 class EventPage(NamedTuple):
@@ -130,21 +132,33 @@ class Conversation:
         before: int | None = None,
         limit: int | None = None,
         wait_seconds: float | None = None,
+        times: bool = False,
         timeout_seconds: float | None = None,
     ) -> EventPage:
         """Read a page of events without a stream. If there are no new events, wait up to `wait_seconds` for the
         next one.
 
         With `before`, read the last events before that position. If that position is beyond the end, read the last
-        events of the conversation.
+        events of the conversation. With `times`, each event has the time at which it was stored.
         """
-        given = {"after": after, "before": before, "limit": limit, "wait_seconds": wait_seconds}
+        given = {
+            "after": after,
+            "before": before,
+            "limit": limit,
+            "wait_seconds": wait_seconds,
+            "times": times or None,
+        }
         arguments = {name: value for name, value in given.items() if value is not None}
         found = await self._read("conversationRead", ConversationReadResult, timeout_seconds, **arguments)
         if before is None:
             self._feed.note(found.seq)
         events = tuple(
-            ReadEvent(one.seq, decode_event(one.msg), None if isinstance(one.offset, UnsetType) else one.offset)
+            ReadEvent(
+                one.seq,
+                decode_event(one.msg),
+                None if isinstance(one.offset, UnsetType) else one.offset,
+                None if isinstance(one.at, UnsetType) else one.at,
+            )
             for one in found.events
         )
         earlier = None if isinstance(found.before, UnsetType) else found.before

@@ -453,6 +453,7 @@ class ConversationReadArguments(PlainConversationReadArguments, frozen=True, kw_
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="A position: only the last events before it are returned. Not with `after`."),
     ] = None
+    times: Annotated[bool | None, Meta(description="True adds the time `at` to each event.")] = None
 
 
 class ConversationMarkReadArguments(Struct, frozen=True, kw_only=True):
@@ -470,6 +471,8 @@ class PositionedEvent(Struct, frozen=True, kw_only=True):
     """The offset of the piece in the output, in bytes; missing for an event. A gap between two pieces means that
     the output between them was not stored.
     """
+    at: str | UnsetType = UNSET
+    """The time at which the event was stored, in ISO 8601 format; set only if the call asks for times."""
     msg: Raw
 
 

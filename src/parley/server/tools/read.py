@@ -21,6 +21,7 @@ from parley.server.access import may_call_approval_answer, may_interrupt
 from parley.server.encoders import encoded_event, hidden_events
 from parley.server.errors import PositionBeyondEnd
 from parley.server.hosts import Features
+from parley.server.times import iso
 from parley.server.toolcall import ToolCall
 from parley.wire.ids import Seq
 from parley.wire.mcp import CallToolResult, typed_result
@@ -39,6 +40,7 @@ DEFAULT_LIMIT: Final = 100
 
 async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallToolResult:
     before = args.before if isinstance(args, ConversationReadArguments) else None
+    has_times = isinstance(args, ConversationReadArguments) and args.times is True
     if before is not None:
         for name in ("after", "wait_seconds"):
             if getattr(args, name) is not None:
@@ -47,7 +49,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
     log = conversation.log
     after, limit = Seq(args.after or 0), args.limit or DEFAULT_LIMIT
     if before is not None:
-        return typed_result(await _read_back(conversation, Seq(before), limit, call.features))
+        return typed_result(await _read_back(conversation, Seq(before), limit, call.features, has_times=has_times))
     if after > log.durable:
         raise PositionBeyondEnd(position=after, last=log.durable)
     hidden = hidden_events(call.features)
@@ -86,7 +88,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
     events: list[PositionedEvent] = []
     page = 0
     while page < len(found) and len(events) < limit:  # each piece of an output counts as an event
-        events += _events(found[page], call.features)
+        events += _events(found[page], call.features, has_times=has_times)
         page += 1
     more = page < len(found)
     result = ConversationReadResult(
@@ -99,7 +101,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 
 
 async def _read_back(
-    conversation: Conversation, before: Seq, limit: int, features: Features
+    conversation: Conversation, before: Seq, limit: int, features: Features, *, has_times: bool
 ) -> ConversationReadResult:
     """Return the last events before a position.
 
@@ -113,7 +115,7 @@ async def _read_back(
         nonlocal count, size
         if count >= limit or size > READ_BYTES:
             return False
-        pages.append(list(_events(entry, features)))
+        pages.append(list(_events(entry, features, has_times=has_times)))
         count += len(pages[-1])
         size += sum(memoryview(event.msg).nbytes for event in pages[-1])
         return True
@@ -131,14 +133,15 @@ async def _read_back(
     )
 
 
-def _events(entry: Entry, features: Features) -> Iterator[PositionedEvent]:
+def _events(entry: Entry, features: Features, *, has_times: bool) -> Iterator[PositionedEvent]:
+    at = iso(entry.at) if has_times else UNSET
     if entry.is_event:
-        yield PositionedEvent(seq=entry.seq, msg=Raw(encoded_event(entry, features)))
+        yield PositionedEvent(seq=entry.seq, at=at, msg=Raw(encoded_event(entry, features)))
         return
     for stream in output_of(entry):
         for piece in stream.pieces():
             encoded = Raw(encode_output_delta(piece))
-            yield PositionedEvent(seq=entry.seq, item=stream.id, offset=piece.offset, msg=encoded)
+            yield PositionedEvent(seq=entry.seq, item=stream.id, offset=piece.offset, at=at, msg=encoded)
 
 
 def _open(log: LogView) -> Iterator[OpenText]:
