@@ -98,3 +98,29 @@ async def test_a_search_that_failed_is_shown_with_its_error(parley_model: Script
 
     (event,) = (one for one in events_in(messages) if one["type"] == "web_search")
     assert (event["query"], event["results"], event["error"]) == ("", [], "max_uses_exceeded")
+
+
+@pytest.mark.promises("model.web-search")
+async def test_openrouter_searches_and_its_citations_are_shown(parley_model: ScriptedModel) -> None:
+    parley_model.dialect = "openrouter"
+    citation = {"type": "url_citation", "url_citation": {**PAGE, "start_index": 0, "content": "x"}}
+    delta = {"content": "good.", "annotations": [citation, {"type": "other"}, 5]}
+    parley_model.says("Cheese is ", Data(json.dumps({"choices": [{"delta": delta}]})))
+    config = f"""
+    web_search = true
+    model_provider = "openrouter"
+    [model_providers.openrouter]
+    base_url = "{parley_model.base_url}"
+    """
+    async with speaking(parley_model, version=FULL_VERSION, config=config) as wire:
+        wire.codex(1, "go")
+        messages = await wire.answer(1)
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+
+    first, second = (request.body for request in parley_model.requests)
+    assert first["tools"][-1] == {"type": "openrouter:web_search"}
+    assert second["messages"][3] == {"role": "assistant", "content": "Cheese is good."}
+    shown = [one for one in events_in(messages) if one["type"] in ("web_search", "agent_message")]
+    assert [one["type"] for one in shown] == ["agent_message", "web_search"]
+    assert (shown[1]["query"], shown[1]["results"]) == ("", [PAGE])

@@ -429,7 +429,8 @@ def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw
         case CallDone(item=call):
             response.items.append(call)
         case OpaqueDone(item=opaque, search=search):
-            response.items.append(opaque)
+            if opaque is not None:
+                response.items.append(opaque)
             return [] if search is None else [search]
         case ResponseDone(usage=usage, cut_by=cut_by):
             response.usage, response.cache_write_tokens = usage, chunk.cache_write_tokens

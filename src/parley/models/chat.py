@@ -30,6 +30,10 @@ from parley.wire.items import FileItem, ImageItem, InputItem, LongTextItem, Text
 __all__ = ["ChatModel", "encode_chat"]
 
 
+WEB_SEARCH: Final = {"type": "openrouter:web_search"}
+"""The tool with which OpenRouter searches the web. Chat Completions has no such tool for other providers."""
+
+
 class ChatModel:
     """A model that is accessed through `/chat/completions`."""
 
@@ -39,13 +43,19 @@ class ChatModel:
         self._origin = f"{origin_of(settings.provider)} {settings.model_name}"
         self._endpoint = Endpoint(settings, "/chat/completions", headers={}, http=http, clock=clock)
         self._filled = NOTHING_FILLED
+        self._searches = settings.web_search and settings.provider.id == "openrouter"
         self.max_retries = settings.provider.stream_max_retries
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         stream_usage = self._provider.stream_usage
         while True:
             body = encode_chat(
-                request, model=self._model, stream_usage=stream_usage, to=self._origin, filled=self._filled
+                request,
+                model=self._model,
+                stream_usage=stream_usage,
+                searches=self._searches,
+                to=self._origin,
+                filled=self._filled,
             )
             decoder = ChatDecoder(stream_usage=stream_usage, by=self._origin, limits=self._provider)
             try:
@@ -107,12 +117,19 @@ NOTHING_FILLED: Final = Filled()
 
 
 def encode_chat(
-    request: ModelRequest, *, model: str, stream_usage: bool, to: str = "", filled: Filled = NOTHING_FILLED
+    request: ModelRequest,
+    *,
+    model: str,
+    stream_usage: bool,
+    searches: bool = False,
+    to: str = "",
+    filled: Filled = NOTHING_FILLED,
 ) -> bytes:
     """Return the body of a request (see "requests to the model" in docs/protocol.md).
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
-    If `stream_usage` is True, the request asks for token counts. `filled` lists the members to add to messages that
+    If `stream_usage` is True, the request asks for token counts. If `searches` is True, the request contains the
+    tool with which OpenRouter searches the web. `filled` lists the members to add to messages that
     lack them.
     """
     body: dict[str, Any] = {
@@ -125,7 +142,7 @@ def encode_chat(
         "stream": True,
     }
     if request.tools:  # providers refuse an empty list
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [*map(_tool, request.tools), *([WEB_SEARCH] if searches else ())]
     if stream_usage:
         body["stream_options"] = {"include_usage": True}
     if request.output_schema is not None:

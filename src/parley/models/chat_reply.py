@@ -33,6 +33,7 @@ from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
 from parley.models.surrogates import without_stand_ins
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
+from parley.models.web_search import cited_pages, search_event
 from parley.ports.model import (
     CallDone,
     Chunk,
@@ -97,6 +98,8 @@ class _Delta(Struct, frozen=True, gc=False):
     reasoning: str | _Thought | None = None
     reasoning_details: Raw | UnsetType = UNSET
     tool_calls: tuple[_CallPiece, ...] | None = None
+    annotations: Raw | UnsetType = UNSET
+    """The pages that the message cites, after a search of the web by OpenRouter."""
 
 
 class _Choice(Struct, frozen=True, gc=False):
@@ -353,6 +356,7 @@ class ChatDecoder:
         """True if a surrogate pair in this reply was split between two events."""
         self._calls = _Calls()
         self._usage: TokenCount | None = None
+        self._cited: list[dict[str, Any]] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -388,6 +392,7 @@ class ChatDecoder:
                         or delta.reasoning is not None
                         or delta.reasoning_details is not UNSET
                         or delta.refusal is not None
+                        or delta.annotations is not UNSET
                         or halves
                         or isinstance(text, tuple)
                     ):
@@ -436,6 +441,11 @@ class ChatDecoder:
             reasoning = self._reasoning = _Reasoning(self._size)
         thought, text = reasoning.extend(delta, splits_pairs=self._has_halves, has_halves=has_halves)
         self.got_content = self.got_content or reasoning.got_content
+        if delta.annotations is not UNSET:
+            size = len(bytes(delta.annotations))
+            self._size.check_text(size)
+            reasoning.size += size
+            self._cited += cited_pages(read_json(delta.annotations))
         if self._has_halves and text:
             text = self._text.joiner.join(text, has_halves=has_halves)
         if thought:
@@ -510,6 +520,8 @@ class ChatDecoder:
             chunks.append(OpaqueDone(MessageFields(fields=kept, by=self._by)))
         if self._text:
             chunks.append(MessageDone(MessageItem(text=self._text.text())))
+        if self._cited:  # OpenRouter does not report the query
+            chunks.append(OpaqueDone(None, search=search_event(f"search_{uuid4()}", "", self._cited)))
         calls = [call.item(self._by) for call in self._calls.in_order()]
         chunks += [CallDone(call) for call in calls]
         cut_by = self._finish if self._finish in CUT else None

@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 from uuid import uuid4
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from parley.common.files import read_file
 from parley.config.types import Provider
-from parley.conversation.records import CallItem, MessageItem, OpaqueItem
+from parley.conversation.records import CallItem, MessageItem
 from parley.errors import ModelStreamBroken
 from parley.models.content import flaw_of
 from parley.models.demonstration import DEMONSTRATION
@@ -166,7 +166,7 @@ def _ended(done: ResponseDone, step: Step) -> ResponseDone:
 
 def _search_done(search: Search) -> OpaqueDone:
     found = WebSearch(call_id=f"search_{uuid4()}", query=search.query, results=search.results, error=search.error)
-    return OpaqueDone(OpaqueItem(verbatim=Raw(b"{}"), by="scripted"), search=found)
+    return OpaqueDone(None, search=found)
 
 
 def _ends_text(step: Step) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from parley.wire.events import WebSearch, WebSearchResult
 
-__all__ = ["results_in", "search_event"]
+__all__ = ["cited_pages", "results_in", "search_event"]
 
 MAX_RESULTS: Final = 50
 """The maximum number of search results that an event contains."""
@@ -29,6 +29,15 @@ def results_in(results: Any) -> tuple[WebSearchResult, ...]:
         WebSearchResult(url=_text(page["url"]), title=_text(page.get("title")))
         for page, _ in zip(pages, range(MAX_RESULTS), strict=False)
     )
+
+
+def cited_pages(annotations: Any) -> list[dict[str, Any]]:
+    """Return the pages that the annotations of a Chat Completions message cite, in the form of search results.
+    `annotations` comes from the provider and may have any type.
+    """
+    given = annotations if isinstance(annotations, list) else []
+    cited = (one.get("url_citation") for one in given if isinstance(one, dict))
+    return [page for page in cited if isinstance(page, dict)]
 
 
 def _text(value: Any) -> str:

@@ -105,9 +105,9 @@ class CallDone(Struct, frozen=True):
 
 
 class OpaqueDone(Struct, frozen=True):
-    """An item of the response that is sent back unchanged."""
+    """An item of the response that is sent back unchanged, or a search of the web without such an item."""
 
-    item: OpaqueItem | MessageFields
+    item: OpaqueItem | MessageFields | None
     search: WebSearch | None = None
     """The search of the web that the item reports; None if it reports none."""
 
