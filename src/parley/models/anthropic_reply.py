@@ -16,8 +16,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from parley.config.types import ReplyLimits
 from parley.conversation.records import CallItem, MessageItem, OpaqueItem
 from parley.errors import ModelStreamBroken
-from parley.models.payloads import Body, error_in, message_of, read_json, read_payload, read_piece, text_or_json
-from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
+from parley.models.payloads import failure_in, read_json, read_payload, read_piece, text_or_json
+from parley.models.reply_body import ReplyBody
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
 from parley.models.surrogates import without_stand_ins
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
@@ -35,7 +36,6 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount, WebSearch
 from parley.wire.ids import CallId
 from parley.wire.jsonrpc import encode, is_json
-from parley.wire.sse import DataFramer
 
 __all__ = ["AnthropicDecoder"]
 
@@ -154,12 +154,7 @@ class AnthropicDecoder:
         """
         self.done = self.whole = self.got_content = False
         self._by = by
-        self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
-        self._body = Body(limits.max_event_bytes)
-        self._needs_body = True
-        """True if the next bytes must be added to `_body`, which is the case until the body is known to consist of
-        events.
-        """
+        self._body = ReplyBody(limits)
         self._size = ReplySize(limits)
         self._blocks: dict[int, _Block] = {}
         """The blocks whose items have not been returned yet, by index."""
@@ -180,10 +175,7 @@ class AnthropicDecoder:
         chunks: list[Chunk] = []
         self.got_content = False
         decode, has_content = _EVENT.decode, False
-        payloads = self._framer.feed(data)
-        if self._needs_body:
-            self._needs_body = self._body.add(data, has_events=bool(payloads))
-        for payload in payloads:
+        for payload in self._body.feed(data):
             has_halves = False
             event: _Event | None
             try:
@@ -384,11 +376,9 @@ class AnthropicDecoder:
 
     def _fails(self, payload: bytes) -> bool:
         """Handle an event of an unknown type or shape. Return whether the response failed."""
-        if (error := error_in(payload)) is None:
-            return False
-        self._failure = message_of(error)
-        self.done = True
-        return True
+        self._failure = failure_in(payload)
+        self.done = self._failure is not None
+        return self.done
 
     def _read_body(self) -> list[Chunk]:
         """Decode a body that is a single JSON object, from a provider that does not stream, and return its
@@ -397,7 +387,6 @@ class AnthropicDecoder:
         body = None if self.done else self._body.take_json()
         if body is None:
             return []
-        check_values((body,))
         if self._fails(body):
             return []
         chunks: list[Chunk] = []

@@ -8,6 +8,7 @@ response.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,7 +21,6 @@ from parley.errors import ModelStreamBroken
 from parley.models.payloads import (
     MAX_ERROR_BYTES,
     NO_REASON,
-    Body,
     error_in,
     message_of,
     read_json,
@@ -29,7 +29,8 @@ from parley.models.payloads import (
     text_or_json,
 )
 from parley.models.reasoning_details import ReasoningDetails
-from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
+from parley.models.reply_body import ReplyBody
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
 from parley.models.surrogates import without_stand_ins
 from parley.models.text_buffer import TextBuffer
 from parley.models.usage import InputDetails, OutputDetails, token_count
@@ -47,7 +48,6 @@ from parley.ports.model import (
 from parley.wire.events import TokenCount
 from parley.wire.ids import CallId
 from parley.wire.jsonrpc import encode, is_json
-from parley.wire.sse import DataFramer
 
 __all__ = ["ChatDecoder"]
 
@@ -333,12 +333,7 @@ class ChatDecoder:
         self.done = self.whole = self.got_content = False
         self._stream_usage = stream_usage
         self._by = by
-        self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
-        self._body = Body(limits.max_event_bytes)
-        self._needs_body = True
-        """True if the next bytes must be added to `_body`, which is the case until the body is known to consist of
-        events.
-        """
+        self._body = ReplyBody(limits)
         self._size = ReplySize(limits)
         self._unmeasured_bytes = 0
         self._failure: str | None = None
@@ -359,15 +354,21 @@ class ChatDecoder:
         self._cited: list[dict[str, Any]] = []
 
     def feed(self, data: bytes) -> list[Chunk]:
-        chunks: list[Chunk] = []
         self.got_content = False
         self._last_read = data
+        chunks = self._decode(self._body.feed(data))
+        self._unmeasured_bytes += len(data)
+        if self._unmeasured_bytes > MEASURE_BYTES:
+            self._unmeasured_bytes = 0
+            self._measure()
+        return chunks
+
+    def _decode(self, payloads: Iterable[bytes]) -> list[Chunk]:
+        """Decode the data of events, and return the chunks that they complete."""
+        chunks: list[Chunk] = []
         # Nearly all events are text, so names are looked up only once for each read, for speed.
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
         whole, halves, stream_usage = self.whole, self._has_halves, self._stream_usage
-        payloads = self._framer.feed(data)
-        if self._needs_body:
-            self._needs_body = self._body.add(data, has_events=bool(payloads))
         for payload in payloads:
             event: _Event | None
             has_halves = False
@@ -421,10 +422,6 @@ class ChatDecoder:
                 break
         if chunks:
             self.got_content = True
-        self._unmeasured_bytes += len(data)
-        if self._unmeasured_bytes > MEASURE_BYTES:
-            self._unmeasured_bytes = 0
-            self._measure()
         return chunks
 
     def _measure(self) -> None:
@@ -535,10 +532,7 @@ class ChatDecoder:
         chunks.
         """
         body = None if self.done else self._body.take_json()
-        if body is None:
-            return []
-        self._framer, self._needs_body = DataFramer(len(body), check_large=check_values), False
-        return self.feed(b"data: %b\n\n" % body)
+        return [] if body is None else self._decode((body,))
 
     def _end_reasoning(self) -> ReasoningDone:
         """Return the chunk that ends the current reasoning. Reasoning ends when the model begins its text or the

@@ -1,4 +1,4 @@
-"""Decodes the data of server-sent events leniently, and recognises errors and bodies that are not events."""
+"""Decodes the data of server-sent events leniently, and recognises errors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from parley.errors import ReplyTooLarge
-from parley.models.errors import NoResponse
 from parley.models.surrogates import stand_in
 from parley.wire.jsonrpc import decode_lenient
-from parley.wire.sse import BYTE_ORDER_MARK, ErrorData
+from parley.wire.sse import ErrorData
 
 __all__ = [
     "MAX_ERROR_BYTES",
     "NO_REASON",
-    "Body",
     "error_in",
+    "failure_in",
     "message_of",
     "read_json",
     "read_payload",
@@ -30,8 +28,8 @@ T = TypeVar("T")
 MAX_ERROR_BYTES: Final = 64 * 1024
 """The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
 
-BEGINNING_BYTES: Final = 4096
-"""The number of bytes that are kept from the beginning of a body, for the error about a body without a response."""
+SHOWN_ERROR_BYTES: Final = 4096
+"""The maximum size, in bytes, of the part of an error without a known shape that is shown."""
 
 NO_REASON: Final = "the provider gave no reason"
 
@@ -116,62 +114,12 @@ def error_in(payload: bytes) -> Any:
         case _ if not isinstance(payload, ErrorData):
             return None
         case None:
-            return payload[:BEGINNING_BYTES].decode(errors="replace").strip() or NO_REASON
+            return payload[:SHOWN_ERROR_BYTES].decode(errors="replace").strip() or NO_REASON
         case _:
             return event
 
 
-class Body:
-    """The first bytes of a reply's body or, if the body is JSON instead of events, all of it."""
-
-    def __init__(self, limit: int) -> None:
-        """Create an empty body. `limit` is the maximum size, in bytes, of a body that is JSON."""
-        self.has_events = False
-        self._limit = limit
-        self._beginning = b""
-        self._is_json: bool | None = None
-        """True if the body is JSON, False if it is not; None until the first byte that is not white space."""
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def add(self, data: bytes, *, has_events: bool) -> bool:
-        """Add the next bytes of the body. Return whether later bytes must be added as well.
-
-        `has_events` is True if the bytes complete an event. Then the body is not JSON.
-
-        Raises:
-            ReplyTooLarge: the body is JSON and exceeds the limit.
-        """
-        if self._is_json is None:
-            data, self._beginning = (self._beginning + data).removeprefix(BYTE_ORDER_MARK).lstrip(), b""
-            if BYTE_ORDER_MARK.startswith(data):  # this is also true if there are no bytes
-                self._beginning = data
-                return True
-            self._is_json = data.startswith(b"{")
-        if len(self._beginning) < BEGINNING_BYTES:
-            self._beginning = (self._beginning + data[:BEGINNING_BYTES])[:BEGINNING_BYTES]
-        if has_events:
-            self.has_events, self._is_json = True, False
-            self._parts.clear()
-        if self._is_json:
-            self._parts.append(data)
-            self._size += len(data)
-            if self._size > self._limit:
-                raise ReplyTooLarge("bytes in one event of the stream", self._limit, setting="max_event_bytes")
-        return not self.has_events or len(self._beginning) < BEGINNING_BYTES
-
-    def take_json(self) -> bytes | None:
-        """Return the whole body on one line, and remove it from this object; return None if the body is not
-        JSON.
-        """
-        if not self._is_json:
-            return None
-        body = b"".join(self._parts)
-        self._is_json = False
-        self._parts.clear()
-        return body.replace(b"\r", b" ").replace(b"\n", b" ")  # line ends are white space in JSON
-
-    def no_response(self) -> NoResponse:
-        """Return the error for a body that contains no response."""
-        is_cut = len(self._beginning) == BEGINNING_BYTES
-        return NoResponse(self._beginning.decode(errors="replace").rstrip(), is_cut=is_cut)
+def failure_in(payload: bytes) -> str | None:
+    """Return the message of the error in an event; None if the event is not an error."""
+    error = error_in(payload)
+    return None if error is None else message_of(error)

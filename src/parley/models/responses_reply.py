@@ -18,15 +18,15 @@ from parley.errors import ModelStreamBroken
 from parley.models.payloads import (
     MAX_ERROR_BYTES,
     NO_REASON,
-    Body,
-    error_in,
+    failure_in,
     message_of,
     read_json,
     read_payload,
     read_piece,
     text_or_json,
 )
-from parley.models.reply_size import DEFAULT_LIMITS, ReplySize, check_values
+from parley.models.reply_body import ReplyBody
+from parley.models.reply_size import DEFAULT_LIMITS, ReplySize
 from parley.models.surrogates import PairJoiner
 from parley.models.usage import InputDetails, OutputDetails, token_count
 from parley.models.web_search import search_event
@@ -43,7 +43,7 @@ from parley.ports.model import (
 )
 from parley.wire.events import TokenCount
 from parley.wire.ids import CallId
-from parley.wire.sse import DataFramer, ErrorData
+from parley.wire.sse import ErrorData
 
 __all__ = ["LOCAL_SHELL", "ResponsesDecoder"]
 
@@ -176,12 +176,7 @@ class ResponsesDecoder:
         """
         self.done = self.whole = self.got_content = False
         self._by = by
-        self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
-        self._body = Body(limits.max_event_bytes)
-        self._needs_body = True
-        """True if the next bytes must be added to `_body`, which is the case until the body is known to consist of
-        events.
-        """
+        self._body = ReplyBody(limits)
         self._size = ReplySize(limits)
         self._items_size = ReplySize(limits)
         """The size of the items, which repeat the text of the deltas."""
@@ -197,10 +192,7 @@ class ResponsesDecoder:
         self.got_content = False
         # Nearly all events are text, so names are looked up only once for each read, for speed.
         decode, add_chunk, joiners, size, other_events = _EVENT.decode, chunks.append, self._joiners, 0, 0
-        payloads = self._framer.feed(data)
-        if self._needs_body:
-            self._needs_body = self._body.add(data, has_events=bool(payloads))
-        for payload in payloads:
+        for payload in self._body.feed(data):
             event: _Event | None
             try:
                 event = decode(payload)
@@ -269,12 +261,9 @@ class ResponsesDecoder:
 
     def _fails(self, payload: bytes) -> bool:
         """Handle an event of an unknown type or shape. Return whether the response failed."""
-        error = error_in(payload)
-        if error is None:
-            return False
-        self._failure = message_of(error)
-        self.done = True
-        return True
+        self._failure = failure_in(payload)
+        self.done = self._failure is not None
+        return self.done
 
     def _read_body(self) -> list[Chunk]:
         """Decode a body that is a single JSON object, from a provider that does not stream, and return its
@@ -283,7 +272,6 @@ class ResponsesDecoder:
         body = None if self.done else self._body.take_json()
         if body is None:
             return []
-        check_values((body,))
         response, whole = Raw(body), read_payload(_WHOLE, body)
         if whole is None:
             self._fails(body)
