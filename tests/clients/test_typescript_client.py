@@ -68,7 +68,7 @@ def reply_on_tour(request: RecordedRequest) -> Says:
 @pytest.mark.parametrize(
     ("generation", "transport"),
     [
-        ("1", "http"),
+        pytest.param("1", "http", marks=pytest.mark.long),
         ("2", "http"),
         ("modern", "http"),
         pytest.param("modern", "stdio", marks=pytest.mark.long),

@@ -117,6 +117,7 @@ async def test_a_part_that_does_not_end_is_abandoned_and_named(
     assert caplog.messages == [late]
 
 
+@pytest.mark.waits
 async def test_a_client_that_does_not_read_is_given_up(parley_model: ScriptedModel) -> None:
     home = Home(parley_model)
     home.open()
@@ -145,6 +146,7 @@ async def test_a_client_that_does_not_read_is_given_up(parley_model: ScriptedMod
     assert (exit_code, complaint.count("\n"), complaint.count(UNREAD)) == (0, 1, 1)
 
 
+@pytest.mark.waits
 async def test_a_server_ends_though_another_process_was_stopped_while_it_wrote(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ async def test_a_call_that_waits_for_a_process_stopped_while_writing_is_answered
     assert ("Server is shutting down" in block["text"], exit_code) == (True, 0)
 
 
+@pytest.mark.waits
 async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_process_says(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:

@@ -247,6 +247,7 @@ async def _error_of(wire: Wire, number: int, base_url: str, api: Api) -> str:
     return str(messages[-1]["result"]["error"])
 
 
+@pytest.mark.waits
 @pytest.mark.promises("failures.idle")
 @pytest.mark.parametrize("api", APIS)
 async def test_noise_is_as_good_as_silence(parley_model: ScriptedModel, api: Api) -> None:

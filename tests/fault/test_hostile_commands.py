@@ -222,6 +222,7 @@ async def test_all_that_runs_ends_with_the_fork_server(executor: Executor, marke
     assert open_descriptors() <= before
 
 
+@pytest.mark.waits
 async def test_a_supervisor_that_does_not_answer_is_killed_with_its_command(
     executor: Executor, marker: str
 ) -> None:

@@ -373,6 +373,7 @@ async def test_large_headers_are_refused_before_they_are_complete(server: HttpSe
     assert await status_of(server, long_one) in (0, 400, 431)
 
 
+@pytest.mark.waits
 @pytest.mark.promises("http.limits")
 async def test_a_body_has_a_limit_whatever_its_length_says(parley_model: ScriptedModel, tmp_path: Path) -> None:
     config = "[serve]\nmax_body_bytes = 100000\nmax_unauthenticated_body_bytes = 1000\n"
@@ -530,6 +531,7 @@ def address_space_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
+@pytest.mark.waits
 @pytest.mark.promises("http.limits")
 async def test_bodies_that_arrive_together_need_memory_together(server: HttpServer) -> None:
     begun = head(server, "Content-Length: 60000000") + b"{"
@@ -617,6 +619,7 @@ async def test_headers_that_come_byte_by_byte_do_not_extend_the_deadline() -> No
         writer.close()
 
 
+@pytest.mark.waits
 @pytest.mark.promises("http.errors")
 async def test_a_body_that_ends_early_or_is_badly_chunked_affects_no_other_request() -> None:
     begin = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -630,6 +633,7 @@ async def test_a_body_that_ends_early_or_is_badly_chunked_affects_no_other_reque
     assert other.endswith(b"full")
 
 
+@pytest.mark.waits
 @pytest.mark.promises("http.limits")
 async def test_a_slow_body_is_given_up() -> None:
     async with listener(body_seconds=0.2, idle_seconds=0.2) as url:

@@ -80,6 +80,7 @@ async def test_a_message_that_is_too_large_for_the_memory_is_refused_and_skipped
         await works(client, conversation)
 
 
+@pytest.mark.waits
 @pytest.mark.promises("framing.out-of-memory")
 async def test_a_body_that_is_too_large_for_the_memory_is_refused_with_the_limit_that_was_hit(
     parley_model: ScriptedModel, tmp_path: Path

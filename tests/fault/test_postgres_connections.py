@@ -160,6 +160,7 @@ async def test_an_append_waits_until_the_database_is_back(port: DatabasePort) ->
     await store.close()
 
 
+@pytest.mark.waits
 async def test_a_frozen_holder_gives_its_lease_up_before_another_takes_it_and_is_fenced(
     port: DatabasePort, databases: Databases
 ) -> None:
@@ -255,7 +256,7 @@ async def test_cancelling_a_caller_does_not_stop_a_write(port: DatabasePort, dat
     await direct.close()
 
 
-@pytest.mark.waits
+@pytest.mark.long
 async def test_what_was_acknowledged_survives_a_crash_of_the_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -137,6 +137,7 @@ def _read_late(home: Home, requests: Path) -> tuple[int, int]:
     return most, answered
 
 
+@pytest.mark.waits
 @pytest.mark.promises("lifecycle.end-of-stdin")
 async def test_a_client_that_leaves_without_reading_is_noticed_all_the_same(home: Home) -> None:
     assert await asyncio.to_thread(_leave_without_reading, home) == 0

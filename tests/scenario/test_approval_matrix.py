@@ -534,8 +534,14 @@ async def play_all(model: ScriptedModel, folder: Path, played: Iterable[Cell], m
     "decide.commands", "decide.safe", "decide.retry", "decide.patches", "approvals.denied", "approvals.session"
 )
 @SANDBOX
-@pytest.mark.parametrize("way", get_args(Way))
-@pytest.mark.parametrize("policy", get_args(ApprovalPolicy))
+@pytest.mark.parametrize(
+    ("policy", "way"),
+    [
+        pytest.param(policy, way, marks=pytest.mark.long if policy == "on-failure" and way == "stream" else ())
+        for policy in get_args(ApprovalPolicy)
+        for way in get_args(Way)
+    ],
+)
 async def test_every_cell_comes_out_as_the_tables_say(
     parley_model: ScriptedModel, tmp_path: Path, policy: str, way: Way
 ) -> None:

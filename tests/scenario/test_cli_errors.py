@@ -98,6 +98,7 @@ async def test_a_server_with_an_invalid_file_does_not_open_the_home(tmp_path: Pa
     assert not (tmp_path / "parley.db").exists()
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("command", ["exec", "send"])
 async def test_settings_that_only_the_server_can_check_give_the_same_exit_code(
     tmp_path: Path, command: str
@@ -118,6 +119,7 @@ async def test_a_missing_home_comes_with_advice(tmp_path: Path) -> None:
     assert done == Outcome("", f"parley ls: {why}; create the directory, for example with `mkdir -p`\n", 2)
 
 
+@pytest.mark.waits
 async def test_an_unreachable_database_is_one_line(tmp_path: Path) -> None:
     done = await run_parley(tmp_path, "ls", variables={"PARLEY_STORE_URL": "postgresql://a@127.0.0.1:1/db"})
 
@@ -183,6 +185,7 @@ async def test_mcp_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
     assert len(lines) == 3
 
 
+@pytest.mark.waits
 async def test_exec_writes_both_outputs_to_one_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('mistaken = 1\nmodel_provider = "scripted"\n')
     apart = await run_parley(tmp_path, "exec", "hi")

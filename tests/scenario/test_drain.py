@@ -75,6 +75,7 @@ async def send_queued(client: Client, conversation: str, text: str) -> None:
     )
 
 
+@pytest.mark.waits
 @NEEDS_POSTGRES
 @pytest.mark.promises("resident.drain", "nodes.drain")
 async def test_a_draining_node_ends_its_turn_and_its_queue_and_later_turns_continue_on_another_node(

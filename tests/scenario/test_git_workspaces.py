@@ -352,7 +352,11 @@ def hold_open(path: Path) -> int:
 @pytest.mark.promises("nodes.git")
 @pytest.mark.parametrize(
     "ending",
-    ["interrupt", "end of input", pytest.param("kill", marks=[pytest.mark.child_process, pytest.mark.long])],
+    [
+        "interrupt",
+        pytest.param("end of input", marks=pytest.mark.long),
+        pytest.param("kill", marks=[pytest.mark.child_process, pytest.mark.long]),
+    ],
 )
 async def test_a_checkout_that_was_interrupted_undoes_no_commit_of_a_person(
     parley_model: ScriptedModel, tmp_path: Path, origin: Origin, ending: str

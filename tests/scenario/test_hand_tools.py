@@ -303,6 +303,7 @@ async def test_ls_lists_and_show_shows_by_a_beginning_of_the_id(
     assert [line["seq"] for line in events[1:]] == [event.seq for event in (await first.read()).events]
 
 
+@pytest.mark.waits
 async def test_show_does_not_wait_for_the_write_lock(parley_model: ScriptedModel, tmp_path: Path) -> None:
     home = tmp_path / "home"
     async with ResidentProcess(parley_model, home, program=LONG_CALL, arguments=("--no-http",)) as resident:

@@ -403,6 +403,7 @@ async def test_a_client_learns_that_the_conversation_of_a_stored_stream_is_gone(
     assert (lost["_meta"]["conversationId"], lost["code"]) == (conversations[0], "deleted")
 
 
+@pytest.mark.waits
 @pytest.mark.promises("http.restart")
 async def test_subscriptions_go_on_after_a_restart(serving: Restarted, client: HttpClient) -> None:
     async with serving() as server:

@@ -392,6 +392,7 @@ async def test_a_stream_of_log_messages_continues_after_its_last_one(
     assert "initial_state" not in str(stream.events)
 
 
+@pytest.mark.long
 @pytest.mark.promises("http.resume", "http.limits")
 async def test_a_client_with_many_streams_and_long_request_ids_resumes(
     server: HttpServer, parley_model: ScriptedModel

@@ -165,6 +165,7 @@ async def test_an_empty_command_has_a_beginning_and_an_end(parley_model: Scripte
         assert seen == Turned.of_one("chat", call, f"execution error: {why}", *events)
 
 
+@pytest.mark.waits
 @pytest.mark.promises("shell.model-output")
 async def test_a_command_that_takes_too_long_is_killed_and_the_policy_chooses_the_words(
     parley_model: ScriptedModel,

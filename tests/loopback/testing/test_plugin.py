@@ -33,7 +33,7 @@ def run_pytest(directory: Path, *options: str, **env: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize("mode", ["auto", "strict"])
+@pytest.mark.parametrize("mode", ["strict", pytest.param("auto", marks=pytest.mark.long)])
 def test_the_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
     printed = run_pytest(tmp_path, "-o", "asyncio_default_fixture_loop_scope=function", f"--asyncio-mode={mode}")
 

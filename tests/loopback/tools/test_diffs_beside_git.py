@@ -122,7 +122,7 @@ def both_diffs(pairs: list[tuple[bytes, bytes]], folder: Path, *, context: int) 
     return [(unified_diff(*pair, context=context), gits[number]) for number, pair in enumerate(pairs)]
 
 
-@pytest.mark.parametrize("context", [1, 3])
+@pytest.mark.parametrize("context", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_edits_such_as_people_make_read_as_in_git(context: int, tmp_path: Path) -> None:
     diffs = both_diffs(many(realistic, seed=context), tmp_path, context=context)
 

@@ -107,6 +107,7 @@ async def test_the_scope_is_requested_once_for_all_commands(computer: Computer) 
     assert len(computer.asked.read_text().splitlines()) == 1
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(
     "program",
     [
@@ -125,6 +126,7 @@ async def test_a_systemd_that_does_not_do_it_keeps_no_command_from_running(
     assert await computer.ran("echo out") == Ran(exit_code=0, stdout=b"out\n")
 
 
+@pytest.mark.waits
 async def test_a_systemd_that_hangs_is_not_waited_for(computer: Computer) -> None:
     computer.answer_by("#!/bin/sh\necho $$ >asker; exec tail -f $0\n")
     result = await computer.ran(f"echo out; kill -0 $(cat {computer.root}/asker) 2>&- || echo nobody asks")

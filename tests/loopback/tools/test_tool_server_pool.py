@@ -458,7 +458,7 @@ async def official(transport: str, era: str) -> AsyncIterator[ToolServer]:
     ("transport", "era"),
     [
         ("stdio", "legacy"),
-        ("http", "modern"),
+        pytest.param("http", "modern", marks=pytest.mark.long),
         pytest.param("stdio", "modern", marks=pytest.mark.long),
         pytest.param("http", "legacy", marks=pytest.mark.long),
     ],

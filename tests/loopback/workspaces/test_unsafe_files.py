@@ -33,7 +33,9 @@ async def soon(node: WorktreeNode, last: WorkspaceUpdated) -> WorkspaceUpdated:
 
 
 @pytest.mark.promises("nodes.git-hostile")
-@pytest.mark.parametrize("kind", PIPES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "link" else pytest.mark.long) for kind in PIPES]
+)
 async def test_a_file_that_would_block_git_fails_the_commit_and_not_the_conversation(
     node: WorktreeNode, origin: Origin, kind: str
 ) -> None:
@@ -74,7 +76,9 @@ async def test_an_unsafe_worktree_is_set_aside_if_the_conversation_continues_els
 
 
 @pytest.mark.promises("nodes.git-hostile")
-@pytest.mark.parametrize("place", ["nested", "sub", "nested/in*ner", "tracked"])
+@pytest.mark.parametrize(
+    "place", ["nested", *(pytest.param(one, marks=pytest.mark.long) for one in ("sub", "nested/in*ner", "tracked"))]
+)
 async def test_a_pipe_in_a_repository_inside_the_worktree_does_not_block_git(
     node: WorktreeNode, origin: Origin, place: str
 ) -> None:

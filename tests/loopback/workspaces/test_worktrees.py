@@ -330,7 +330,7 @@ touch -d 2001-01-01 tracked
 
 
 @pytest.mark.promises("nodes.git-hostile")
-@pytest.mark.parametrize("is_submodule", [False, True])
+@pytest.mark.parametrize("is_submodule", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_git_does_not_enter_a_repository_in_the_worktree(
     node: Node, origin: Origin, is_submodule: bool
 ) -> None:
@@ -464,11 +464,13 @@ async def test_the_first_checkout_is_repeated_if_it_was_interrupted(node: Node, 
     ("command", "script"),
     [
         pytest.param("read-tree", PARTIAL, id="during"),
-        pytest.param("update-ref", "true", id="before"),
+        pytest.param("update-ref", "true", id="before", marks=pytest.mark.long),
         pytest.param("read-tree", "true", id="begun", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("before_next_turn", ["nothing", "removal", pytest.param("outage", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "before_next_turn", ["removal", *(pytest.param(one, marks=pytest.mark.long) for one in ("nothing", "outage"))]
+)
 async def test_a_later_checkout_is_repeated_if_it_was_interrupted(
     node: Node, origin: Origin, command: str, script: str, before_next_turn: str
 ) -> None:
@@ -514,6 +516,7 @@ async def test_a_worktree_whose_checkout_cannot_be_repeated_is_made_again(
     assert await node.save(begun) is None
 
 
+@pytest.mark.long
 async def test_an_unused_worktree_is_removed_although_its_checkout_was_interrupted(
     node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:

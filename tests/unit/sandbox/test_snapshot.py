@@ -367,6 +367,7 @@ def refusal(project: Path) -> str:
     return str(refused.value)
 
 
+@pytest.mark.long
 def test_more_files_than_a_snapshot_holds_are_refused(project: Path) -> None:
     for number in range(4100):
         (project / ".git/hooks" / str(number)).touch()
