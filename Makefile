@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap with-chromium with-tmux demo test tests test-long test-hosts conformance check docs format bench lock clean
+.PHONY: help setup compiled with-bubblewrap with-chromium with-tmux with-shells demo test tests test-long test-hosts conformance check docs format bench lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -71,6 +71,18 @@ TMUX_INSTALLED := command -v tmux >/dev/null
 with-tmux: .venv/tmux
 	@$(TMUX_INSTALLED) || echo "tmux is not installed: the tests of the chat are skipped (reason: .venv/tmux.log)"
 
+# The tests of completion need zsh and fish. Make tries once to install them in the same way.
+MISSING_SHELLS := for one in zsh fish; do command -v $$one >/dev/null || echo $$one; done
+
+.venv/shells: .venv/locked
+	@[ -z "$$($(MISSING_SHELLS))" ] || echo "installing zsh and fish (once) ..."
+	@command -v zsh >/dev/null || $(call INSTALL,zsh)
+	@command -v fish >/dev/null || $(call INSTALL,fish)
+	@touch $@
+
+with-shells: .venv/shells
+	@for one in $$($(MISSING_SHELLS)); do echo "$$one is not installed: its tests are skipped (reason: .venv/$$one.log)"; done
+
 demo: setup  ## Show a complete conversation on the terminal, without an API key and network access
 	@$(BIN)/parley demo
 
@@ -90,14 +102,14 @@ compiled: setup
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 
 # The checks run on one core while the tests start.
-test: setup with-bubblewrap with-chromium with-tmux  ## Run everything that CI runs, in less than three minutes on two cores
+test: setup with-bubblewrap with-chromium with-tmux with-shells  ## Run everything that CI runs, in less than three minutes on two cores
 	@$(MAKE) --no-print-directory -j 2 check tests
 
 # Many tests wait for other processes or for time to pass, so six workers are needed to keep two cores busy.
 tests: compiled
 	$(PYTEST) --workers 6 -m "not long" $(PYTEST_ARGS)
 
-test-long: compiled with-bubblewrap with-chromium with-tmux  ## Run the long tests, and the other tests with every server as a child process
+test-long: compiled with-bubblewrap with-chromium with-tmux with-shells  ## Run the long tests, and the other tests with every server as a child process
 	@PIECES="$(PIECES)" $(BIN)/python tests/long_runs.py $(PYTEST_ARGS)
 
 test-hosts: compiled with-bubblewrap  ## Test Parley in Claude Code, Codex, opencode and Gemini CLI (downloaded from npm)

@@ -48,6 +48,7 @@ COMMANDS: Final = (
     Command("sandbox", "run one command confined like the agent's commands", "sandbox"),
     Command("config", "show the settings and their sources, or change them", "config"),
     Command("doctor", "check this computer and the home, or repair a home", "doctor"),
+    Command("completion", "print the script with which a shell completes parley", "completion"),
     Command("schema", "print JSON Schemas of events, notifications and tools", "schema"),
     Command("export", "write a conversation to a file", "export"),
     Command("import", "create conversations from files, including those of Codex CLI", "import_"),
@@ -62,7 +63,7 @@ Parley, a conversation server for coding agents.
 usage: parley COMMAND [OPTIONS]
 
 commands:
-{"".join(f"  {command.name:<9} {command.summary}{chr(10)}" for command in COMMANDS)}
+{"".join(f"  {command.name:<10} {command.summary}{chr(10)}" for command in COMMANDS)}
 options:
   -h, --help     show this help; `parley COMMAND --help` and `parley help COMMAND` show
                  the help of a command

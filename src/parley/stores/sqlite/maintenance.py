@@ -16,7 +16,7 @@ from parley.stores.blobs import decompress
 from parley.stores.sqlite.database import BUSY_SECONDS
 from parley.stores.sqlite.files import DATABASE, AtomicFile, directory_of, sync_directory
 from parley.stores.sqlite.queries import read_snapshot
-from parley.stores.sqlite.read_only import connect_read_only
+from parley.stores.sqlite.read_only_connection import connect_read_only
 
 __all__ = [
     "copy_to",

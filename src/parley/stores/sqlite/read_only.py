@@ -25,12 +25,13 @@ from parley.stores.sqlite.database import (
     version_of,
 )
 from parley.stores.sqlite.errors import opening_error
-from parley.stores.sqlite.files import DATABASE, LOG, SHARED_MEMORY, file_states
+from parley.stores.sqlite.files import SHARED_MEMORY, file_states
 from parley.stores.sqlite.lock_holders import UNKNOWN
 from parley.stores.sqlite.locks import LeaseLocks, write_lock_holder
+from parley.stores.sqlite.read_only_connection import connect_read_only
 from parley.stores.sqlite.schema import MIGRATIONS
 
-__all__ = ["ReadOnlyHome", "check_database", "connect_read_only"]
+__all__ = ["ReadOnlyHome", "check_database"]
 
 MAX_TRIES: Final = 10
 """The maximum number of attempts to read while other processes are changing the files."""
@@ -160,20 +161,3 @@ def _check(home: str) -> None:
             raise
     finally:
         db.close()
-
-
-def connect_read_only(home: str, *, timeout_seconds: float = 0) -> Connection | None:
-    """Connect to the database of a home without changing any file. Return None if its write-ahead log has to be
-    recovered first.
-    """
-    from urllib.parse import quote  # imported here: rarely needed
-
-    log, has_log = os.path.join(home, LOG), os.path.exists(os.path.join(home, LOG))
-    is_shared = has_log and os.path.exists(os.path.join(home, SHARED_MEMORY))
-    if not is_shared and has_log and os.path.getsize(log):
-        return None
-    # If no process has the database open, the file is complete by itself. Otherwise, the shared memory is also
-    # read, but not written.
-    how = "mode=ro&readonly_shm=1" if is_shared else "mode=rw&immutable=1"
-    address = f"file:{quote(os.path.join(home, DATABASE))}?{how}"
-    return sqlite3.connect(address, uri=True, timeout=timeout_seconds, isolation_level=None)
