@@ -286,7 +286,7 @@ async def test_a_repeated_removal_of_sessions_is_not_acknowledged_before_the_sta
     monkeypatch.setattr("parley.stores.postgres.database.CALL_SECONDS", TIMEOUT_SECONDS)
     async with postgres_pair() as pair, DatabasePort(pair.primary.url) as port:
         store = PostgresStore(port.url)
-        await store.save_session(SESSION)
+        assert await store.save_session(SESSION, replacing=None)
         assert pair.standby is not None
         pair.standby.signal_all(signal.SIGSTOP)
         removing: asyncio.Future[object] = asyncio.ensure_future(store.remove_sessions([SESSION.digest]))

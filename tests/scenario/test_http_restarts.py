@@ -25,7 +25,7 @@ from parley.errors import OwnerUnresponsive, ShuttingDown, StoreFailed, Unreadab
 from parley.ports.store import StoredSession
 from parley.runtime.conversation import Conversation
 from parley.server.http import session_state
-from parley.server.http.session_state import decode_state, encode_state, session_digest
+from parley.server.http.session_state import SessionState, decode_state, encode_state, session_digest
 from parley.server.http.sessions import USE_SECONDS
 from parley.testing import HOLD, ScriptedModel
 from parley.wire.ids import ConversationId
@@ -237,16 +237,21 @@ async def test_streams_of_conversations_that_are_gone_do_not_hold_a_session_up(
             assert (await client.post(ping(1))).json == pong(1)
 
 
-async def fail(self: object, what: object) -> None:
+async def fail(self: object, what: object, **more: object) -> None:
     raise StoreFailed("the disk is busy")
+
+
+async def stored_state(client: HttpClient, server: HttpServer) -> SessionState:
+    """Return the state that is stored for the session of a client."""
+    stored = await server.server.store.session(session_digest(client.session_id or ""))
+    state = None if stored is None else decode_state(stored.data)
+    assert state is not None
+    return state
 
 
 async def stored_streams(client: HttpClient, server: HttpServer) -> list[str]:
     """Return the conversations of the streams that are stored for the session of a client."""
-    stored = await server.server.store.session(session_digest(client.session_id or ""))
-    state = None if stored is None else decode_state(stored.data)
-    assert state is not None
-    return [stream.conversation for stream in state.streams]
+    return [stream.conversation for stream in (await stored_state(client, server)).streams]
 
 
 @pytest.mark.promises("http.restart")
@@ -307,9 +312,9 @@ async def test_a_stream_is_stored_before_its_call_is_answered(
         conversation = await client.create()
         session, save = server.service.sessions._sessions[client.session_id or ""], server.server.store.save_session
 
-        async def observed(stored: StoredSession) -> None:
+        async def observed(stored: StoredSession, *, replacing: bytes | None) -> bool:
             seen.append(session.client.has_stream(conversation))
-            await save(stored)
+            return await save(stored, replacing=replacing)
 
         monkeypatch.setattr(server.server.store, "save_session", observed)
         await client.call("conversationStream", conversation_id=conversation)
@@ -368,7 +373,7 @@ async def test_streams_that_the_stored_session_lacks_are_reported(
         assert state is not None
         data = encode_state(replace(state, streams=state.streams[:1]))
         assert data is not None
-        await server.server.store.save_session(replace(stored, data=data))
+        assert await server.server.store.save_session(replace(stored, data=data), replacing=stored.data)
         client.url = server.url
         async with client.stream(Last_Event_ID=last_id_of(before)) as stream:
             lost = (await stream.wait_for_message("notifications/stream_disconnected"))["params"]
@@ -395,7 +400,9 @@ async def test_a_client_learns_that_the_conversation_of_a_stored_stream_is_gone(
         conversations, stored = await with_two_streams(client, server)
         await client.call("conversationDelete", conversation_id=conversations[0])
     async with serving() as server:
-        await server.server.store.save_session(stored)
+        changed = await server.server.store.session(stored.digest)
+        assert changed is not None
+        assert await server.server.store.save_session(stored, replacing=changed.data)
         client.url = server.url
         async with client.stream() as stream:
             lost = (await stream.wait_for_message("notifications/stream_disconnected"))["params"]
@@ -551,3 +558,36 @@ async def test_the_use_of_a_session_is_stored_now_and_then(serving: Restarted, c
         await sessions._store_uses()
 
         assert await store.session(digest) is None
+
+
+@pytest.mark.promises("http.restart")
+async def test_two_servers_of_one_session_keep_the_streams_that_the_other_has_opened(
+    serving: Restarted, client: HttpClient
+) -> None:
+    async with serving() as one, serving() as two:
+        await begin(client, one)
+        conversations = [await client.create() for _ in range(4)]
+        client.url = two.url
+        assert (await client.post(ping(1))).json == pong(1)  # both servers now have the session
+        await client.call("conversationStream", conversation_id=conversations[0])
+        client.url = one.url
+        opened = await client.post(tool(9, "conversationStream", {"conversation_id": conversations[1]}))
+        client.url = two.url
+        await client.call("conversationStream", conversation_id=conversations[2])
+        both = await stored_streams(client, two)
+        numbers = {stream.number for stream in (await stored_state(client, two)).streams}
+        client.url = one.url
+        ended = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}
+        await client.post(ended)
+        rest = await stored_streams(client, two)
+        await client.send("DELETE")
+        client.url = two.url
+        await client.post(tool(10, "conversationStream", {"conversation_id": conversations[3]}))
+        gone = await client.post(ping(2))
+        stored = await two.server.store.session(session_digest(client.session_id or ""))
+
+    assert not opened.json["result"].get("isError")
+    assert sorted(both) == sorted(conversations[:3])
+    assert len(numbers) == 3
+    assert sorted(rest) == sorted([conversations[0], conversations[2]])
+    assert (gone.status, stored) == (404, None)

@@ -605,8 +605,12 @@ class Store(Protocol):
         """
         ...
 
-    async def save_session(self, session: StoredSession) -> None:
-        """Store a session, replacing its earlier state."""
+    async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
+        """Store a session if its stored state is `replacing`; None means that the session must not be stored yet.
+
+        Return True if the session is stored, also by an earlier call whose result was lost. Return False and change
+        nothing if another process has stored another state or has removed the session.
+        """
         ...
 
     async def session(self, digest: bytes) -> StoredSession | None:

@@ -156,10 +156,10 @@ class Session:
         """The parameters of `initialize`; None before `initialize`."""
         self.outlives_server = False
         """True if the session is stored. Its streams continue after a restart of the server."""
-        self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[None]] = lambda stream: nullcontext()
+        self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[StreamState]] = nullcontext
         """The function that stores the session together with a stream. The stream is opened inside the returned
-        context. Entering the context raises a ParleyError if the session cannot be saved. By default, nothing is
-        stored.
+        context, with the number of the stream that the context returns. Entering the context raises a
+        ParleyError if the session cannot be saved. By default, nothing is stored.
         """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}

@@ -383,9 +383,13 @@ class MemoryStore:
             if token.digest in used:
                 self._tokens[name] = replace(token, used_at=used[token.digest])
 
-    async def save_session(self, session: StoredSession) -> None:
+    async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
         self._refuse_when_closed()
+        found = self._sessions.get(session.digest)
+        if (None if found is None else found.data) not in (replacing, session.data):
+            return False
         self._sessions[session.digest] = session
+        return True
 
     async def session(self, digest: bytes) -> StoredSession | None:
         self._refuse_when_closed()

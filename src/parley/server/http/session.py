@@ -64,7 +64,15 @@ class HttpSession:
         before they are opened.
         """
         self.saved_state: SessionState | None = None
-        """The state of the session in the store; None if this is not known."""
+        """The state of the session in this process that is stored; None if this is not known."""
+        self.base_state: SessionState | None = None
+        """The state of the session in this process when it was last stored; None if it was not stored yet."""
+        self.stored_state: SessionState | None = None
+        """The state in the store as this process has last seen it; None if the session is not stored. It may
+        contain streams that the client has opened on other nodes.
+        """
+        self.stored_data: bytes | None = None
+        """The encoded form of `stored_state`, exactly as it is stored."""
         self.stored_streams: set[ConversationId] = set()
         """The conversations with a stream that the stored session may contain."""
         self.saving: asyncio.Task[None] | None = None

@@ -6,15 +6,17 @@ The positions of the client in its streams are not stored, because the client se
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from parley.server.session import StreamState
+from parley.wire.ids import ConversationId
 from parley.wire.mcp import InitializeParams, LogLevel
 
-__all__ = ["MAX_STATE_BYTES", "SessionState", "decode_state", "encode_state", "session_digest"]
+__all__ = ["MAX_STATE_BYTES", "SessionState", "decode_state", "encode_state", "merge_states", "session_digest"]
 
 MAX_STATE_BYTES: Final = 1024 * 1024
 """The maximum size of a stored state, in bytes. A larger state, for example one with a very long client name, is
@@ -53,6 +55,41 @@ def decode_state(data: bytes) -> SessionState | None:
         return _decoder.decode(data)
     except msgspec.DecodeError:
         return None
+
+
+def merge_states(
+    own: SessionState, *, base: SessionState, stored: SessionState, own_streams: Collection[ConversationId] = ()
+) -> SessionState | None:
+    """Add the changes of this process to the state that another process has stored.
+
+    `own` is the state in this process, and `base` is the state in this process when it was last stored.
+    `own_streams` are conversations with a stream that this process may also have stored. Return None if both
+    processes have given the same number to different streams, because event ids contain these numbers.
+    """
+    before, now = _by_conversation(base), _by_conversation(own)
+    streams = {
+        one: stream
+        for one, stream in _by_conversation(stored).items()
+        if one in now or (one not in before and one not in own_streams)
+    }
+    added = {one: stream for one, stream in now.items() if before.get(one) != stream}
+    taken = {stream.number: one for one, stream in streams.items() if one not in added}
+    if any(taken.get(stream.number, one) != one for one, stream in added.items()):
+        return None
+    left = [uri for uri in stored.resources if uri in own.resources or uri not in base.resources]
+    new = [uri for uri in own.resources if uri not in base.resources and uri not in left]
+    return SessionState(
+        initialize=own.initialize,
+        log_level=own.log_level if own.log_level != base.log_level else stored.log_level,
+        streams=tuple((streams | added).values()),
+        last_stream=max(own.last_stream, stored.last_stream),
+        resources=(*left, *new),
+        has_listed_resources=own.has_listed_resources or stored.has_listed_resources,
+    )
+
+
+def _by_conversation(state: SessionState) -> dict[ConversationId, StreamState]:
+    return {stream.conversation: stream for stream in state.streams}
 
 
 def session_digest(session_id: str) -> bytes:

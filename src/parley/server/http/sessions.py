@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from parley.common.limited_log import LimitedLog
 from parley.errors import ParleyError, ShuttingDown, StoreError, VisibleError
 from parley.ports.store import Store, StoredSession
@@ -27,6 +29,7 @@ from parley.server.http.session_state import (
     SessionState,
     decode_state,
     encode_state,
+    merge_states,
     session_digest,
 )
 from parley.server.serve import ClientConnection, ServerCore
@@ -40,6 +43,8 @@ CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
 """The minimum time in seconds between two writes of the time when a session was last used."""
+MAX_ATTEMPTS: Final = 5
+"""The maximum number of attempts to store a session that other nodes change at the same time."""
 MAX_STREAMS: Final = 600
 """The maximum number of streams of one session. Each event id names all streams of its session, and a client sends
 the id in a header, whose length is limited.
@@ -47,6 +52,10 @@ the id in a header, whose length is limited.
 
 
 T = TypeVar("T")
+
+
+class _NumberTaken(SessionNotSaved):
+    """Raised when another node has given the number of a new stream to another stream of the session."""
 
 
 class HttpSessions:
@@ -239,14 +248,16 @@ class HttpSessions:
                 raise SessionNotRestored(error) from error
             raise
         session.is_restoring = False
-        session.saved_state, session.stored_streams = state, {stream.conversation for stream in state.streams}
+        session.saved_state = session.base_state = session.stored_state = state
+        session.stored_data, session.stored_streams = stored.data, {one.conversation for one in state.streams}
         session.client.session.outlives_server = True
         # The token of the session may have been revoked meanwhile.
         return session if session.id in self._sessions else None
 
     @asynccontextmanager
-    async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[None]:
-        """Store a session together with a stream that the caller opens inside the context.
+    async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[StreamState]:
+        """Store a session together with a stream that the caller opens inside the context. The stream may get
+        another number, because another node may have given its number to another stream.
 
         Raises:
             TooManyStreams: the session has the maximum number of streams.
@@ -254,7 +265,7 @@ class HttpSessions:
             SessionNotSaved: the session cannot be stored.
         """
         if self._store is None:
-            yield
+            yield stream
             return
         if not self._stores:
             raise ShuttingDown
@@ -264,9 +275,15 @@ class HttpSessions:
         session.opening.append(stream)
         try:
             error = await asyncio.shield(self._start(self._save(session)))
+            for _ in range(MAX_ATTEMPTS):
+                if not isinstance(error, _NumberTaken):
+                    break
+                place = session.opening.index(stream)
+                stream = session.opening[place] = replace(stream, number=session.client.session.next_stream())
+                error = await asyncio.shield(self._start(self._save(session)))
             if error is not None:
                 raise error
-            yield
+            yield stream
         finally:
             session.opening.remove(stream)
             session.is_changed = True
@@ -302,24 +319,50 @@ class HttpSessions:
             if state == session.saved_state:
                 client.outlives_server = True
                 return None
-            data = encode_state(state)
+            client.outlives_server = True
+            streams = {stream.conversation for stream in state.streams}
+            session.stored_streams |= streams
+            try:
+                error = await self._write(session, state)
+            except StoreError as failure:
+                session.is_changed, session.saved_state = True, None
+                return SessionNotSaved(str(failure))
+            if error is None:
+                session.saved_state = session.base_state = state
+                session.stored_streams = streams
+            return error
+
+    async def _write(self, session: HttpSession, state: SessionState) -> SessionNotSaved | None:
+        """Write a state to the store, together with the changes that other nodes have made to the session."""
+        assert self._store is not None
+        client = session.client.session
+        for _ in range(MAX_ATTEMPTS):
+            merged: SessionState | None = state
+            if (theirs := session.stored_state) is not None:
+                base = session.base_state or replace(theirs, streams=(), resources=())
+                merged = merge_states(state, base=base, stored=theirs, own_streams=session.stored_streams)
+                client.last_stream = max(client.last_stream, theirs.last_stream)
+            if merged is None:
+                return _NumberTaken("another node has changed the session at the same time")
+            data = encode_state(merged)
             if data is None:
                 # Otherwise the stored session contains no streams that have not been opened.
                 if not session.opening:
                     client.outlives_server = False
                 return SessionNotSaved(f"its state has more than {MAX_STATE_BYTES} bytes")
-            client.outlives_server = True
             now = self._wall_clock()
             stored = StoredSession(digest=session.digest, principal=session.principal.key, data=data, used_at=now)
-            streams = {stream.conversation for stream in state.streams}
-            session.stored_streams |= streams
-            try:
-                await self._store.save_session(stored)
-            except StoreError as error:
-                session.is_changed, session.saved_state = True, None
-                return SessionNotSaved(str(error))
-            session.stored_at, session.saved_state, session.stored_streams = now, state, streams
-            return None
+            if await self._store.save_session(stored, replacing=session.stored_data):
+                session.stored_at, session.stored_state, session.stored_data = now, merged, data
+                return None
+            found = await self._store.session(session.digest)
+            if found is None:
+                self._forget(session)  # another node has ended it
+                return SessionNotSaved("the session has ended")
+            if (found_state := decode_state(found.data)) is None:
+                return SessionNotSaved("another version of Parley has changed the session")
+            session.stored_data, session.stored_state = found.data, found_state
+        return SessionNotSaved("other nodes change the session all the time")
 
     def _state(self, session: HttpSession) -> SessionState | None:
         client = session.client

@@ -59,7 +59,7 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
     as_log = args.as_ == "log"
     number = call.session.next_stream()
     state = StreamState(conversation.id, call.call.id, number, start.after, event_meta, as_log, start.before)
-    async with call.session.saved_with(state):
+    async with call.session.saved_with(state) as state:
         if conversation.is_deleted:
             raise UnknownConversation(conversation.id)
         if call.features.cancels_requests and call.call.cancelled:
@@ -71,7 +71,7 @@ async def stream(call: ToolCall, args: PlainConversationStreamArguments) -> None
             conversation,
             call.call,
             start,
-            number=number,
+            number=state.number,
             event_meta=event_meta,
             as_log=as_log,
             exclusive=exclusive,

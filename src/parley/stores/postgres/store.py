@@ -456,8 +456,8 @@ class PostgresStore:
     async def note_tokens_used(self, used: Mapping[bytes, float]) -> None:
         await self._read(lambda db: tokens.note_tokens_used(db, used))
 
-    async def save_session(self, session: StoredSession) -> None:
-        await self._read(lambda db: tokens.save_session(db, session))
+    async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
+        return await self._read(lambda db: tokens.save_session(db, session, replacing))
 
     async def session(self, digest: bytes) -> StoredSession | None:
         return await self._read(lambda db: tokens.session_of(db, digest))

@@ -101,16 +101,23 @@ _NOTE = (
 )
 
 
-async def save_session(db: Connection, session: StoredSession) -> None:
-    """Store a session, replacing its earlier state."""
-    await db.execute(
-        "INSERT INTO http_sessions VALUES ($1, $2, $3, $4) ON CONFLICT (digest)"
-        " DO UPDATE SET principal = excluded.principal, data = excluded.data, used_at = excluded.used_at",
-        session.digest,
-        session.principal.encode(),
-        session.data,
-        session.used_at,
-    )
+async def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
+    """Store a session if its stored state is `replacing`. The result is that of `Store.save_session`."""
+    values = session.digest, session.principal.encode(), session.data, session.used_at
+    if replacing is None:
+        found = await db.fetchval(
+            "INSERT INTO http_sessions VALUES ($1, $2, $3, $4) ON CONFLICT (digest)"
+            " DO UPDATE SET used_at = excluded.used_at WHERE http_sessions.data = excluded.data RETURNING 1",
+            *values,
+        )
+    else:
+        found = await db.fetchval(
+            "UPDATE http_sessions SET principal = $2, data = $3, used_at = $4"
+            " WHERE digest = $1 AND data IN ($3, $5) RETURNING 1",
+            *values,
+            replacing,
+        )
+    return found is not None
 
 
 async def session_of(db: Connection, digest: bytes) -> StoredSession | None:

@@ -13,14 +13,20 @@ if TYPE_CHECKING:
 __all__ = ["note_used", "remove_sessions", "remove_unused", "save_session", "session_of"]
 
 
-def save_session(db: Connection, session: StoredSession) -> None:
-    """Store a session, replacing its earlier state."""
-    db.execute(
-        "INSERT INTO http_sessions (digest, principal, data, used_at) VALUES (?, ?, ?, ?) "
-        "ON CONFLICT (digest) DO UPDATE SET principal = excluded.principal, data = excluded.data, "
-        "used_at = excluded.used_at",
-        (session.digest, session.principal, session.data, session.used_at),
-    )
+def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
+    """Store a session if its stored state is `replacing`. The result is that of `Store.save_session`."""
+    if replacing is None:
+        changed = db.execute(
+            "INSERT INTO http_sessions (digest, principal, data, used_at) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (digest) DO UPDATE SET used_at = excluded.used_at WHERE data = excluded.data",
+            (session.digest, session.principal, session.data, session.used_at),
+        )
+    else:
+        changed = db.execute(
+            "UPDATE http_sessions SET principal = ?, data = ?, used_at = ? WHERE digest = ? AND data IN (?, ?)",
+            (session.principal, session.data, session.used_at, session.digest, replacing, session.data),
+        )
+    return changed.rowcount == 1
 
 
 def session_of(db: Connection, digest: bytes) -> StoredSession | None:

@@ -433,8 +433,8 @@ class SqliteStore:
 
     # --- sessions of HTTP clients ------------------------------------------------------
 
-    async def save_session(self, session: StoredSession) -> None:
-        await self._write(partial(session_queries.save_session, session=session))
+    async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
+        return await self._write(partial(session_queries.save_session, session=session, replacing=replacing))
 
     async def session(self, digest: bytes) -> StoredSession | None:
         return await self._read(partial(session_queries.session_of, digest=digest))
