@@ -33,6 +33,10 @@ CHECKED: Final = frozenset({"console", "json", "python", "sh", "toml", "yaml"})
 ELSEWHERE: Final[dict[tuple[str, str], str]] = {
     ("README.md", "4. Send a message"): "tests/scenario/test_demo.py",
     ("README.md", "   <- exec_command_begin: cp"): "tests/scenario/test_demo.py",
+    ("docs/howto/proxy.md", "parley.example {"): "tests/scenario/test_howtos.py",
+    ("docs/howto/proxy.md", "server {"): "tests/scenario/test_howtos.py",
+    ("docs/howto/proxy.md", "example.org {"): "tests/scenario/test_howtos.py",
+    ("docs/howto/typescript.md", "// Runs one turn"): "tests/clients/test_live_text_examples.py",
     ("docs/tutorial.md", "  approved"): "tests/test_tutorial.py",
 }
 """The blocks that another file checks, by page and beginning."""
@@ -44,7 +48,10 @@ NOT_CHECKED: Final[dict[tuple[str, str], str]] = {
     ("docs/config.md", "/home/ada/.parley/config.toml, line 7"): "messages of errors in files that the page omits",
     ("docs/config.md", "config argument: `approvalPolicy`"): "messages of errors in files that the page omits",
     ("docs/from-codex.md", "-{"): "a change of one line; both lines are JSON",
-    ("docs/page.md", "location /parley/"): "a part of a configuration of nginx",
+    (
+        "docs/howto/typescript.md",
+        "import { StreamableHTTP",
+    ): "a part of a program; the tests of clients use this class",
     ("docs/postgres.md", "synchronous_standby_names"): "settings of PostgreSQL",
     ("docs/protocol.md", "task_started  [user"): "a grammar",
     ("docs/protocol.md", "The model says"): "a message with paths that the page omits",
@@ -56,7 +63,7 @@ NOT_CHECKED: Final[dict[tuple[str, str], str]] = {
 }
 """The reasons why blocks are not checked, by page and beginning."""
 
-NOT_SETTINGS: Final = frozenset({"docs/testing.md"})
+NOT_SETTINGS: Final = frozenset({"docs/howto/testing.md", "docs/testing.md"})
 """Pages whose TOML is not for Parley's `config.toml`."""
 
 

@@ -45,6 +45,17 @@ NAVIGATION: Final = (
         ),
     ),
     Section(
+        "How to",
+        (
+            Entry("How-tos", "docs/howto/README.md"),
+            Entry("Claude Desktop and Code", "docs/howto/claude.md"),
+            Entry("VS Code", "docs/howto/vs-code.md"),
+            Entry("A proxy with TLS", "docs/howto/proxy.md"),
+            Entry("Test a program", "docs/howto/testing.md"),
+            Entry("A client in TypeScript", "docs/howto/typescript.md"),
+        ),
+    ),
+    Section(
         "Hosts",
         (
             Entry("Host applications", "docs/hosts/README.md"),

@@ -1,4 +1,4 @@
-"""The examples that show the text of a turn as it is written, each with the official client of its language."""
+"""The examples that show the text of a turn as it is written, with the official client of their language."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from kit.clients.npm import TYPESCRIPT_SDK, fetched, output_of
-from parley.testing import HOLD, Pieces, ScriptedModel
+from parley.testing import HOLD, Call, Pieces, ScriptedModel
 from parley.testing.home import Home
 
 EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples"
@@ -80,23 +80,57 @@ async def test_the_python_example_reports_a_failed_turn(parley_model: ScriptedMo
     assert b"400" in errors
 
 
+def create_project(project: Path, name: str, modules: Path) -> None:
+    project.mkdir()
+    (project / "node_modules").symlink_to(modules)
+    (project / "package.json").write_text('{"type": "module"}')
+    (project / name).write_bytes((EXAMPLES / name).read_bytes())
+
+
+async def compiled_project(project: Path, name: str) -> Path:
+    """Compile an example in a new directory with the SDK, with strict types."""
+    modules = await fetched("The TypeScript example", *TYPESCRIPT_SDK)
+    create_project(project, name, modules)
+    compiler = ("node", str(modules / "typescript" / "bin" / "tsc"), *COMPILER_OPTIONS, name)
+    compiled = await output_of(*compiler, env=os.environ, cwd=project, seconds=RUN_SECONDS)
+    assert compiled == (0, b"", b"")
+    return project
+
+
 @pytest.mark.long
 @pytest.mark.promises("stream.as-log")
 async def test_the_typescript_example_prints_the_text_as_it_is_written(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    modules = await fetched("The TypeScript example", *TYPESCRIPT_SDK)
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "node_modules").symlink_to(modules)
-    (project / "package.json").write_text('{"type": "module"}')
-    (project / "live_text.ts").write_bytes((EXAMPLES / "live_text.ts").read_bytes())
-    compiler = ("node", str(modules / "typescript" / "bin" / "tsc"), *COMPILER_OPTIONS, "live_text.ts")
-    compiled = await output_of(*compiler, env=os.environ, cwd=project, seconds=RUN_SECONDS)
-    assert compiled == (0, b"", b"")
+    project = await compiled_project(tmp_path / "project", "live_text.ts")
 
     with home_of(parley_model, tmp_path / "bin") as (home, env):
         await check_live(parley_model, "node", str(project / "live_text.js"), env=env, cwd=home.work)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("answer", "is_made"), [("y", True), ("n", False)])
+async def test_the_typescript_example_asks_for_approvals(
+    parley_model: ScriptedModel, tmp_path: Path, answer: str, is_made: bool
+) -> None:
+    project = await compiled_project(tmp_path / "project", "approve.ts")
+    arguments = {"command": ["touch", "../made"], "with_escalated_permissions": True, "justification": "needed"}
+    parley_model.says(Call("shell", arguments))
+    parley_model.says("Finished.")
+
+    with home_of(parley_model, tmp_path / "bin") as (home, env):
+        home.write_config('approval_policy = "on-request"\nsandbox_mode = "workspace-write"\n')
+        program = ("node", str(project / "approve.js"), "Make it")
+        process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE, env=env, cwd=home.work)
+        assert process.stdout is not None
+        async with asyncio.timeout(RUN_SECONDS):
+            question = await process.stdout.readuntil(b"[y/n] ")
+            rest, _ = await process.communicate(f"{answer}\n".encode())
+        made = (home.work.parent / "made").exists()
+
+    assert (process.returncode, made) == (0, is_made)
+    assert b"touch ../made" in question
+    assert rest.decode().endswith("Finished.\n")
 
 
 @pytest.mark.parametrize("name", ["live_text.py", "live_text.ts"])

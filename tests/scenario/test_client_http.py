@@ -75,6 +75,14 @@ async def deltas(stream: Stream, number: int) -> list[StreamEvent]:
 # --- connecting ----------------------------------------------------------------------------
 
 
+async def test_a_message_of_several_megabytes_arrives(server: HttpServer, parley_model: ScriptedModel) -> None:
+    async with connect(url=server.url, token=server.token) as client:
+        conversation = await created(client, server)
+        await (await conversation.send("x" * 3_000_000)).result()
+
+    assert parley_model.requests[0].body["messages"][-1]["content"] == "x" * 3_000_000
+
+
 async def test_a_client_creates_sends_streams_and_lists(server: HttpServer, parley_model: ScriptedModel) -> None:
     parley_model.says("One, ", "two.")
     async with connect(url=server.url, token=server.token) as client:

@@ -7,6 +7,7 @@ because a small body may expand to a large one. The first session imports the HT
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -63,6 +64,9 @@ MAX_RETRY_SECONDS: Final = 30.0
 
 REOPEN_ATTEMPTS: Final = 2
 """The maximum number of consecutive failures to open a stream."""
+
+LARGE_BODY_BYTES: Final = 2**20
+"""The size above which the HTTP library warns about a body that is not a file."""
 
 ORDER_SECONDS: Final = 5.0
 """The maximum number of seconds that a message waits for the server to accept the preceding notification."""
@@ -453,7 +457,7 @@ class StreamableHttp:
             return await client.request(
                 method,
                 self._url,
-                data=body,
+                data=_in_pieces(body),
                 headers=sent,
                 allow_redirects=False,
                 proxy=proxy_for(self._url, self._environ),
@@ -482,6 +486,11 @@ class StreamableHttp:
             return False
         self._url = str(location)
         return True
+
+
+def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Return a body for the HTTP library, which writes a file in pieces, but large bytes at once with a warning."""
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 
 
 def _content_type(response: aiohttp.ClientResponse) -> str:
