@@ -24,7 +24,7 @@ _KEYS: Final = re.compile(
     r"|gh[opsur]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abeoprs]-[\w-]{10,}"  # Slack
     r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}"  # Amazon and Google
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"  # signed tokens
+    r"|(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}"  # signed tokens
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{1,20000}",
     re.ASCII,
 )
@@ -52,20 +52,20 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets = set(secrets)
-        self._known = _pattern_of(self._secrets)
+        self._forms = _forms_of(self._secrets)
 
     def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
         """Return a copy of a JSON value without secrets. `secrets` are further secrets."""
         found = {*secrets, *_found_after_names(value)} - self._secrets
         if found:
             self._secrets |= found
-            self._known = _pattern_of(self._secrets)
+            self._forms = _forms_of(self._secrets)
         return self.value(value)
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
-        if self._known is not None:
-            text = self._known.sub(HIDDEN, text)
+        for form in self._forms:
+            text = text.replace(form, HIDDEN)
         text = _KEYS.sub(HIDDEN, text)
         for pattern in (_NAMED, _PASSWORD_IN_URL):
             text = pattern.sub(rf"\g<1>{HIDDEN}", text)
@@ -84,10 +84,10 @@ class Redactor:
                 return value
 
 
-def _pattern_of(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """Return the pattern of known secrets; None if there are none."""
+def _forms_of(secrets: Iterable[str]) -> list[str]:
+    """Return the secrets in all forms in which texts can contain them, the longest first."""
     forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
-    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+    return sorted(forms, key=len, reverse=True)
 
 
 def _found_after_names(value: Any) -> Iterator[str]:

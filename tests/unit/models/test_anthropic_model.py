@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -14,11 +15,11 @@ from kit.models.raw_provider import RecordingClock, anthropic_event, settings
 from parley.config.types import ReplyLimits
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageFields, MessageItem, OpaqueItem
-from parley.errors import ModelStreamBroken, ReplyTooLarge
+from parley.errors import CannotConnect, ModelStreamBroken, ReplyTooLarge
 from parley.models.anthropic import AnthropicModel, encode_anthropic
 from parley.models.anthropic_reply import AnthropicDecoder
 from parley.models.errors import NoResponse, TooManyValues
-from parley.models.http import Http
+from parley.models.http import Http, Reply
 from parley.ports.model import (
     CallDone,
     Chunk,
@@ -567,3 +568,49 @@ def test_an_image_that_the_only_call_attached_is_a_part_of_its_output() -> None:
         said("go"), call(1), OutputItem(CallId("c1"), "attached"), call(2), OutputItem(CallId("c2"), "seen"), image
     )
     assert [part["type"] for part in two["messages"][2]["content"]] == ["tool_result", "tool_result", "image"]
+
+
+# --- the version and the address -----------------------------------------------------------------
+
+
+class _NoHttp(Http):
+    """Stores the URL and the headers of each request, and opens no connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[tuple[str, Mapping[str, str]]] = []
+
+    async def post(
+        self, url: str, *, headers: Mapping[str, str], body: bytes, idle_seconds: float, environ: Mapping[str, str]
+    ) -> Reply:
+        self.requests.append((url, headers))
+        raise CannotConnect(url, "no network")
+
+
+@pytest.mark.promises("model.anthropic")
+@pytest.mark.parametrize(
+    ("base_url", "own", "address", "version"),
+    [
+        ("https://api.anthropic.com", {}, "https://api.anthropic.com/v1/messages", "2026-10-21"),
+        ("https://api.anthropic.com/v1/", {}, "https://api.anthropic.com/v1/messages", "2026-10-21"),
+        ("http://localhost:11434", {}, "http://localhost:11434/v1/messages", "2023-06-01"),
+        (
+            "https://api.anthropic.com",
+            {"anthropic-version": "2023-06-01"},
+            "https://api.anthropic.com/v1/messages",
+            "2023-06-01",
+        ),
+    ],
+)
+async def test_the_version_of_the_api_depends_on_the_host(
+    base_url: str, own: dict[str, str], address: str, version: str
+) -> None:
+    http = _NoHttp()
+    chosen = settings("anthropic", base_url=base_url, http_headers=own)
+    model = AnthropicModel(chosen, http=http, clock=RecordingClock())
+    with pytest.raises(CannotConnect):
+        async for _ in model.stream(ModelRequest(instructions="", context=("hi",), history=())):
+            pass
+
+    ((url, headers),) = http.requests
+    assert (url, headers["anthropic-version"]) == (address, version)
