@@ -36,6 +36,8 @@ END: Final = "The recording ends here."
 """The reply to the outputs of the last calls, if the model did not reply to them."""
 
 NAME_CHARACTERS: Final = 40
+LINE_CHARACTERS: Final = 88
+"""The maximum length of a line with a whole reply. A longer reply has a line for each step."""
 
 _HEAD: Final = '''\
 """Recorded conversations as tests. `parley replay --as-test` made this file.
@@ -252,8 +254,13 @@ def _model_says(reply: Reply) -> Iterator[str]:
         return
     steps = [written for step in reply.steps if (written := _written(step)) is not None]
     ending = [] if failure is None else ['how="end"']
-    yield f"        parley_model.{'says' if failure is None else 'cuts'}("
-    for argument in (*steps, *ending):
+    arguments = [*steps, *ending]
+    call = f"        parley_model.{'says' if failure is None else 'cuts'}("
+    if len(line := f"{call}{', '.join(arguments)})") <= LINE_CHARACTERS:
+        yield line
+        return
+    yield call
+    for argument in arguments:
         yield f"            {argument},"
     yield "        )"
 

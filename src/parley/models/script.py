@@ -21,7 +21,7 @@ Milliseconds = Annotated[int, Meta(ge=0)]
 Tokens = Annotated[int, Meta(ge=0)]
 
 
-class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A function call in a reply of the script."""
 
     name: str
@@ -30,7 +30,7 @@ class Call(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     call_id: str | None = None
 
 
-class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The token counts that a scripted response reports."""
 
     input_tokens: Tokens
@@ -39,7 +39,7 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reasoning_output_tokens: Tokens | None = None
 
 
-class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A search of the web that the provider made."""
 
     query: str
