@@ -22,6 +22,7 @@ from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_
 from kit.clients.shell_turns import sh
 from kit.servers.node_process import NODE_TOKEN, NodeProcess, link_headers
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
+from kit.servers.resident_process import outcome_of, parley, start_parley
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import NoLink
 from parley.testing import HOLD, ScriptedModel
@@ -288,3 +289,23 @@ async def test_a_broken_message_ends_its_link_and_changes_nothing(
     assert b"-32001" in answer
     assert not listed.conversations
     assert "closed the connection of another" in a.stderr_text()
+
+
+@pytest.mark.promises("http.exposure")
+async def test_a_node_in_a_container_starts_before_there_is_a_token(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    """The first token is created in the running container, so each node must start without one."""
+    async with NodeProcess(parley_model, tmp_path, "a", databases.url()) as other:
+        environ = {**other.environ, "PARLEY_HOME": str(tmp_path)}
+    options = ("--host", "0.0.0.0", "-c", "serve.public_url=http://parley.example", "-c", "node.id=b")
+    node = await start_parley("serve", *options, "-c", "workspace.mode=shared", env=environ)
+    assert node.stdout is not None
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        serving = (await node.stdout.readline()).decode()
+    created = await parley("token", "create", "ada", "--role", "admin", "--json", env=environ)
+    stopped = await parley("serve", "--stop", env=environ)
+    ended = await outcome_of(node)
+
+    assert serving.startswith("serving http://parley.example/mcp"), ended
+    assert (created[0], stopped[0]) == (0, 0), (created, stopped)

@@ -245,6 +245,9 @@ class HttpService:
         """Check that an address other than loopback is protected: by TLS, in this server or in a proxy, and by a
         token.
 
+        A node may start without a token. The database of its tokens may be reachable only from a node, so the first
+        token is created when a node is already running.
+
         Raises:
             BadSetting: one of these protections is missing.
         """
@@ -255,7 +258,7 @@ class HttpService:
                 f"serve.host {settings.host!r} is not loopback: set serve.tls_cert and serve.tls_key, or set "
                 "serve.public_url to the address of a proxy that adds TLS"
             )
-        if not (self.token or self._choice.token or self._tokens):
+        if not (self.token or self._choice.token or self._tokens or self._nodes is not None):
             raise BadSetting(
                 f"serve.host {settings.host!r} is not loopback, and there is no token: use `parley token "
                 f"create`, --json, or {TOKEN_VARIABLE}"
