@@ -157,6 +157,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
         "--record",
         "--resume",
         "--sandbox",
+        "--worktree",
     }
     assert flags == of_files | of_conversations | of_exec | of_replay | of_turns | {
         "-c",

@@ -14,7 +14,13 @@ from parley.cli.messages import read_prompt
 from parley.cli.printing import print_json, print_note
 from parley.cli.server_address import ServerAddress, server_address
 from parley.cli.turn_follower import TurnFollower
-from parley.cli.turn_options import add_turn_options, check_turn_options, image_items, open_conversation
+from parley.cli.turn_options import (
+    add_turn_options,
+    check_turn_options,
+    enter_worktree,
+    image_items,
+    open_conversation,
+)
 from parley.client import Conversation, SendOptions, Turn
 from parley.wire.items import InputItem, TextItem
 
@@ -86,6 +92,7 @@ async def _run(
     content: Sequence[InputItem],
     schema: dict[str, Any] | None,
 ) -> int:
+    await enter_worktree(args, command="exec")
     async with connected("exec", address, config=args.config, resident=args.resident) as (client, _):
         conversation, overrides, is_new = await open_conversation(client, args)
         follower = TurnFollower(

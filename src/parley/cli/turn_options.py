@@ -10,10 +10,13 @@ from typing import Final, NamedTuple, get_args
 
 from parley.cli.connecting import add_resident_option
 from parley.cli.ids import find_conversation
+from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.server_address import ServerAddress, add_server_options
+from parley.cli.settings import settings_loader
 from parley.client import Client, Conversation, CreateOptions, Overrides
 from parley.common.os_errors import os_detail
+from parley.config.types import SettingsOverrides
 from parley.config.working_directory import absolute_path
 from parley.wire.items import ImageItem
 from parley.wire.text import quoted
@@ -25,6 +28,7 @@ __all__ = [
     "check_turn_options",
     "chosen_conversation",
     "chosen_settings",
+    "enter_worktree",
     "image_items",
     "open_conversation",
 ]
@@ -63,6 +67,11 @@ def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) ->
         help="continue this conversation; a unique prefix of its id is enough"
         + ("; without an id, choose from a list" if picks else ""),
     )
+    conversation.add_argument(
+        "--worktree",
+        action="store_true",
+        help="work in a new Git worktree on a new branch, which begins at the current commit",
+    )
     parser.add_argument(
         "--cwd",
         metavar="DIR",
@@ -99,6 +108,8 @@ def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) 
         if args.continues or args.resume is not None:
             raise UsageError("--record can only record a new conversation, without --continue and --resume")
     if address is not None:
+        if args.worktree:
+            raise UsageError("--worktree cannot be used with --url")
         return
     if args.cwd is not None or args.resume is None:
         args.cwd = absolute_path(args.cwd or ".")
@@ -106,6 +117,26 @@ def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) 
             raise UsageError(f"{args.cwd} is not a directory")
     if args.record is not None:
         args.config = [*args.config, f"record={json.dumps(_new_recording(args.record))}"]
+
+
+async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
+    """If `--worktree` is given, create a worktree of the repository in the working directory, and work there.
+
+    Raises:
+        CommandFailed: the worktree cannot be created.
+        ConfigError: the settings cannot be used.
+    """
+    if not args.worktree:
+        return
+    from parley.app.local_worktree import WorktreeFailed, create_worktree  # imported here: it runs the sandbox
+
+    settings = settings_loader(args.config).choose(SettingsOverrides(cwd=args.cwd)).settings
+    try:
+        worktree = await create_worktree(settings)
+    except WorktreeFailed as error:
+        raise CommandFailed(f"cannot create a worktree of {args.cwd}: {error}") from None
+    args.cwd = worktree.cwd
+    print_note(command, f"working in {worktree.path} on the new branch {worktree.branch}")
 
 
 def _new_recording(given: str) -> str:

@@ -1,0 +1,145 @@
+"""Creates a Git worktree of a repository on this computer, for one conversation.
+
+The repository may be hostile. All Git commands run in the sandbox, without hooks and helpers, and each can write
+only to the directory that it needs. The worktree is complete before it appears at its path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from typing import Final
+from uuid import uuid4
+
+from msgspec import Struct
+
+from parley.app.commands import sandboxed_commands
+from parley.common.git_addresses import GitAddress
+from parley.common.os_errors import os_detail
+from parley.common.paths import is_below
+from parley.common.shield import run_to_completion
+from parley.config.types import Settings
+from parley.workspaces.clone import write_new_file
+from parley.workspaces.git import Git, GitFailed, Remote
+
+__all__ = ["LocalWorktree", "WorktreeFailed", "create_worktree"]
+
+ID_LENGTH: Final = 8
+
+
+class WorktreeFailed(Exception):
+    """Raised when a worktree cannot be created. Nothing was changed. The text gives the reason."""
+
+
+class LocalWorktree(Struct, frozen=True, kw_only=True):
+    path: str
+    branch: str
+    """The new branch, which begins at the current commit of the repository."""
+    cwd: str
+    """The directory in the worktree that corresponds to the given directory."""
+
+
+async def create_worktree(settings: Settings) -> LocalWorktree:
+    """Create a worktree of the repository that contains the working directory of the settings. The worktree is next
+    to the repository.
+
+    Raises:
+        WorktreeFailed: the directory is not in a repository with a commit, or the worktree cannot be created.
+    """
+    commands = sandboxed_commands(lambda: settings.home)
+    try:
+        remote = Remote(
+            name="repository",
+            address=GitAddress("", "file", None),
+            password=None,
+            ssh_key=None,
+            ssh_known_hosts=None,
+        )
+        repository = await _find(Git(commands, settings, remote, settings.cwd))
+        return await repository.add_worktree(uuid4().hex[:ID_LENGTH])
+    except GitFailed as error:
+        raise WorktreeFailed(str(error)) from None
+    except OSError as error:
+        raise WorktreeFailed(os_detail(error)) from None
+    finally:
+        await commands.close()
+
+
+async def _find(git: Git) -> _Repository:
+    """Return the repository that contains the working directory of `git`."""
+    found = await git.run("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
+    top, common = found.split("\n")
+    prefix = await git.run("rev-parse", "--show-prefix")
+    try:
+        commit = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    except GitFailed:
+        raise GitFailed("the repository has no commit") from None
+    return _Repository(git, top, common, prefix, commit)
+
+
+class _Repository:
+    def __init__(self, git: Git, top: str, common: str, prefix: str, commit: str) -> None:
+        """Create the object. `top` is the worktree that contains the working directory, `common` is the Git
+        directory of the repository, `prefix` is the path of the working directory below `top`, and `commit` is the
+        current commit.
+        """
+        self._git, self._top, self._common, self._prefix, self._commit = git, top, common, prefix, commit
+
+    async def add_worktree(self, name: str) -> LocalWorktree:
+        path, branch = f"{self._top}-parley-{name}", f"parley/{name}"
+        admin = os.path.join(self._common, "worktrees", f"parley-{name}")
+        inside = os.path.join(admin, "tree")
+        ref = f"refs/heads/{branch}"
+        try:
+            await asyncio.to_thread(self._make_admin, admin, path, branch)
+            await self._update_ref(ref, self._commit, "")
+            await self._git.run(
+                *("read-tree", "--reset", "-u", self._commit),
+                variables={"GIT_DIR": admin},
+                work_tree=inside,
+                writable=[admin],
+            )
+            await asyncio.to_thread(write_new_file, inside, ".git", f"gitdir: {admin}\n".encode())
+            await asyncio.to_thread(os.rename, inside, path)
+        except BaseException:
+            await run_to_completion(asyncio.ensure_future(self._remove(admin, ref)))
+            raise
+        return LocalWorktree(path=path, branch=branch, cwd=await asyncio.to_thread(self._directory_in, path))
+
+    def _directory_in(self, path: str) -> str:
+        """Return the directory in the worktree at `path` that corresponds to the working directory. Create it if
+        the commit does not contain it. If a link in the commit leads out of the worktree, return `path`.
+        """
+        directory = os.path.realpath(os.path.join(path, self._prefix))
+        if not is_below(directory, os.path.realpath(path)):
+            return path
+        os.makedirs(directory, exist_ok=True)
+        return directory
+
+    @staticmethod
+    def _make_admin(admin: str, path: str, branch: str) -> None:
+        """Create the administrative directory of the worktree, as `git worktree add` does."""
+        if os.path.lexists(path):
+            raise GitFailed(f"{path} already exists")
+        parent = os.path.dirname(admin)
+        if not os.path.lexists(parent):
+            os.mkdir(parent)
+        if not stat.S_ISDIR(os.lstat(parent).st_mode):
+            raise GitFailed(f"{parent} is not a directory")
+        os.makedirs(os.path.join(admin, "tree"))
+        write_new_file(admin, "commondir", b"../..\n")
+        write_new_file(admin, "gitdir", f"{path}/.git\n".encode())
+        write_new_file(admin, "HEAD", f"ref: refs/heads/{branch}\n".encode())
+
+    async def _remove(self, admin: str, ref: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, admin, ignore_errors=True)
+        try:
+            await self._update_ref("-d", ref)
+        except GitFailed:
+            pass  # there is no such branch
+
+    async def _update_ref(self, *arguments: str) -> None:
+        refs = os.path.join(self._common, "refs")
+        await self._git.run("update-ref", *arguments, variables={"GIT_DIR": self._common}, writable=[refs])
