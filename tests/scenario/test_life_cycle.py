@@ -203,7 +203,7 @@ async def test_the_list_of_tools_is_the_same_for_every_client_but_for_what_the_n
         "codex": ["repository"],
         "conversationSendMessage": ["delivery", "output_schema"],
         "conversationStream": ["last", "exclusive"],
-        "conversationRead": ["before"],
+        "conversationRead": ["before", "times"],
     }.items():
         properties = next(one for one in common if one["name"] == name)["inputSchema"]["properties"]
         assert all(properties.pop(argument) for argument in arguments)

@@ -15,7 +15,7 @@ from kit.system.waiting import until
 from parley.app.http_choice import HttpChoice
 from parley.app.resident import Resident
 from parley.common.resident_socket import ask, connect
-from parley.config.types import ServeSettings
+from parley.config.types import NodeSettings, ServeSettings
 from parley.testing import ScriptedModel
 
 MINUTE = 60.0
@@ -31,9 +31,8 @@ class Clock:
 
 def resident(clock: Clock, *, minutes: int, turns: list[object]) -> Resident:
     settings = ServeSettings(idle_exit_minutes=minutes)
-    server: Any = SimpleNamespace(
-        conversations=SimpleNamespace(running=turns), loader=SimpleNamespace(serve_settings=lambda: settings)
-    )
+    loader = SimpleNamespace(serve_settings=lambda: settings, node_settings=NodeSettings, store_url=lambda: None)
+    server: Any = SimpleNamespace(conversations=SimpleNamespace(running=turns), loader=loader)
     return Resident(server, "/nowhere", now=clock)
 
 

@@ -21,7 +21,7 @@ from parley.app import resident
 from parley.app.resident import Resident
 from parley.app.resident_sockets import ResidentSockets
 from parley.common.resident_socket import NoResident, connect, open_socket
-from parley.config.types import ServeSettings
+from parley.config.types import NodeSettings, ServeSettings
 
 
 def can_connect(home: Path) -> bool:
@@ -98,9 +98,8 @@ async def test_a_socket_that_cannot_be_bound_leaves_none(tmp_path: Path) -> None
 
 def server(home: Path, *, most: int = 1024, seconds: float = 3600) -> Resident:
     settings = ServeSettings(max_connections=most)
-    stub: Any = SimpleNamespace(
-        conversations=SimpleNamespace(running=[]), loader=SimpleNamespace(serve_settings=lambda: settings)
-    )
+    loader = SimpleNamespace(serve_settings=lambda: settings, node_settings=NodeSettings, store_url=lambda: None)
+    stub: Any = SimpleNamespace(conversations=SimpleNamespace(running=[]), loader=loader)
     made = Resident(stub, str(home), first_line_seconds=seconds)
     made.listen()
     return made
