@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from bench.chat import chat
 from bench.client import through_client
 from bench.commands import command_output, commands
 from bench.conversations import idle_memory, opening
@@ -51,6 +52,7 @@ MEASURES: dict[str, Measure] = {
     "loading": lambda url, peers, times: loading(url, repetitions=times),
     "http": lambda url, peers, times: http(url, repetitions=times),
     "page": lambda url, peers, times: page(url, repetitions=times),
+    "chat": lambda url, peers, times: chat(url),
     "relay": lambda url, peers, times: relay(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
     "sharing": lambda url, peers, times: sharing(),

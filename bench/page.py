@@ -16,7 +16,7 @@ from bench.report import NotAvailable, Row
 from bench.resident import HttpPeer, Resident, resident
 from bench.servers import Parley
 
-__all__ = ["page"]
+__all__ = ["SECTION", "page"]
 
 DELTAS: Final = 10_000
 TURNS: Final = 5_000
