@@ -1,6 +1,7 @@
 """`parley chat` in a terminal of 80 columns and 24 rows, with a scripted model.
 
-Modules: `parley.cli.chat.chat`, `parley.cli.chat.screen`, `parley.cli.chat_command`, `parley.cli.turn_options`.
+Modules: `parley.cli.chat.chat`, `parley.cli.chat.screen`, `parley.cli.chat.terminal`, `parley.cli.chat.plain`,
+`parley.cli.chat_command`, `parley.cli.turn_options`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def chat(
 ) -> Terminal:
     command = (sys.executable, "-P", "-m", "parley", "chat", *arguments)
     return Terminal(command, env={**home.environ, **(env or {})}, cwd=home.work, columns=columns, rows=rows)
+
+
+def dumb(home: Home, *arguments: str) -> Terminal:
+    command = (sys.executable, "-P", "-m", "parley", "chat", *arguments)
+    return Terminal(command, env=home.environ, cwd=home.work, term="dumb")
 
 
 def resident_pid(home: Home) -> int:
@@ -194,6 +200,32 @@ async def test_without_colour_in_a_narrow_terminal_that_is_resized(home: Home, p
         await stop(home)
 
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", styled)  # no foreground colours
+
+
+async def test_a_terminal_that_cannot_move_its_cursor(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("Look:", shell("c1", "touch", "made"))
+    parley_model.says(shell("c2", "touch", "other"))
+    parley_model.says("Done.")
+    try:
+        async with dumb(home) as terminal:
+            terminal.type("Go on")
+            terminal.press("Enter")
+            await terminal.until_shows("Look:", "$ touch made", "Answer with /approve")
+            terminal.type("/approve")
+            terminal.press("Enter")
+            await terminal.until_shows("exit code 0", "$ touch other")
+            terminal.type("/deny not this one")
+            terminal.press("Enter")
+            await terminal.until_shows("denied: not this one", "Done.")
+            terminal.press("C-d")
+            await terminal.until_shows("to continue: parley chat --resume", "exit code 0")
+            styled = terminal.styled()
+    finally:
+        await stop(home)
+
+    assert "\x1b" not in styled
+    assert (home.work / "made").exists()
+    assert not (home.work / "other").exists()
 
 
 async def test_without_a_terminal_the_chat_names_exec(home: Home) -> None:

@@ -51,10 +51,13 @@ async def run(args: argparse.Namespace) -> int:
     # Other commands start without these modules, which import prompt_toolkit.
     from parley.cli.chat.chat import Chat
     from parley.cli.chat.history import FILE, InputHistory
+    from parley.cli.chat.plain import PlainTerminal
     from parley.cli.chat.screen import Screen, width_of
 
     home = named_home(os.environ, working_directory())
     history = InputHistory(None if home is None else os.path.join(home.path, FILE))
     colour = uses_colour(sys.stdout)
     chat = Chat(args, address, images, colour=colour, width_of=width_of)
+    if os.environ.get("TERM") == "dumb":
+        return await chat.run(PlainTerminal(chat))
     return await chat.run(Screen(chat, history=history, colour=colour))

@@ -29,8 +29,16 @@ class Terminal:
     """A terminal with one program: `async with Terminal(("parley", "chat"), env=..., cwd=...) as terminal`."""
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, columns: int = 80, rows: int = 24
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        columns: int = 80,
+        rows: int = 24,
+        term: str = "screen-256color",
     ) -> None:
+        self._term = term
         self._command, self._env, self._cwd = tuple(command), dict(env), cwd
         self._columns, self._rows = columns, rows
         # The path of a socket must be short, and the directories of tests have long names.
@@ -40,7 +48,7 @@ class Terminal:
         env = [f"{name}={value}" for name, value in {"LC_ALL": "C.UTF-8", **self._env}.items() if name != "TERM"]
         # The screen shows the exit code when the program has ended.
         script = (
-            f'{shlex.join(("env", "-i", "TERM=screen-256color", *env, *self._command))}; echo "exit code $?"; cat'
+            f'{shlex.join(("env", "-i", f"TERM={self._term}", *env, *self._command))}; echo "exit code $?"; cat'
         )
         size = ("-x", str(self._columns), "-y", str(self._rows))
         self._tmux(

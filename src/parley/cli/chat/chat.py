@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.layout import AnyContainer
     from prompt_toolkit.layout.layout import FocusableElement
 
-    from parley.cli.chat.screen import Screen
+    from parley.cli.chat.terminal import Terminal
 
 __all__ = ["Chat"]
 
@@ -77,7 +77,7 @@ class _Followed:
 
 
 class Chat:
-    """One chat on a terminal. It implements `ChatContext` for the extensions and `Actions` for the screen."""
+    """One chat on a terminal. It implements `ChatContext` for the extensions and `Actions` for the terminal."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Chat:
         self.overrides: Overrides = chosen_settings(args)
         self.attachments: list[InputItem] = list(images)
         self.shows_reasoning = False
-        self._screen: Screen | None = None
+        self._screen: Terminal | None = None
         self._client: Client | None = None
         self._hooks = Hooks()
         self._hooks_loaded = asyncio.Event()
@@ -119,7 +119,7 @@ class Chat:
 
     # --- running ---------------------------------------------------------------------------
 
-    async def run(self, screen: Screen) -> int:
+    async def run(self, screen: Terminal) -> int:
         """Show the chat until the user exits. Return the exit code.
 
         Raises:
@@ -194,7 +194,7 @@ class Chat:
     def _give_back(self, text: str, error: ClientError) -> None:
         """Report that a message was not sent, and put its text back into the input."""
         self.note(f"not sent: {_reason(error)}")
-        if self._screen is not None and not self._screen.buffer.text:
+        if self._screen is not None and not self._screen.input_text:
             self._screen.set_input(text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -472,7 +472,7 @@ class Chat:
             return [("class:hint", _EXIT_HINT)] if self._exit_armed else []
         if self._denying is approval:
             return [("class:question", question(approval)), ("class:hint", _REASON_HINT)]
-        has_input = self._screen is not None and bool(self._screen.buffer.text)
+        has_input = self._screen is not None and bool(self._screen.input_text)
         if has_input:
             keys = "To answer, send or clear the input first (Ctrl-C clears it)."
         else:
@@ -499,19 +499,18 @@ class Chat:
 
     # --- keys ------------------------------------------------------------------------------
 
-    def submit(self, text: str, *, queue: bool) -> bool:
+    def submit(self, text: str, *, queue: bool) -> None:
         if self._denying is not None:
             self._decide(self._denying, "d", text.strip() or None)
             self._denying = None
-            return True
+            return
         if not text.strip():
-            return True
+            return
         self._wants_server = True
         if text[0] in "/!" and (not self._hooks_loaded.is_set() or text[0] in self._hooks.line_handlers):
             self._spawn(self._handle_line(text))
         else:
             self._outgoing.put_nowait((text, "queue" if queue else "join"))
-        return True
 
     async def _handle_line(self, text: str) -> None:
         await self._hooks_loaded.wait()
@@ -521,7 +520,7 @@ class Chat:
             self._outgoing.put_nowait((text, "join"))
         elif not await handle(self, text):
             self.note(f"unknown command {text.split()[0]}; /help lists the commands")
-            if self._screen is not None and not self._screen.buffer.text:
+            if self._screen is not None and not self._screen.input_text:
                 self._screen.set_input(text)
 
     def key_pressed(self) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prompt_toolkit.application import Application
 from prompt_toolkit.application.run_in_terminal import in_terminal
@@ -52,8 +52,9 @@ from prompt_toolkit.utils import get_cwidth
 
 from parley.cli.chat.approvals import ANSWERS
 from parley.cli.chat.live import Styled
+from parley.cli.chat.terminal import Actions
 
-__all__ = ["Actions", "Screen", "width_of"]
+__all__ = ["Screen", "width_of"]
 
 FRAME_SECONDS: Final = 0.08
 """The minimum time between two frames that events cause. A key draws a frame immediately."""
@@ -85,34 +86,6 @@ STYLE: Final = Style.from_dict(
 def width_of(text: str) -> int:
     """Return the number of columns of a text."""
     return get_cwidth(text)
-
-
-class Actions(Protocol):
-    """What the keys do, and what the screen shows. `chat.py` implements these functions."""
-
-    def first_frame_drawn(self) -> None: ...
-    def live_lines(self, *, width: int, height: int) -> list[Styled]: ...
-    def panel_lines(self, *, width: int) -> list[Styled]:
-        """Return the lines between the live region and the input, such as the question of an approval."""
-
-    def prompt(self) -> str: ...
-    def status_line(self, *, width: int) -> str: ...
-    def submit(self, text: str, *, queue: bool) -> bool:
-        """Handle the input. Return False to keep the text in the input."""
-
-    def key_pressed(self) -> None:
-        """Record a key before it is handled."""
-
-    def answer_key(self, key: str) -> bool:
-        """Return whether a key answers an approval now."""
-
-    def answer(self, key: str) -> None: ...
-    def escape(self) -> None: ...
-    def interrupt_key(self, *, is_empty: bool) -> None:
-        """Handle Ctrl-C. `is_empty` tells whether the input was empty."""
-
-    def leave(self) -> None: ...
-    def expand(self) -> None: ...
 
 
 class _HeldOutput(Vt100_Output):
@@ -208,6 +181,10 @@ class Screen:
         size = self.app.output.get_size()
         return max(size.columns, 10), max(size.rows, 4)
 
+    @property
+    def input_text(self) -> str:
+        return self.buffer.text
+
     def _live(self) -> StyleAndTextTuples:
         columns, rows = self.size
         panel = len(self._actions.panel_lines(width=columns))
@@ -295,8 +272,8 @@ class Screen:
 
     def _submit(self, *, queue: bool) -> None:
         text = self.buffer.text
-        if self._actions.submit(text, queue=queue):
-            self.buffer.reset(append_to_history=bool(text.strip()))
+        self.buffer.reset(append_to_history=bool(text.strip()))
+        self._actions.submit(text, queue=queue)
 
     def _record_key(self, processor: Any) -> None:
         self._actions.key_pressed()

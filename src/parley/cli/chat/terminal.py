@@ -1,0 +1,85 @@
+"""The interfaces between the chat and its terminal: `Terminal` shows the chat, and `Actions` handles the keys.
+
+`screen.py` implements `Terminal` with a live region, and `plain.py` with lines only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parley.cli.chat.live import Styled
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.key_binding import KeyBindingsBase
+    from prompt_toolkit.layout import AnyContainer
+    from prompt_toolkit.layout.layout import FocusableElement
+
+__all__ = ["Actions", "Terminal"]
+
+
+class Terminal(Protocol):
+    """The terminal of one chat."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of columns and rows."""
+
+    @property
+    def input_text(self) -> str:
+        """The text that the user has written and not sent."""
+
+    async def run(self) -> None:
+        """Show the chat until `exit` is called."""
+
+    def exit(self) -> None: ...
+    def print(self, text: str) -> None:
+        """Write finished text with the next frame."""
+
+    def changed(self, before: Callable[[], None]) -> None:
+        """Draw a frame soon. Several changes are drawn together. `before` is called before the frame."""
+
+    def set_input(self, text: str) -> None: ...
+    def extend(self, completer: Completer | None, keys: KeyBindingsBase | None) -> None:
+        """Add the completer and the key bindings of the extensions."""
+
+    async def overlay(
+        self, container: AnyContainer, *, focus: FocusableElement | None, key_bindings: KeyBindingsBase | None
+    ) -> Any:
+        """Show a container on the full screen until a key binding ends it, and return its result."""
+
+
+class Actions(Protocol):
+    """What the keys do, and what the terminal shows."""
+
+    def first_frame_drawn(self) -> None: ...
+    def live_lines(self, *, width: int, height: int) -> list[Styled]: ...
+    def panel_lines(self, *, width: int) -> list[Styled]:
+        """Return the lines between the live region and the input, such as the question of an approval."""
+
+    def prompt(self) -> str: ...
+    def status_line(self, *, width: int) -> str: ...
+    def submit(self, text: str, *, queue: bool) -> None:
+        """Handle the input."""
+
+    def key_pressed(self) -> None:
+        """Record a key before it is handled."""
+
+    def answer_key(self, key: str) -> bool:
+        """Return whether a key answers an approval now."""
+
+    def answer(self, key: str) -> None:
+        """Answer the approval whose question is shown. The key `d` asks for a reason, which is the next input."""
+
+    def escape(self) -> None:
+        """Handle Esc, which interrupts the turn."""
+
+    def interrupt_key(self, *, is_empty: bool) -> None:
+        """Handle Ctrl-C. `is_empty` tells whether the input was empty."""
+
+    def leave(self) -> None:
+        """End the chat."""
+
+    def expand(self) -> None:
+        """Print the folded text that was added last."""
