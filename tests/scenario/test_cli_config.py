@@ -354,3 +354,18 @@ async def test_two_commands_that_change_the_file_at_the_same_time_both_succeed(t
         "store": {"keep_days": 7},
         "approvals": {"session_hours": 7},
     }
+
+
+def test_a_limit_on_the_cost_without_a_price_is_reported(home: Home) -> None:
+    home.run("set", "model", "my-model")
+    code, out, err = home.run("set", "limits.turn_cost", "2.5")
+    for name in ("input", "output"):
+        home.run("set", f"prices.my-model.{name}", "2")
+    priced = home.run("set", "limits.conversation_cost", "20")
+
+    assert (code, out) == (0, f"limits.turn_cost = 2.5  # {home.file}\n")
+    assert err == (
+        "parley config: the limit has no effect for the model my-model, because its price is unknown; "
+        "set `prices.my-model.input` and `prices.my-model.output`, for a million tokens\n"
+    )
+    assert priced[2] == ""

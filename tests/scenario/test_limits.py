@@ -159,6 +159,21 @@ async def test_no_cost_is_shown_to_older_clients_or_without_a_price(
     assert status["tokens"] == {name: value for name, value in TOKEN_COUNT.items() if name != "type"}
 
 
+@pytest.mark.promises("limits.cost")
+@pytest.mark.parametrize("limit", ["turn_cost", "conversation_cost"])
+async def test_a_limit_on_the_cost_of_a_model_without_a_price_is_reported(
+    parley_model: ScriptedModel, limit: str
+) -> None:
+    async with approving_client(parley_model, version=FULL_VERSION, config=limits(**{limit: 0.5})) as client:
+        messages = await client.until(has_answer(client.codex()))
+
+    (notice,) = (event for event in events_of(messages) if event["type"] == "background_event")
+    assert notice["message"] == (
+        "The price of the model scripted-model is unknown, so limits.turn_cost and limits.conversation_cost have "
+        "no effect. Set prices.scripted-model.input and prices.scripted-model.output."
+    )
+
+
 @pytest.mark.promises("limits.counted")
 @pytest.mark.parametrize("how", ["interrupted", "broken off"])
 async def test_a_response_that_did_not_end_is_counted_too(parley_model: ScriptedModel, how: str) -> None:

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
-from parley.agent.cost import estimated_micros
+from parley.agent.cost import estimated_micros, price_of
 from parley.agent.tokens import estimate
+from parley.config.toml_lines import written_key
 from parley.config.types import Limits, Settings
 from parley.conversation.records import ModelItem, TokensEstimated
 from parley.conversation.usage import UsageTotals
@@ -20,9 +21,10 @@ from parley.errors import ModelStreamBroken, ReplyTooLarge, StoreError
 from parley.ports.clock import Clock
 from parley.ports.model import ModelRequest
 from parley.ports.transcript import Transcript
-from parley.wire.events import LimitReached
+from parley.wire.events import BackgroundEvent, LimitReached
+from parley.wire.text import replace_surrogates
 
-__all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost"]
+__all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost", "notice_without_price"]
 
 
 class AskToContinue(Protocol):
@@ -91,6 +93,21 @@ def _allowed(size: int, agreed: int) -> int:
     is the usage at which the user last agreed to continue.
     """
     return (agreed // size + 1) * size
+
+
+def notice_without_price(settings: Settings) -> tuple[BackgroundEvent, ...]:
+    """Return an event that tells clients that the limits on the cost have no effect, because the price of the model
+    is unknown; nothing if there is no such limit, or if the price is known.
+    """
+    limits = settings.limits
+    if not (limits.turn_cost or limits.conversation_cost) or price_of(settings) is not None:
+        return ()
+    table = written_key(("prices", settings.model))
+    text = (
+        f"The price of the model {settings.model} is unknown, so limits.turn_cost and limits.conversation_cost "
+        f"have no effect. Set {table}.input and {table}.output."
+    )
+    return (BackgroundEvent(message=replace_surrogates(text)),)
 
 
 def estimated_cost(

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from parley.agent.compaction import TokenMeter, compact_if_needed, summary_of_all
 from parley.agent.cost import priced
 from parley.agent.errors import ModelRefused, ReplyCutOff
-from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost
+from parley.agent.limits import AskToContinue, LimitGate, counted_if_cut, estimated_cost, notice_without_price
 from parley.agent.model_report import model_request
 from parley.agent.prompt import request_for
 from parley.agent.retry import CONTENT_REFUSALS, OVERFLOWS, is_overflow, request_retry, with_retries
@@ -93,6 +93,8 @@ async def run_turn(
     during this call, and the turn has not failed, the turn continues.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
+    if notice := notice_without_price(settings):
+        await transcript.append(*notice)
     last_message: str | None = None
     overflows = cut_offs = pauses = 0
     reached = await _run_calls(transcript.history.open_calls, transcript, tools, gate)
@@ -183,6 +185,8 @@ async def compact_turn(
     If no summary can be made, the turn fails and the history stays unchanged.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
+    if notice := notice_without_price(settings):
+        await transcript.append(*notice)
     if (reached := await gate.before_request()) is not None:
         return await end_at_limit(reached, transcript)
     try:

@@ -11,7 +11,8 @@ from parley.cli import config_init
 from parley.cli.printing import print_json, print_note, print_text
 from parley.cli.runner import FAILED, UsageError, add_config_option
 from parley.cli.settings import report_override, settings_loader
-from parley.errors import BadSetting
+from parley.config.toml_lines import written_key
+from parley.errors import BadSetting, ConfigError
 
 if TYPE_CHECKING:
     from parley.config.effective import EffectiveSetting
@@ -45,6 +46,7 @@ With --json, each setting is a JSON object `{"type": "setting"}` with `key`, `va
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 HIDDEN: Final = "<hidden>"
+COST_LIMITS: Final = (("limits", "turn_cost"), ("limits", "conversation_cost"))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -192,7 +194,7 @@ def _set(key: str, value: str, *, as_json: bool) -> int:
     from parley.app.config_file import change_config
     from parley.config.editing import with_setting
     from parley.config.effective import shown_value
-    from parley.config.toml_lines import written_key, written_value
+    from parley.config.toml_lines import written_value
 
     home, done = settings_loader().home, {}
 
@@ -210,13 +212,32 @@ def _set(key: str, value: str, *, as_json: bool) -> int:
     else:
         print_text(f"{written_key(path)} = {written_value(HIDDEN if is_secret else shown)}  # {file}")
     report_override(path)
+    if path in COST_LIMITS and done["value"]:
+        _report_missing_price()
     return 0
+
+
+def _report_missing_price() -> None:
+    """Report that a limit on the cost has no effect if the price of the model is unknown."""
+    from parley.app.standalone import has_price
+    from parley.config.types import SettingsOverrides
+
+    try:
+        settings = settings_loader().choose(SettingsOverrides()).settings
+    except ConfigError:
+        return
+    if not has_price(settings):
+        table = written_key(("prices", settings.model))
+        print_note(
+            "config",
+            f"the limit has no effect for the model {settings.model}, because its price is unknown; "
+            f"set `{table}.input` and `{table}.output`, for a million tokens",
+        )
 
 
 def _unset(key: str, *, as_json: bool) -> int:
     from parley.app.config_file import change_config, config_path
     from parley.config.editing import without_setting
-    from parley.config.toml_lines import written_key
 
     home = settings_loader().home
     removed: list[tuple[str, ...]] = []

@@ -549,4 +549,4 @@ def _report(
         print_note("config", f"{variable} is not set; set it before you start, with `export {variable}=...`")
     elif fault is not None:
         print_note("config", f"{fault.reason}; {fault.to_do}")
-    print_text('\nNext: parley exec "What does this project do?"')
+    print_text("\nNext: parley chat")
