@@ -20,8 +20,8 @@ from kit.clients.codex_calls import (
     is_event,
     speaking,
 )
-from kit.models.sent_back import ARGUMENTS, CALLS, THOUGHT, sent_back
-from parley.testing import Data, Reasoning, ScriptedModel, Usage
+from kit.models.sent_back import ARGUMENTS, CALLS, FIELDS, IDS, THOUGHT, sent_back
+from parley.testing import Call, Data, Reasoning, ScriptedModel, Usage
 from parley.testing.dialects import DIALECTS, DialectName, details_of
 from parley.testing.home import MODEL
 
@@ -29,10 +29,10 @@ SHOWN: Final = "show_raw_agent_reasoning = true"
 LOOKED: Final[tuple[AskedFor, ...]] = (
     User("go"),
     Assistant("Looking."),
-    CallSent("c1", "look", ARGUMENTS[0]),
-    CallSent("c2", "look", ARGUMENTS[1], same_response=True),
-    Output("c1", "unsupported call: look"),
-    Output("c2", "unsupported call: look"),
+    CallSent(IDS[0], "look", ARGUMENTS[0]),
+    CallSent(IDS[1], "look", ARGUMENTS[1], same_response=True),
+    Output(IDS[0], "unsupported call: look"),
+    Output(IDS[1], "unsupported call: look"),
 )
 
 
@@ -159,6 +159,52 @@ async def test_a_conversation_of_another_model_continues_with_a_provider_that_re
         " " if member == "reasoning_content" else [{**plain[member][0], "extra_content": google}, plain[member][1]]
     )
     assert later.body["messages"][3] == filled  # the server adds the member without another refusal
+
+
+NOT_ACCEPTED: Final = {
+    "groq": "'messages.3' : for 'role:assistant' the following must be satisfied[('messages.3' : property "
+    "'reasoning' is unsupported)]",
+    "deepseek": '{"detail": [{"type": "extra_forbidden", "loc": ["body", "messages", 3, "assistant", '
+    '"reasoning_content"], "msg": "Extra inputs are not permitted"}]}',
+}
+
+
+@pytest.mark.promises("model.chat-reasoning")
+@pytest.mark.parametrize(("dialect", "status"), [("groq", 400), ("deepseek", 422)])
+async def test_a_model_that_does_not_accept_its_reasoning_gets_none(
+    parley_model: ScriptedModel, dialect: DialectName, status: int
+) -> None:
+    parley_model.dialect = dialect
+    parley_model.says(Reasoning(THOUGHT), "Looking.")
+    parley_model.fails(status, body=NOT_ACCEPTED[dialect])
+    async with speaking(parley_model) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Looking."
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+        wire.reply(3, "and again")
+        assert await wire.text(3) == "Done"
+
+    refused, accepted, later = (request.body["messages"][3] for request in parley_model.requests[1:])
+    assert set(refused) == {"role", "content", *FIELDS[dialect]}
+    assert accepted == later == {"role": "assistant", "content": "Looking."}
+
+
+@pytest.mark.promises("model.chat-calls")
+async def test_ids_of_another_model_are_shortened_for_a_model_of_mistral(parley_model: ScriptedModel) -> None:
+    parley_model.says(Call("look", {}, "call_0123456789"), CALLS[0])
+    async with speaking(parley_model) as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+        parley_model.dialect = "mistral"
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+
+    _, before, _, accepted = (request.body["messages"] for request in parley_model.requests)
+    assert [call["id"] for call in before[3]["tool_calls"]] == ["call_0123456789", IDS[0]]
+    short, kept = (call["id"] for call in accepted[3]["tool_calls"])
+    assert (len(short), short.isalnum(), kept) == (9, True, IDS[0])
+    assert [one["tool_call_id"] for one in accepted if one["role"] == "tool"] == [short, kept]
 
 
 # --- calls in pieces -----------------------------------------------------------------------------

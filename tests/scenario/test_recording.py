@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from kit.clients.codex_calls import events_in, is_event, speaking
-from kit.models.sent_back import RESPONSE, THOUGHT
+from kit.models.sent_back import IDS, RESPONSE, THOUGHT
 from kit.servers.command_line import outcome_of, run_parley, start_parley
 from kit.servers.resident_process import ResidentProcess
 from parley.models.recording import MAX_BYTES, create_recording
@@ -63,7 +63,7 @@ async def test_a_recording_contains_each_part_of_a_conversation_once(
     first, second, third = _exchanges(path)
     looks = [
         {"name": "look", "arguments": {"at": at}, "call_id": call_id}
-        for at, call_id in (("one", "c1"), ("two", "c2"))
+        for at, call_id in zip(("one", "two"), IDS, strict=True)
     ]
     assert first["reply"] == [
         {"raw_reasoning": THOUGHT},
@@ -72,7 +72,7 @@ async def test_a_recording_contains_each_part_of_a_conversation_once(
     ]
     assert first["request"]["items"] == [{"user": "go"}]
     assert "shell" in first["request"]["tools"]
-    outputs = [{"output": {"call_id": one, "text": "unsupported call: look"}} for one in ("c1", "c2")]
+    outputs = [{"output": {"call_id": one, "text": "unsupported call: look"}} for one in IDS]
     assert set(second["request"]) == {"kept", "items", "tools"}
     assert second["request"]["items"] == [
         {"assistant": "Looking."},

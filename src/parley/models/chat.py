@@ -6,11 +6,14 @@ request must repeat. The rules are in docs/protocol.md (Chat Completions).
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final, assert_never
 
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
@@ -42,7 +45,7 @@ class ChatModel:
         self._provider = settings.provider
         self._origin = f"{origin_of(settings.provider)} {settings.model_name}"
         self._endpoint = Endpoint(settings, "/chat/completions", headers={}, http=http, clock=clock)
-        self._filled = NOTHING_FILLED
+        self._adjusted = NOT_ADJUSTED
         self._searches = settings.web_search and settings.provider.id == "openrouter"
         self.max_retries = settings.provider.stream_max_retries
 
@@ -55,7 +58,7 @@ class ChatModel:
                 stream_usage=stream_usage,
                 searches=self._searches,
                 to=self._origin,
-                filled=self._filled,
+                adjusted=self._adjusted,
             )
             decoder = ChatDecoder(stream_usage=stream_usage, by=self._origin, limits=self._provider)
             try:
@@ -64,10 +67,10 @@ class ChatModel:
                         yield batch
                 return
             except UnexpectedStatus as refused:
-                filled = self._filled.after(refused)
-                if filled == self._filled:
+                adjusted = self._adjusted.after(refused)
+                if adjusted == self._adjusted:
                     raise
-                self._filled = filled
+                self._adjusted = adjusted
 
     def cannot_carry(self, item: InputItem) -> str | None:
         if flaw := flaw_of(item):
@@ -93,27 +96,60 @@ UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_valid
 """Google's documented placeholder for the thought signature of a call that its model did not make."""
 
 
-class Filled(Struct, frozen=True, kw_only=True):
-    """The JSON members that are added to messages without them. A member is added after the provider has refused a
-    request without it. Messages of another model or of an older version of Parley may lack it.
+REASONING: Final = ("reasoning", "reasoning_content", "reasoning_details")
+"""The members of messages that contain reasoning."""
+
+NOT_ACCEPTED: Final = re.compile(
+    "unsupported|not supported|not permitted|not allowed|extra_forbidden|unrecognized|additional propert"
+    "|unknown (?:name|field|parameter|property|argument)",
+    re.IGNORECASE,
+)
+"""The pattern of a refusal because of a member that the provider does not know."""
+
+SHORT_IDS: Final = "length of 9"
+"""A part of the refusal of Mistral's models, which accept only ids of nine letters and digits."""
+_SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
+
+
+class Adjustments(Struct, frozen=True, kw_only=True):
+    """The changes to requests that a provider needs, as far as its refusals have shown them. Messages of another
+    model or of an older version of Parley may need changes.
     """
 
     reasoning_content: bool = False
+    """True if this member is added to messages without it."""
     thought_signature: bool = False
+    """True if this member is added to calls without it."""
+    left_out: frozenset[str] = frozenset()
+    """The members with reasoning that the provider does not accept."""
+    short_ids: bool = False
+    """True if the ids of calls are replaced by ids of nine letters and digits."""
 
-    def after(self, refused: UnexpectedStatus) -> Filled:
-        """Return the members to add to a request that the provider has refused. The text of the refusal names the
-        missing member.
+    def after(self, refused: UnexpectedStatus) -> Adjustments:
+        """Return the adjustments for a request that the provider has refused. The text of the refusal names the
+        member that is missing or not accepted.
         """
-        if refused.status != 400:
+        if refused.status not in (400, 422):
             return self
-        return Filled(
+        short_ids = self.short_ids or SHORT_IDS in refused.body
+        if NOT_ACCEPTED.search(refused.body):
+            named = {name for name in REASONING if re.search(rf"\b{name}\b", refused.body)}
+            return replace(self, left_out=self.left_out | named, short_ids=short_ids)
+        return replace(
+            self,
             reasoning_content=self.reasoning_content or "reasoning_content" in refused.body,
             thought_signature=self.thought_signature or "thought_signature" in refused.body,
+            short_ids=short_ids,
         )
 
+    def call_id(self, call_id: str) -> str:
+        """Return the id of a call in a form that the provider accepts."""
+        if not self.short_ids or _SHORT_ID.fullmatch(call_id):
+            return call_id
+        return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
-NOTHING_FILLED: Final = Filled()
+
+NOT_ADJUSTED: Final = Adjustments()
 
 
 def encode_chat(
@@ -123,21 +159,21 @@ def encode_chat(
     stream_usage: bool,
     searches: bool = False,
     to: str = "",
-    filled: Filled = NOTHING_FILLED,
+    adjusted: Adjustments = NOT_ADJUSTED,
 ) -> bytes:
     """Return the body of a request (see "requests to the model" in docs/protocol.md).
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     If `stream_usage` is True, the request asks for token counts. If `searches` is True, the request contains the
-    tool with which OpenRouter searches the web. `filled` lists the members to add to messages that
-    lack them.
+    tool with which OpenRouter searches the web. `adjusted` are the
+    changes that the provider needs.
     """
     body: dict[str, Any] = {
         "model": model,
         "messages": [
             {"role": "system", "content": _system(request)},
             *({"role": "user", "content": text} for text in request.context),
-            *_messages(request.history, frozenset(request.breaks), to=to, filled=filled),
+            *_messages(request.history, frozenset(request.breaks), to=to, adjusted=adjusted),
         ],
         "stream": True,
     }
@@ -181,7 +217,7 @@ class _Response:
             case _:
                 return False
 
-    def add(self, item: HistoryItem, *, to: str, filled: Filled) -> None:
+    def add(self, item: HistoryItem, *, to: str, adjusted: Adjustments) -> None:
         match item:
             case MessageFields(fields=fields, by=by):
                 if by == to and isinstance(members := read_json(fields), dict):
@@ -189,21 +225,22 @@ class _Response:
             case MessageItem(text=text):
                 self.text = text
             case CallItem():
-                self.calls[item.call_id] = _call(item, to=to, is_first=not self.calls, filled=filled)
+                self.calls[item.call_id] = _call(item, to=to, is_first=not self.calls, adjusted=adjusted)
             case OutputItem(call_id=call_id, output=output):
-                self.outputs.append({"role": "tool", "tool_call_id": call_id, "content": output})
+                self.outputs.append({"role": "tool", "tool_call_id": adjusted.call_id(call_id), "content": output})
             case OpaqueItem() | UserItem():
                 pass  # reasoning of another API is left out, and `_messages` yields user messages
             case _:
                 assert_never(item)
 
-    def messages(self, filled: Filled) -> Iterator[dict[str, Any]]:
+    def messages(self, adjusted: Adjustments) -> Iterator[dict[str, Any]]:
         if self.text is not None or self.calls:  # providers refuse a message with reasoning alone
-            fields = dict(self.fields)
+            fields = {name: value for name, value in self.fields.items() if name not in adjusted.left_out}
             thinking = fields.pop("content", None)
-            if "reasoning_content" in fields or filled.reasoning_content:
+            is_filled = adjusted.reasoning_content and "reasoning_content" not in adjusted.left_out
+            if "reasoning_content" in fields or is_filled:
                 reasoning = fields.pop("reasoning_content", "")
-                if reasoning or self.calls or filled.reasoning_content:
+                if reasoning or self.calls or is_filled:
                     fields["reasoning_content"] = reasoning or EMPTY_REASONING
             content: Any = self.text
             if thinking is not None:
@@ -216,7 +253,7 @@ class _Response:
 
 
 def _messages(
-    history: Sequence[HistoryItem], breaks: frozenset[int], *, to: str, filled: Filled
+    history: Sequence[HistoryItem], breaks: frozenset[int], *, to: str, adjusted: Adjustments
 ) -> Iterator[dict[str, Any]]:
     """Yield the messages of the history. Each response is one message, followed by the outputs of its calls.
     `breaks` are the indices at which a response has ended, and `to` names the provider and the model.
@@ -224,21 +261,21 @@ def _messages(
     response = _Response()
     for place, item in enumerate(history):
         if place in breaks or response.ends_before(item):
-            yield from response.messages(filled)
+            yield from response.messages(adjusted)
             response = _Response()
         if isinstance(item, UserItem):
             yield {"role": "user", "content": _content(item.content)}
         else:
-            response.add(item, to=to, filled=filled)
-    yield from response.messages(filled)
+            response.add(item, to=to, adjusted=adjusted)
+    yield from response.messages(adjusted)
 
 
-def _call(item: CallItem, *, to: str, is_first: bool, filled: Filled) -> dict[str, Any]:
+def _call(item: CallItem, *, to: str, is_first: bool, adjusted: Adjustments) -> dict[str, Any]:
     function = {"name": item.name, "arguments": item.arguments}
-    call: dict[str, Any] = {"id": item.call_id, "type": "function", "function": function}
+    call: dict[str, Any] = {"id": adjusted.call_id(item.call_id), "type": "function", "function": function}
     if item.extra_content is not UNSET and item.by == to:
         call["extra_content"] = item.extra_content
-    elif filled.thought_signature and is_first:
+    elif adjusted.thought_signature and is_first:
         call["extra_content"] = UNSIGNED
     return call
 

@@ -7,6 +7,7 @@ provider does: some providers refuse a history without the reasoning that they s
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -57,6 +58,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
     field is required.
     """
     takes_empty_reasoning: bool = True
+    has_short_ids: bool = False
+    """True if the ids of tool calls must consist of nine letters and digits."""
 
 
 DIALECTS: Final[dict[DialectName, Dialect]] = {
@@ -76,7 +79,7 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
     ),
     "ollama": Dialect(index="zero"),
     "vllm": Dialect(in_pieces=True),
-    "mistral": Dialect(reasoning="parts", index="none", usage="unasked"),
+    "mistral": Dialect(reasoning="parts", index="none", usage="unasked", has_short_ids=True),
     "llama.cpp": Dialect(
         reasoning="reasoning_content", in_pieces=True, extra={"timings": {"prompt_n": 1, "predicted_n": 1}}
     ),
@@ -84,6 +87,9 @@ DIALECTS: Final[dict[DialectName, Dialect]] = {
     "lmstudio": Dialect(reasoning="reasoning_content", in_pieces=True),
 }
 assert tuple(DIALECTS) == get_args(DialectName)
+
+
+_SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
 def signature_of(call_id: str) -> str:
@@ -113,6 +119,9 @@ def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
         calls = message.get("tool_calls")
         if message.get("role") != "assistant" or not calls:
             continue
+        long_id = next((call["id"] for call in calls if not _SHORT_ID.fullmatch(call["id"])), None)
+        if dialect.has_short_ids and long_id is not None:
+            return _refusal(f"Tool call id was {long_id} but must be a-z, A-Z, 0-9, with a length of 9.")
         outputs = [later.get("tool_call_id") for later in messages[place + 1 : place + 1 + len(calls)]]
         if outputs != [call["id"] for call in calls]:
             return _refusal("a message with `tool_calls` must be followed by one tool message for each call")

@@ -9,11 +9,13 @@ from parley.testing.dialects import DialectName, details_of, signature_of
 from parley.testing.render import Api
 from parley.testing.steps import Step
 
-__all__ = ["ARGUMENTS", "CALLS", "FIELDS", "RESPONSE", "THOUGHT", "sent_back"]
+__all__ = ["ARGUMENTS", "CALLS", "FIELDS", "IDS", "RESPONSE", "THOUGHT", "sent_back"]
 
 THOUGHT: Final = "I look twice."
 ARGUMENTS: Final = ('{"at": "one"}', '{"at": "two"}')
-CALLS: Final = (Call("look", ARGUMENTS[0], "c1"), Call("look", ARGUMENTS[1], "c2"))
+IDS: Final = ("lookfirst", "looksecnd")
+"""The ids of the calls. Mistral accepts only ids of nine letters and digits."""
+CALLS: Final = (Call("look", ARGUMENTS[0], IDS[0]), Call("look", ARGUMENTS[1], IDS[1]))
 RESPONSE: Final[tuple[Step, ...]] = (
     Reasoning(THOUGHT),
     "Looking.",
@@ -54,7 +56,7 @@ def sent_back(api: Api, dialect: DialectName) -> list[Any]:
                 for one in CALLS
             ]
             if dialect == "gemini":
-                calls[0]["extra_content"] = {"google": {"thought_signature": signature_of("c1")}}
+                calls[0]["extra_content"] = {"google": {"thought_signature": signature_of(IDS[0])}}
             return [
                 {"role": "assistant", "content": "Looking.", "tool_calls": calls, **FIELDS[dialect]},
                 *({"role": "tool", "tool_call_id": one.call_id, "content": OUTPUT} for one in CALLS),
@@ -84,7 +86,7 @@ def sent_back(api: Api, dialect: DialectName) -> list[Any]:
             spoken = [
                 {"type": "thinking", "thinking": THOUGHT, "signature": signature_of(THOUGHT)},
                 {"type": "text", "text": "Looking."},
-                {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "one"}},
-                {"type": "tool_use", "id": "c2", "name": "look", "input": {"at": "two"}},
+                {"type": "tool_use", "id": IDS[0], "name": "look", "input": {"at": "one"}},
+                {"type": "tool_use", "id": IDS[1], "name": "look", "input": {"at": "two"}},
             ]
             return [{"role": "assistant", "content": spoken}, {"role": "user", "content": results}]
