@@ -15,7 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.builders.images import PNG
 from kit.clients.shell_turns import shell
+from kit.servers.command_line import environ_of
+from kit.servers.cutting_port import CuttingPort
+from kit.servers.http_server import HttpServer
 from kit.servers.resident_process import parley
 from kit.system.tmux import TMUX, Terminal
 from parley.common.resident_socket import ask
@@ -182,6 +186,49 @@ async def test_a_killed_server_is_replaced_and_nothing_is_lost_or_doubled(
 
     for text in ("> First", "Before.", "Half", "> Second", "After."):
         assert shown.count(text) == 1, shown
+
+
+async def test_a_cut_network_loses_and_doubles_nothing(parley_model: ScriptedModel, tmp_path: Path) -> None:
+    (nothing := tmp_path / "nothing").mkdir()
+    parley_model.says("First.\n\nHalf", HOLD, " whole.\n\nLast.")
+    async with HttpServer(parley_model, tmp_path / "home") as server, CuttingPort(server.url) as port:
+        env = {**environ_of(nothing), "PARLEY_TOKEN": server.token}
+        command = (sys.executable, "-P", "-m", "parley", "chat", "Go", "--url", port.url)
+        async with Terminal(command, env=env, cwd=nothing) as terminal:
+            await terminal.until_shows("First.", "Half")
+            await port.stop_listening()
+            await terminal.until_shows("lost the connection", "reconnecting")
+            terminal.type("Meanwhile")
+            terminal.press("Enter")
+            parley_model.says("Heard.")
+            parley_model.release()
+            await port.listen_again()
+            await terminal.until_shows("connected again", "Half whole.", "Last.", "> Meanwhile", "Heard.")
+            await terminal.until_hides("Esc interrupts")
+            shown = terminal.everything()
+    for text in ("> Go", "First.", "Half", "Last.", "> Meanwhile", "Heard."):
+        assert shown.count(text) == 1, shown
+
+
+async def test_a_ready_provider_needs_only_its_key(home: Home, parley_model: ScriptedModel, tmp_path: Path) -> None:
+    (home.path / "config.toml").unlink()
+    image = tmp_path / "image.png"
+    image.write_bytes(PNG)
+    parley_model.says("I see.")
+    address = f"model_providers.anthropic.base_url={parley_model.base_url.removesuffix('/v1')}"
+    # With another address, the provider sends the key only if its variable is named, too.
+    key = "model_providers.anthropic.env_key=ANTHROPIC_API_KEY"
+    options = ("--model", "anthropic/claude-test", "--image", str(image), "-c", address, "-c", key)
+    try:
+        async with chat(home, "What is this?", *options, env={"ANTHROPIC_API_KEY": "secret-key"}) as terminal:
+            await terminal.until_shows("> What is this?", "[1 attached]", "I see.", "claude-test · ")
+    finally:
+        await stop(home)
+
+    request = parley_model.requests[0]
+    assert request.path.endswith("/messages")
+    assert request.headers["authorization"] == "Bearer secret-key"
+    assert "image" in str(request.body)
 
 
 async def test_without_colour_in_a_narrow_terminal_that_is_resized(home: Home, parley_model: ScriptedModel) -> None:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,6 +18,9 @@ from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 
 __all__ = ["TMUX", "Terminal"]
+
+CHECK_SECONDS: Final = 0.05
+"""The time between two looks at the screen. Each look starts a program."""
 
 _PROGRAM: Final = shutil.which("tmux")
 
@@ -87,12 +90,15 @@ class Terminal:
 
     async def until_shows(self, *texts: str) -> None:
         """Wait until the visible lines contain all texts."""
-        await until(
-            lambda: all(text in self.screen() for text in texts), lambda: f"{texts} not in\n{self.everything()}"
-        )
+        await self._until(lambda screen: all(text in screen for text in texts), f"the screen lacks one of {texts}")
 
     async def until_hides(self, text: str) -> None:
-        await until(lambda: text not in self.screen(), lambda: f"{text!r} is still in\n{self.everything()}")
+        await self._until(lambda screen: text not in screen, f"{text!r} is still on the screen")
+
+    async def _until(self, holds: Callable[[str], bool], otherwise: str) -> None:
+        await until(
+            lambda: holds(self.screen()), lambda: f"{otherwise}:\n{self.everything()}", check_seconds=CHECK_SECONDS
+        )
 
     def _tmux(self, *arguments: str, check: bool = True) -> str:
         assert _PROGRAM is not None

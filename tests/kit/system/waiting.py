@@ -13,8 +13,10 @@ __all__ = ["until"]
 CHECK_SECONDS: Final = 0.005
 
 
-async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None = None) -> None:
-    """Wait until a condition is true.
+async def until(
+    holds: Callable[[], bool], otherwise: Callable[[], str] | None = None, *, check_seconds: float = CHECK_SECONDS
+) -> None:
+    """Wait until a condition is true, which is checked every `check_seconds`.
 
     Raises:
         AssertionError: the condition was not true in time. The text is the result of `otherwise`.
@@ -22,6 +24,6 @@ async def until(holds: Callable[[], bool], otherwise: Callable[[], str] | None =
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not holds():  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(CHECK_SECONDS)
+                await asyncio.sleep(check_seconds)
     except TimeoutError:
         raise AssertionError(otherwise() if otherwise else "the condition did not become true in time") from None

@@ -92,6 +92,13 @@ def test_a_text_that_was_not_streamed_is_printed_whole() -> None:
     assert Chat().show(agent_message("# One\ntwo")) == "# One\n\ntwo\n"
 
 
+def test_the_end_of_a_text_that_was_missed_is_printed() -> None:
+    chat = Chat()
+
+    assert chat.show(delta("One.\n\nTw")) == "One.\n"
+    assert chat.show(agent_message("One.\n\nTwo.\n\nThree.")) == "\nTwo.\n\nThree.\n"
+
+
 def test_markdown_is_formatted_and_control_characters_are_escaped() -> None:
     text = "**bold** `code` \x1b[2J 日本語 🙂\n\n- item\n\n```python\nx = 1\n```"
 

@@ -370,6 +370,7 @@ class Chat:
             followed = _Followed(conversation, self._view, directory, stream)
             self._view.set_cwd(directory)
             self._follow(followed)
+            self._spawn(self._refresh_settings())
         elif followed.task is None or followed.task.done():  # for example, another client had taken over the stream
             stream = await followed.conversation.stream(after=followed.stream.seq)
             followed.stream = stream

@@ -126,10 +126,13 @@ class ChatView:
         self.state.text = self._text
 
     def _end_text(self, message: str) -> None:
-        if self._text is not None and "".join(self._pieces) != message:
+        written = "".join(self._pieces)
+        if not message.startswith(written):
             self._discard_text()
+            written = ""
+        # After a reconnection, the whole message can follow a part of its pieces.
         text = self._text or BlockSplitter()
-        blocks = text.end() if self._text is not None else [*text.add(message), *text.end()]
+        blocks = [*text.add(message[len(written) :]), *text.end()]
         self._forget_text()
         for block in blocks:
             self._print_block(block)
