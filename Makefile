@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: help setup compiled with-bubblewrap with-chromium with-tmux with-shells demo test tests test-long test-hosts conformance check docs format bench lock clean
+.PHONY: help setup compiled with-bubblewrap with-chromium with-tmux with-shells demo test tests test-long test-hosts conformance check docs recording format bench lock clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -125,6 +125,9 @@ bench: compiled with-bubblewrap with-chromium  ## Measure Parley and two version
 
 docs: setup  ## Build the documentation as a website in build/site
 	@$(BIN)/python -m docs.site
+
+recording: setup  ## Record parley chat for the README (needs tmux)
+	@$(BIN)/python -m docs.recording
 
 format: setup  ## Format the code, and apply the automatic fixes of the linter
 	$(BIN)/ruff format .

@@ -36,6 +36,8 @@ NAVIGATION: Final = (
     Section(
         "Use",
         (
+            Entry("Chat", "docs/chat.md"),
+            Entry("Scripts and CI", "docs/exec.md"),
             Entry("Commands", "docs/commands.md"),
             Entry("The web page", "docs/page.md"),
             Entry("The resident server", "docs/resident.md"),
