@@ -17,7 +17,7 @@ from parley.config.load import Loader
 from parley.errors import UnknownConversation
 from parley.wire.text import quoted
 
-__all__ = ["DESCRIPTION", "configure", "run"]
+__all__ = ["DESCRIPTION", "configure", "export_to_file", "run"]
 
 DESCRIPTION: Final = """\
 Write a conversation of the home as JSON Lines: a line about the conversation, then
@@ -82,11 +82,22 @@ def _to_stdout(loader: Loader, conversation_id: str) -> int:
 
 
 async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: bool) -> int:
+    await export_to_file(loader, conversation_id, path, over=over)
+    return 0
+
+
+async def export_to_file(loader: Loader, conversation_id: str, path: str, *, over: bool = False) -> None:
+    """Write a conversation of the home to a file, which appears when the export is complete. With `over`, replace
+    an existing file.
+
+    Raises:
+        FileExistsError: the file exists, and `over` is False.
+        UnknownConversation: the home has no such conversation.
+    """
     from parley.app.files.exporting import atomic_write
 
     with atomic_write(path, over=over) as file:
         await _export(loader, conversation_id, file.write)
-    return 0
 
 
 async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) -> None:

@@ -20,8 +20,11 @@ print([name for name in ("prompt_toolkit", "rich", "pygments", "markdown_it") if
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_hooks_handle_lines_that_begin_with_a_slash() -> None:
-    assert "/" in load_hooks().line_handlers
+def test_hooks_handle_commands_and_local_commands() -> None:
+    hooks = load_hooks()
+
+    assert set(hooks.line_handlers) == {"/", "!"}
+    assert None not in (hooks.attach, hooks.make_completer, hooks.make_key_bindings, hooks.pick_conversation)
 
 
 def test_without_extensions_every_line_is_a_message() -> None:

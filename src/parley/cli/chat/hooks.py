@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from parley.cli.chat.context import ChatContext, Hooks
+from parley.cli.chat.context import Hooks
 
 __all__ = ["load_hooks"]
 
 
 def load_hooks() -> Hooks:
     """Import and return the extensions. The chat calls this function after it has drawn the first frame."""
-    return Hooks(line_handlers={"/": _handle_command})
+    from parley.cli.chat.attached_images import attached_images
+    from parley.cli.chat.commands import PREFIX, handle_command
+    from parley.cli.chat.completion import ChatCompleter
+    from parley.cli.chat.keys import key_bindings
+    from parley.cli.chat.local_command import PREFIX as LOCAL_PREFIX
+    from parley.cli.chat.local_command import LocalCommands
+    from parley.cli.chat.pickers import pick_conversation
 
-
-async def _handle_command(context: ChatContext, text: str) -> bool:
-    if text.strip() in ("/exit", "/quit"):
-        context.exit()
-        return True
-    return False
+    local = LocalCommands()
+    return Hooks(
+        line_handlers={PREFIX: handle_command, LOCAL_PREFIX: local.handle},
+        attach=attached_images,
+        make_completer=ChatCompleter,
+        make_key_bindings=lambda context: key_bindings(context, local),
+        pick_conversation=pick_conversation,
+    )

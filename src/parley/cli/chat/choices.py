@@ -1,0 +1,90 @@
+"""The values that the arguments of commands can have, for completion and for pickers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from msgspec import UnsetType
+
+from parley.cli.chat.context import ChatContext
+from parley.wire.text import visible
+from parley.wire.tools import ConversationSummary, SettingsListResult
+
+__all__ = [
+    "Choice",
+    "conversation_choices",
+    "current_settings",
+    "model_choices",
+    "policy_choices",
+    "sandbox_choices",
+    "state_of",
+]
+
+CONVERSATIONS: Final = 50
+
+_POLICIES: Final = {
+    "untrusted": "ask before every command that is not known to only read",
+    "on-failure": "ask when a command fails in the sandbox",
+    "on-request": "the model decides when to ask",
+    "never": "never ask",
+}
+_MODES: Final = {
+    "read-only": "commands can write no files",
+    "workspace-write": "commands can write in the working directory",
+    "danger-full-access": "commands run without a sandbox",
+}
+
+
+class Choice(NamedTuple):
+    """A value, with a description for people."""
+
+    value: str
+    description: str = ""
+
+
+async def current_settings(context: ChatContext) -> SettingsListResult:
+    """Return the settings of the next message, and the values that they can have.
+
+    The overrides that the chat has not sent yet are not included.
+    """
+    conversation = context.conversation
+    return await context.client.settings(conversation=None if conversation is None else conversation.id)
+
+
+async def model_choices(context: ChatContext) -> Sequence[Choice]:
+    """Return the models that the settings name, and a prefix for each other provider."""
+    settings = await current_settings(context)
+    models = dict.fromkeys([settings.model, *settings.models])
+    profiles = [one.model for one in settings.profiles if not isinstance(one.model, UnsetType)]
+    named = dict.fromkeys([*models, *profiles])
+    providers = [one for one in settings.model_providers if one != settings.model_provider]
+    return [
+        *(Choice(name, settings.model_provider if name in models else "of a profile") for name in named),
+        *(Choice(f"{name}/", f"a model of {name}") for name in providers),
+    ]
+
+
+async def policy_choices(context: ChatContext) -> Sequence[Choice]:
+    """Return the approval policies that the server allows."""
+    settings = await current_settings(context)
+    return [Choice(one, _POLICIES.get(one, "")) for one in settings.approval_policies]
+
+
+async def sandbox_choices(context: ChatContext) -> Sequence[Choice]:
+    """Return the sandbox modes that the server allows."""
+    settings = await current_settings(context)
+    return [Choice(one, _MODES.get(one, "")) for one in settings.sandbox_modes]
+
+
+async def conversation_choices(context: ChatContext) -> Sequence[Choice]:
+    """Return the ids of the conversations with the latest activity."""
+    found = await context.client.list(limit=CONVERSATIONS)
+    return [Choice(one.conversation_id, f"{state_of(one)}  {visible(one.title)}") for one in found.conversations]
+
+
+def state_of(summary: ConversationSummary) -> str:
+    """Return the state of a conversation in a list. An idle conversation whose last turn failed is `failed`."""
+    if summary.failed is True:
+        return "failed"
+    return "" if isinstance(summary.state, UnsetType) else summary.state

@@ -1,0 +1,89 @@
+"""The commands that change the settings of the next message: `/model`, `/approvals`, `/sandbox`, `/reasoning`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from parley.cli.chat.choices import Choice, current_settings, model_choices, policy_choices, sandbox_choices
+from parley.cli.chat.context import ChatContext
+from parley.cli.chat.pickers import pick_choice
+from parley.cli.runner import CommandFailed
+from parley.config.load import check_overrides
+from parley.config.types import SettingsOverrides
+from parley.errors import BadSetting
+from parley.wire.text import listed
+from parley.wire.tools import ApprovalPolicy, SandboxMode
+
+__all__ = ["approvals", "model", "reasoning", "sandbox"]
+
+
+async def model(context: ChatContext, name: str) -> None:
+    """Use another model from the next message on."""
+    current = context.overrides.get("model")
+    if not name:
+        current = current or (await current_settings(context)).model
+        chosen = await pick_choice(context, "Model", await model_choices(context), current=current)
+        if chosen is None:
+            return
+        if chosen.endswith("/"):  # the provider of a model that the user types
+            context.set_input(f"/model {chosen}")
+            return
+        name = chosen
+    if len(name.split()) != 1 or name.endswith("/"):
+        raise CommandFailed(f"invalid model {name!r}: expected a name such as gpt-5 or anthropic/claude-opus-4-5")
+    _check(SettingsOverrides(model=name))
+    context.overrides["model"] = name
+    context.note(f"model: {name}, from the next message on")
+
+
+async def approvals(context: ChatContext, policy: str) -> None:
+    """Use another approval policy from the next message on."""
+    settings = await current_settings(context)
+    if not policy:
+        current = context.overrides.get("approval_policy", settings.approval_policy)
+        policy = await pick_choice(context, "Approvals", await policy_choices(context), current=current) or ""
+        if not policy:
+            return
+    _check(SettingsOverrides(approval_policy=policy))
+    _refuse_others("approval policy", policy, settings.approval_policies)
+    context.overrides["approval_policy"] = cast(ApprovalPolicy, policy)
+    context.note(f"approvals: {_described(policy, await policy_choices(context))}, from the next message on")
+
+
+async def sandbox(context: ChatContext, mode: str) -> None:
+    """Use another sandbox mode from the next message on."""
+    settings = await current_settings(context)
+    if not mode:
+        current = context.overrides.get("sandbox", settings.sandbox)
+        mode = await pick_choice(context, "Sandbox", await sandbox_choices(context), current=current) or ""
+        if not mode:
+            return
+    _check(SettingsOverrides(sandbox=mode))
+    _refuse_others("sandbox mode", mode, settings.sandbox_modes)
+    context.overrides["sandbox"] = cast(SandboxMode, mode)
+    context.note(f"sandbox: {_described(mode, await sandbox_choices(context))}, from the next message on")
+
+
+async def reasoning(context: ChatContext, argument: str) -> None:
+    """Show the whole reasoning of the model, or only its beginning."""
+    context.shows_reasoning = not context.shows_reasoning
+    context.note("reasoning: shown" if context.shows_reasoning else "reasoning: folded")
+
+
+def _check(overrides: SettingsOverrides) -> None:
+    try:
+        check_overrides(overrides)
+    except BadSetting as error:
+        raise CommandFailed(str(error)) from None
+
+
+def _refuse_others(kind: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        choices = f"choose from {listed(allowed)}" if allowed else "your role allows no change"
+        raise CommandFailed(f"the server does not allow the {kind} {value} ({choices})")
+
+
+def _described(value: str, choices: Sequence[Choice]) -> str:
+    description = next((one.description for one in choices if one.value == value), "")
+    return f"{value} ({description})" if description else value

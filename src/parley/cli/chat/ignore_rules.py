@@ -1,0 +1,171 @@
+"""The rules of `.gitignore` files, which decide the files that completion offers.
+
+The rules are interpreted here, because Git runs programs that the settings of a repository name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+__all__ = ["IgnoreRules"]
+
+MAX_RULES: Final = 1000
+"""The maximum number of rules in one file. Further rules have no effect."""
+
+ANY: Final = "**"
+"""The segment of a pattern that matches any number of directories."""
+
+_CLASS: Final = re.compile(r"\[[!^]?\]?[^\]]*\]")
+
+
+class IgnoreRules:
+    """The rules of one file. A later rule of the file takes precedence."""
+
+    def __init__(self, text: str) -> None:
+        rules = [rule for line in text.splitlines()[:MAX_RULES] if (rule := _parse(line)) is not None]
+        self._rules = tuple(reversed(rules))
+
+    def decide(self, path: Sequence[str], *, is_directory: bool) -> bool | None:
+        """Return whether a path is ignored; None if no rule matches it.
+
+        `path` contains the names of the directories below the file with the rules, and the name of the entry.
+        """
+        for rule in self._rules:
+            if (is_directory or not rule.only_directories) and rule.matches(path):
+                return rule.ignores
+        return None
+
+
+class _Rule(NamedTuple):
+    segments: tuple[_Segment | None, ...]
+    """The pattern, split at `/`. None stands for any number of directories."""
+    is_name: bool
+    """True if the pattern is a name that matches in every directory."""
+    ignores: bool
+    """False for a rule that begins with `!`."""
+    only_directories: bool
+
+    def matches(self, path: Sequence[str]) -> bool:
+        if self.is_name:
+            segment = self.segments[0]
+            return segment is not None and segment.matches(path[-1])
+        return _match(self.segments, path)
+
+
+def _parse(line: str) -> _Rule | None:
+    """Return the rule in a line; None for a comment or an empty line."""
+    line = line.rstrip("\r")
+    stripped = line.rstrip(" ")
+    if stripped.endswith("\\") and stripped != line:
+        stripped += " "  # an escaped blank at the end of the line
+    pattern = stripped.removeprefix("!")
+    if not pattern or stripped.startswith("#"):
+        return None
+    only_directories = pattern.endswith("/")
+    pattern = pattern.removesuffix("/")
+    is_name = "/" not in pattern
+    names = [name for name in pattern.split("/") if name]
+    if not names:
+        return None
+    segments = tuple(None if name == ANY and not is_name else _Segment(name) for name in names)
+    return _Rule(segments, is_name, not stripped.startswith("!"), only_directories)
+
+
+def _match(segments: Sequence[_Segment | None], path: Sequence[str]) -> bool:
+    """Return whether a pattern matches a path from its beginning to its end.
+
+    After a mismatch, the last `**` takes one more directory.
+    """
+    at = place = 0
+    retry: tuple[int, int] | None = None
+    while place < len(path):
+        if at < len(segments):
+            segment = segments[at]
+            if segment is None:
+                if at == len(segments) - 1:
+                    return True
+                retry = (at, place)
+                at += 1
+                continue
+            if segment.matches(path[place]):
+                at, place = at + 1, place + 1
+                continue
+        if retry is None:
+            return False
+        at, place = retry[0] + 1, retry[1] + 1
+        retry = (retry[0], place)
+    return at == len(segments)
+
+
+class _Segment:
+    """The pattern of one name. It consists of pieces of a fixed length, and `*` between them."""
+
+    def __init__(self, pattern: str) -> None:
+        pieces: list[list[str]] = [[]]
+        self._literal: str | None = ""
+        for token, character in _tokens(pattern):
+            if token == "*":
+                pieces.append([])
+            else:
+                pieces[-1].append(token)
+            self._literal = None if character is None or self._literal is None else self._literal + character
+        self._lengths = tuple(map(len, pieces))
+        self._pieces = tuple(re.compile("".join(piece), re.DOTALL) for piece in pieces)
+
+    def matches(self, name: str) -> bool:
+        if self._literal is not None:
+            return name == self._literal
+        if len(name) < sum(self._lengths):
+            return False
+        first, *middle = self._pieces
+        if not middle:
+            return first.fullmatch(name) is not None
+        last = middle.pop()
+        begin, end = self._lengths[0], len(name) - self._lengths[-1]
+        if first.match(name) is None or last.match(name, end) is None:
+            return False
+        for piece in middle:
+            if (found := piece.search(name, begin, end)) is None:
+                return False
+            begin = found.end()
+        return True
+
+
+def _tokens(pattern: str) -> Iterable[tuple[str, str | None]]:
+    """Yield the regular expression of each character of a pattern, with the character if it matches only itself."""
+    place = 0
+    while place < len(pattern):
+        one = pattern[place]
+        if one == "\\" and place + 1 < len(pattern):
+            yield re.escape(pattern[place + 1]), pattern[place + 1]
+            place += 2
+        elif one == "*":
+            yield "*", None
+            place += 1
+        elif one == "?":
+            yield ".", None
+            place += 1
+        elif one == "[" and (found := _CLASS.match(pattern, place)) is not None:
+            yield _class(found.group()), None
+            place = found.end()
+        else:
+            yield re.escape(one), one
+            place += 1
+
+
+def _class(text: str) -> str:
+    """Convert a set of characters, such as `[!a-z]`; a set that is invalid matches no character."""
+    inside = text[1:-1]
+    negated = inside[:1] in ("!", "^")
+    inside = inside[1:] if negated else inside
+    inside = inside.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+    for mark in ("&&", "~~", "||"):
+        inside = inside.replace(mark, mark[0] + "\\" + mark[1])
+    expression = f"[{'^' if negated else ''}{inside}]"
+    try:
+        re.compile(expression)
+    except re.error:
+        return "(?!)"
+    return expression

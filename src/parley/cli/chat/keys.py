@@ -1,0 +1,42 @@
+"""The keys of the extensions of the chat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from prompt_toolkit.key_binding import KeyBindings, KeyBindingsBase, KeyPressEvent, merge_key_bindings
+
+from parley.cli.chat.context import ChatContext
+from parley.cli.chat.local_command import LocalCommands
+from parley.cli.chat.pickers import pick_conversation, pick_message
+from parley.client import ClientError, ToolFailed
+
+__all__ = ["key_bindings"]
+
+
+def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
+    """Return the keys that open pickers, and the key that stops a local command."""
+    keys = KeyBindings()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def opens(key: str, pick: Callable[[ChatContext], Awaitable[None]]) -> None:
+        async def run() -> None:
+            try:
+                await pick(context)
+            except ToolFailed as error:
+                context.note(error.message)
+            except ClientError as error:
+                context.note(str(error))
+
+        @keys.add(key, eager=True)
+        def _open(event: KeyPressEvent) -> None:
+            if tasks:
+                return  # a picker is open
+            task = asyncio.create_task(run())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    opens("c-r", pick_message)
+    opens("c-t", pick_conversation)
+    return merge_key_bindings([keys, local.key_bindings()])

@@ -1,0 +1,103 @@
+"""Shows long texts on the whole screen, and colours diffs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from parley.cli.chat.context import ChatContext
+from parley.wire.text import visible
+
+if TYPE_CHECKING:
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from rich.text import Text
+
+__all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages"]
+
+TAB: Final = "    "
+
+_STYLES: Final = {"+++": "bold", "---": "bold", "+": "green", "-": "red", "@": "cyan"}
+"""The styles of the lines of a diff, by their beginnings."""
+
+_CLASSES: Final = {"": "", "bold": "bold", "green": "fg:ansigreen", "red": "fg:ansired", "cyan": "fg:ansicyan"}
+"""The styles of prompt_toolkit."""
+
+
+class StyledLine(NamedTuple):
+    """A line with the name of its style. Its control characters are escaped."""
+
+    style: str
+    text: str
+
+
+def diff_lines(diff: str) -> Iterator[StyledLine]:
+    """Yield the lines of a unified diff with their styles."""
+    for line in diff.removesuffix("\n").split("\n"):
+        style = _STYLES.get(line[:3]) or _STYLES.get(line[:1]) or ""
+        yield StyledLine(style, visible(line.removesuffix("\r").replace("\t", TAB)))
+
+
+def as_rich_text(lines: Sequence[StyledLine]) -> Text:
+    """Return the lines as a text of `rich`."""
+    from rich.text import Text  # imported here: the chat starts without this command
+
+    text = Text()
+    for number, (style, line) in enumerate(lines):
+        text.append(("\n" if number else "") + line, style=style)
+    return text
+
+
+async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLine]) -> None:
+    """Show lines on the whole screen until the user closes them."""
+    from prompt_toolkit.application import get_app
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.layout import FormattedTextControl, HSplit, Window
+    from prompt_toolkit.layout.controls import UIContent, UIControl
+
+    top = 0
+
+    def height() -> int:
+        return max(1, get_app().output.get_size().rows - 2)
+
+    def move(by: int) -> None:
+        nonlocal top
+        top = max(0, min(top + by, len(lines) - height()))
+
+    class Lines(UIControl):
+        """The visible lines. Only these lines are formatted, so that a long text costs no more than a short one."""
+
+        def create_content(self, width: int, height: int) -> UIContent:
+            shown = lines[top : top + height]
+            return UIContent(
+                get_line=lambda number: [(_CLASSES.get(shown[number].style, ""), shown[number].text)],
+                line_count=len(shown),
+                show_cursor=False,
+            )
+
+    def footer() -> StyleAndTextTuples:
+        last = min(top + height(), len(lines))
+        return [("reverse", f" {top + 1}-{last} of {len(lines)}   Up, Down, PgUp, PgDn, Home, End; q closes ")]
+
+    keys = KeyBindings()
+    steps = {
+        ("up", "k"): lambda: -1,
+        ("down", "j", "enter"): lambda: 1,
+        ("pageup", "b"): lambda: -height(),
+        ("pagedown", " ", "f"): height,
+        ("home", "g"): lambda: -len(lines),
+        ("end", "G"): lambda: len(lines),
+    }
+    for names, step in steps.items():
+        for name in names:
+            keys.add(name)(lambda event, step=step: move(step()))
+
+    @keys.add("q")
+    @keys.add("escape", eager=True)
+    @keys.add("c-c")
+    def _close(event: KeyPressEvent) -> None:
+        event.app.exit(result=None)
+
+    body = Window(Lines(), wrap_lines=True, always_hide_cursor=True)
+    focus = Window(FormattedTextControl(footer, focusable=True, show_cursor=False), height=1)
+    head = Window(FormattedTextControl([("reverse", f" {visible(title)} ")]), height=1, style="reverse")
+    await context.overlay(HSplit([head, body, focus]), focus=focus, key_bindings=keys)
