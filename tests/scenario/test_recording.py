@@ -245,6 +245,7 @@ async def test_exec_records_a_new_conversation_in_a_new_file(parley_model: Scrip
         again = await outcome_of(await start_parley(home, "exec", "go", "--record", path.name, cwd=tmp_path))
         unrecorded = await outcome_of(await start_parley(home, "exec", "go", cwd=tmp_path))
         continued = await run_parley(home, "exec", "go", "--continue", "--record", "x")
+        missing = await run_parley(home, "exec", "go", "--record", "missing/x")
         elsewhere = await run_parley(home, "exec", "go", "--url", "http://127.0.0.1:1", "--record", "x")
 
     assert (done.stdout, done.exit_code, unrecorded.exit_code) == ("Fine.\n", 0, 0)
@@ -252,7 +253,8 @@ async def test_exec_records_a_new_conversation_in_a_new_file(parley_model: Scrip
     assert exchange["reply"] == [{"text": "Fine."}]
     assert (again.exit_code, path.read_bytes()) == (1, before)
     assert "already exists; refusing to overwrite it" in again.stderr
-    assert (continued.exit_code, elsewhere.exit_code) == (2, 2)
+    assert (continued.exit_code, elsewhere.exit_code, missing.exit_code) == (2, 2, 1)
+    assert "is not a directory" in missing.stderr
     assert "--record can only record a new conversation" in continued.stderr
     assert "--record cannot be used with --url" in elsewhere.stderr
     assert len(parley_model.requests) == 2

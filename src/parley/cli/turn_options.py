@@ -15,7 +15,6 @@ from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.server_address import ServerAddress, add_server_options
 from parley.cli.settings import settings_loader
 from parley.client import Client, Conversation, CreateOptions, Overrides
-from parley.common.os_errors import os_detail
 from parley.config.types import SettingsOverrides
 from parley.config.working_directory import absolute_path
 from parley.wire.items import ImageItem
@@ -96,11 +95,11 @@ def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) ->
 
 
 def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) -> None:
-    """Check the options before a server is started, make `--cwd` absolute, and create the file of `--record`.
+    """Check the options before a server is started, make `--cwd` absolute, and convert `--record` to a setting.
 
     Raises:
         UsageError: the directory does not exist, or the options contradict each other.
-        CommandFailed: the file of `--record` cannot be created.
+        CommandFailed: the file of `--record` exists, or its directory does not exist.
     """
     if args.record is not None:
         if address is not None:
@@ -140,16 +139,12 @@ async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
 
 
 def _new_recording(given: str) -> str:
-    """Create an empty recording, and return its absolute path."""
-    from parley.app.recordings import create_recording  # imported here: most commands record nothing
-
+    """Return the absolute path of a new recording, which the server creates with the first request."""
     path = absolute_path(given)
-    try:
-        create_recording(path)
-    except FileExistsError:
-        raise CommandFailed(f"{quoted(path)} already exists; refusing to overwrite it") from None
-    except OSError as error:
-        raise CommandFailed(f"cannot create {quoted(path)}: {os_detail(error)}") from None
+    if os.path.lexists(path):
+        raise CommandFailed(f"{quoted(path)} already exists; refusing to overwrite it")
+    if not os.path.isdir(directory := os.path.dirname(path)):
+        raise CommandFailed(f"cannot create {quoted(path)}: {quoted(directory)} is not a directory")
     return path
 
 
