@@ -585,6 +585,50 @@ async def test_gc_says_what_it_would_remove_and_then_does_it(full: Home) -> None
     assert await conversations_in(full) == [ARCHIVED, ACTIVE]
 
 
+def lines(outcome: Outcome) -> list[dict[str, object]]:
+    assert (outcome.stderr, outcome.exit_code) == ("", 0)
+    return [json.loads(line) for line in outcome.stdout.splitlines()]
+
+
+async def test_gc_prints_json(full: Home) -> None:
+    (full.path / "config.toml").write_text("[store]\nkeep_days = 30\n")
+    would = lines(await full.parley("gc", "--dry-run", "--json"))
+    done = lines(await full.parley("gc", "--json"))
+    then = lines(await full.parley("gc", "--json"))
+
+    numbers = ("conversations", "conversation_bytes", "blobs", "blob_bytes", "reclaimable_bytes")
+    assert would == done[:1]
+    assert list(would[0]) == ["type", *numbers]
+    assert (would[0]["type"], would[0]["conversations"], would[0]["blobs"]) == ("unneeded", 1, 1)
+    assert (done[1]["type"], done[1]["conversations"], done[1]["blobs"]) == ("removed", 1, 3)
+    assert then == [{"type": "unneeded", **dict.fromkeys(numbers, 0)}]
+
+
+async def test_export_import_and_backup_print_json(home: Home, elsewhere: Home) -> None:
+    await home.keep(ID, *TALK)
+    file, backup = elsewhere.work / "talk.jsonl", elsewhere.work / "copy.db"
+    exported = lines(await home.parley("export", ID[:8], "-o", str(file), "--json"))
+    imported = lines(await elsewhere.parley("import", str(file), "--json"))
+    again = lines(await elsewhere.parley("import", str(file), "--json"))
+    broken = elsewhere.work / "broken.jsonl"
+    broken.write_text("{}\n")
+    failed = await elsewhere.parley("import", str(broken), "--json")
+    written = lines(await home.parley("backup", str(backup), "--json"))
+
+    size = {name.name: name.stat().st_size for name in (file, backup)}
+    assert exported == [{"type": "export", "conversation_id": ID, "file": str(file), "bytes": size["talk.jsonl"]}]
+    for found, outcome in ((imported, "imported"), (again, "already_here")):
+        (one,) = found
+        assert (one["type"], one["file"], one["outcome"], one["conversation_id"]) == (
+            "import",
+            str(file),
+            outcome,
+            ID,
+        )
+    assert (failed.exit_code, json.loads(failed.stdout)["outcome"]) == (1, "failed")
+    assert written == [{"type": "backup", "file": str(backup), "bytes": size["copy.db"]}]
+
+
 async def test_without_the_setting_every_conversation_is_kept(full: Home) -> None:
     done = await full.parley("gc", "--yes")
 

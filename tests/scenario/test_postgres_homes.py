@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,8 +181,10 @@ async def test_a_home_is_copied_completely(tmp_path: Path, databases: Databases)
     await fill(home)
     done = await parley(home, "migrate", "--to", url)
     again = await parley(home, "migrate", "--to", url)
+    as_json = await parley(home, "migrate", "--to", databases.new_url(), "--json")
 
     assert (done.exit_code, done.stdout) == (0, "conversations: 2, copied now: 2; tokens: 1\n"), done.stderr
+    assert json.loads(as_json.stdout) == {"type": "migrate", "conversations": 2, "copied": 2, "tokens": 1}
     assert again.exit_code == 1
     assert "has all conversations of this home already" in again.stderr
     old, new = SqliteStore(str(home)), PostgresStore(url)

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Final
 
+from parley.cli.printing import print_json
 from parley.cli.runner import CommandFailed, run_until_signal
 from parley.cli.settings import refuse_database, settings_loader
 from parley.errors import StoreFailed
@@ -19,11 +20,14 @@ use the conversations meanwhile. To restore a backup, put the file into a home a
 parley.db; the home must not contain a parley.db-wal of another database. Settings
 and keys are not in the file.
 
+With --json, the line is a JSON object `{"type": "backup"}` with `file` and `bytes`.
+
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the file to write; it must not exist")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,7 +47,9 @@ def run(args: argparse.Namespace) -> int:
         raise CommandFailed(f"{quoted(path)} already exists; refusing to overwrite it") from None
     except StoreFailed as error:
         raise CommandFailed(f"cannot write {quoted(path)}: {error.detail}") from None
-    if code == 0:
+    if code == 0 and args.json:
+        print_json({"type": "backup", "file": path, "bytes": os.path.getsize(path)})
+    elif code == 0:
         print(f"{quoted(path)}: {os.path.getsize(path):,} bytes")
     return code
 

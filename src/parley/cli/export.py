@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from parley.cli.printing import print_json
 from parley.cli.runner import CommandFailed, run_until_signal
 from parley.cli.settings import settings_loader
 from parley.common.os_errors import os_detail
@@ -24,6 +25,9 @@ Write a conversation of the home as JSON Lines: a line about the conversation, t
 one line for each entry of its log, with images and the output of commands. The
 export is a snapshot, even while a turn runs, and changes nothing. `parley import`
 reads it, in this home or another.
+
+With --json and --output, the command prints a JSON object `{"type": "export"}` with
+`conversation_id`, `file` and `bytes`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
@@ -44,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="overwrite an existing file; a link, a device, or a file of the home that is not an export is "
         "never overwritten",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON about the written file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
         if (why_not := why_not_overwrite(home, path)) is not None:
             raise CommandFailed(f"{quoted(path)} {why_not}")
-        return run_until_signal(_to_file(loader, args.id, path, over=args.force))
+        return run_until_signal(_to_file(loader, args.id, path, over=args.force, as_json=args.json))
     except FileExistsError:
         text = f"{quoted(path or '')} already exists; refusing to overwrite it without --force"
         raise CommandFailed(text) from None
@@ -81,14 +86,17 @@ def _to_stdout(loader: Loader, conversation_id: str) -> int:
     return 0
 
 
-async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: bool) -> int:
-    await export_to_file(loader, conversation_id, path, over=over)
+async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: bool, as_json: bool) -> int:
+    exported = await export_to_file(loader, conversation_id, path, over=over)
+    if as_json:
+        size = await asyncio.to_thread(os.path.getsize, path)
+        print_json({"type": "export", "conversation_id": exported, "file": path, "bytes": size})
     return 0
 
 
-async def export_to_file(loader: Loader, conversation_id: str, path: str, *, over: bool = False) -> None:
+async def export_to_file(loader: Loader, conversation_id: str, path: str, *, over: bool = False) -> str:
     """Write a conversation of the home to a file, which appears when the export is complete. With `over`, replace
-    an existing file.
+    an existing file. Return the id of the conversation.
 
     Raises:
         FileExistsError: the file exists, and `over` is False.
@@ -97,10 +105,11 @@ async def export_to_file(loader: Loader, conversation_id: str, path: str, *, ove
     from parley.app.files.exporting import atomic_write
 
     with atomic_write(path, over=over) as file:
-        await _export(loader, conversation_id, file.write)
+        return await _export(loader, conversation_id, file.write)
 
 
-async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) -> None:
+async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) -> str:
+    """Export a conversation, and return its id."""
     from parley.app.files.exporting import export_conversation
     from parley.app.stores import open_store
     from parley.app.tokens import all_conversations
@@ -109,3 +118,4 @@ async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) 
     async with open_store(loader) as store:
         named = given.lower() if is_complete(given) else match_conversation(given, await all_conversations(store))
         await export_conversation(store, named, write, now=time.time())
+    return named

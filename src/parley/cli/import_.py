@@ -6,14 +6,17 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from parley.cli.printing import print_error
+from parley.cli.printing import print_error, print_json
 from parley.cli.runner import add_config_option
 from parley.cli.settings import settings_loader
 from parley.config.load import Loader
 from parley.config.types import Settings, SettingsOverrides
 from parley.wire.text import quoted, visible
+
+if TYPE_CHECKING:
+    from parley.app.files.importing import Imported
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -25,6 +28,10 @@ imported before is not imported again.
 
 An export contains settings, such as the sandbox mode and tool servers. Check a file
 from someone else before you continue its conversation.
+
+With --json, each line is a JSON object `{"type": "import"}` for one file, with `file`,
+`outcome` (imported, already_here, skipped or failed), `text` and, if there is one,
+`conversation_id`.
 
 exit code: 0 on success, even if every conversation was imported before; 1 if a file
 could not be imported, in which case nothing of that file is stored; 2 for wrong
@@ -41,16 +48,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the working directory of conversations from rollout files, which do not name it; this one by default",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
     add_config_option(parser)
 
 
 async def run(args: argparse.Namespace) -> int:
     loader = settings_loader(args.config)
     settings = loader.choose(SettingsOverrides(cwd=args.cwd)).settings
-    return await _import(args.files, loader, settings, new_id=args.new_id)
+    return await _import(args.files, loader, settings, new_id=args.new_id, as_json=args.json)
 
 
-async def _import(paths: Sequence[str], loader: Loader, settings: Settings, *, new_id: bool) -> int:
+async def _import(paths: Sequence[str], loader: Loader, settings: Settings, *, new_id: bool, as_json: bool) -> int:
     from parley.app.files.importing import Outcome, files_below, import_file
     from parley.app.stores import open_store
 
@@ -63,13 +71,20 @@ async def _import(paths: Sequence[str], loader: Loader, settings: Settings, *, n
             imported = await import_file(store, path, settings, is_named=is_named, new_id=new_id)
             progress.clear()
             outcomes[imported.outcome] += 1
-            if imported.outcome is Outcome.FAILED:
+            if as_json:
+                _print_json(path, imported)
+            elif imported.outcome is Outcome.FAILED:
                 print_error("import", f"{quoted(path)}: {imported.text}")
             else:
                 print(f"{quoted(path)}: {visible(imported.text)}", flush=True)
     if len(files) != 1:
         print(", ".join(f"{outcomes[one]} {one.value}" for one in Outcome), file=sys.stderr)
     return 1 if outcomes[Outcome.FAILED] else 0
+
+
+def _print_json(path: str, imported: Imported) -> None:
+    found = {"type": "import", "file": path, "outcome": imported.outcome.name.lower(), "text": imported.text}
+    print_json(found if imported.conversation is None else {**found, "conversation_id": imported.conversation})
 
 
 class _Progress:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Final
 
+from parley.cli.printing import print_json
 from parley.cli.runner import UsageError
 from parley.cli.settings import settings_loader
 from parley.config.checks import DATABASE_ADDRESS, is_database_address
@@ -20,6 +21,9 @@ that was interrupted continues when the command is repeated.
 The address of the database comes from PARLEY_STORE_URL or `[store] url`, where servers
 find it too, or from --to.
 
+With --json, the line is a JSON object `{"type": "migrate"}` with the numbers
+`conversations`, `copied` (of them, those that this run copied) and `tokens`.
+
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 
@@ -30,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the database, such as postgresql://user@host/database; PARLEY_STORE_URL or `[store] url` by default."
         " Other users of this computer may see a password on the command line, but not in the variable",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 async def run(args: argparse.Namespace) -> int:
@@ -49,5 +54,9 @@ async def run(args: argparse.Namespace) -> int:
             print(f"\r{done} of {total} conversations", end=end, file=sys.stderr, flush=True)
 
     migrated = await migrate_home(loader.home, url, report=report)
+    if args.json:
+        numbers = {"conversations": migrated.conversations, "copied": migrated.copied, "tokens": migrated.tokens}
+        print_json({"type": "migrate", **numbers})
+        return 0
     print(f"conversations: {migrated.conversations}, copied now: {migrated.copied}; tokens: {migrated.tokens}")
     return 0

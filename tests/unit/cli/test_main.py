@@ -98,6 +98,18 @@ def test_a_command_explains_itself_and_refuses_unknown_options(capsys: Captured,
     assert capsys.readouterr() == ("", said)
 
 
+WITHOUT_JSON = {"chat", "completion", "demo", "mcp", "sandbox", "schema"}
+"""The commands that talk with a person, run another protocol or program, or always print JSON."""
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS if command.name not in WITHOUT_JSON])
+def test_every_other_command_can_print_json(capsys: Captured, command: str) -> None:
+    action = {"config": ["show"], "token": ["ls"]}.get(command, [])
+    main([command, *action, "--help"])
+
+    assert "--json" in capsys.readouterr().out
+
+
 def test_a_misspelt_option_comes_with_the_nearest_one(capsys: Captured) -> None:
     code = main(["send", "ab", "hello", "--folow"])
     said = "parley send: unknown option '--folow', perhaps `--follow`; see `parley send --help`\n"

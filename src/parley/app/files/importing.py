@@ -46,6 +46,8 @@ class Imported(NamedTuple):
     outcome: Outcome
     text: str
     """A sentence that describes the result to the user."""
+    conversation: ConversationId | None = None
+    """The new or the existing conversation; None if there is none."""
 
 
 def files_below(path: str) -> list[str]:
@@ -86,7 +88,9 @@ async def import_file(
         while True:
             place = ConversationId(str(uuid4())) if new_id else await _place_for(store, file)
             if isinstance(place, _Existing):
-                return Imported(Outcome.ALREADY_HERE, f"already here as {place.conversation_id}")
+                return Imported(
+                    Outcome.ALREADY_HERE, f"already here as {place.conversation_id}", place.conversation_id
+                )
             try:
                 pages = pages_of(await _entries(store, file, place))
                 await bulk_create(store, place, pages, summary, archived=file.archived)
@@ -103,7 +107,7 @@ async def import_file(
     is_another = not new_id and place != file.conversation_id
     note = f", since {file.conversation_id} is another conversation here" if is_another else ""
     lost = f"; left out, because Parley has no equivalent: {file.left_out}" if file.left_out else ""
-    return Imported(Outcome.IMPORTED, f"imported as {place}{note}, {file.count} entries{lost}")
+    return Imported(Outcome.IMPORTED, f"imported as {place}{note}, {file.count} entries{lost}", place)
 
 
 class _Existing(NamedTuple):
