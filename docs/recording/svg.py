@@ -27,7 +27,9 @@ MARGIN: Final = 16
 BAR_HEIGHT: Final = 34
 LAST_SECONDS: Final = 5.0
 """The time for which the last frame is shown."""
+
 NORMAL: Final = ("3b424e", "f07178", "7ecb89", "e8be6e", "6ea8fe", "c792ea", "5fd0bb", "dde3ea")
+"""Black, red, green, yellow, blue, magenta, cyan and white."""
 BRIGHT: Final = ("7d8a9b", "ff8b92", "9be0a4", "ffd68a", "93c1ff", "dbadf8", "89e5d4", "ffffff")
 THEME: Final = TerminalTheme(
     parse_rgb_hex("171c24"),

@@ -52,6 +52,7 @@ NAVIGATION: Final = (
             Entry("How-tos", "docs/howto/README.md"),
             Entry("Claude Desktop and Code", "docs/howto/claude.md"),
             Entry("VS Code", "docs/howto/vs-code.md"),
+            Entry("GitHub Actions", "docs/howto/github-actions.md"),
             Entry("A proxy with TLS", "docs/howto/proxy.md"),
             Entry("Test a program", "docs/howto/testing.md"),
             Entry("A client in TypeScript", "docs/howto/typescript.md"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 import parley
 from kit.builders.snippets import Snippet, snippets
@@ -159,6 +160,83 @@ async def until_listening(port: int, process: asyncio.subprocess.Process) -> Non
             else:
                 writer.close()
                 return
+
+
+# --- GitHub Actions --------------------------------------------------------------------
+
+
+def review_job(directory: Path) -> tuple[str, dict[str, str]]:
+    """Create a repository with the files of the page, and return the script of the job and its variables."""
+    (workflow,) = of_page("github-actions", "yaml")
+    (schema,) = of_page("github-actions", "json")
+    steps = yaml.safe_load(workflow.code)["jobs"]["review"]["steps"]
+    (script,) = (step["run"] for step in steps if step.get("name") == "Review")
+    origin, work = directory / "origin", directory / "work"
+    for command in (
+        f"git init -q -b main {origin}",
+        f"git -C {origin} commit -q --allow-empty -m One",
+        f"git clone -q {origin} {work}",
+        f"git -C {work} checkout -q -b change",
+    ):
+        subprocess.run(command.split(), env=git_environment(directory), check=True, timeout=TIMEOUT_SECONDS)
+    (work / ".github").mkdir()
+    (work / schema.title).write_text(schema.code)
+    (work / "prices.py").write_text("PRICE = 3\n")
+    for command in (f"git -C {work} add .", f"git -C {work} commit -q -m Two"):
+        subprocess.run(command.split(), env=git_environment(directory), check=True, timeout=TIMEOUT_SECONDS)
+    return script, {
+        **git_environment(directory),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GITHUB_BASE_REF": "main",
+        "GITHUB_STEP_SUMMARY": str(directory / "summary.md"),
+        "ANTHROPIC_API_KEY": "sk-ant-1",
+    }
+
+
+def git_environment(home: Path) -> dict[str, str]:
+    names = {
+        f"GIT_{role}_{field}": "a@example.com" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")
+    }
+    return {"PATH": os.environ["PATH"], "HOME": str(home), **names}
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize(
+    ("answer", "code", "summary", "log"),
+    [
+        ('{"risk": "low", "findings": ["a typo"]}', 0, "**Risk: low**\n\n- a typo\n", ""),
+        ('{"risk": "high", "findings": []}', 1, "**Risk: high**\n\n", ""),
+        ("It looks good.", 1, "", "::error::The review failed (exit code 1)."),
+        (None, 0, "", "::warning::The review was not completed (exit code 124)."),
+    ],
+    ids=["low", "high", "no-json", "too-slow"],
+)
+async def test_the_workflow_reviews_a_change(
+    parley_model: ScriptedModel, tmp_path: Path, answer: str | None, code: int, summary: str, log: str
+) -> None:
+    if shutil.which("jq") is None:
+        pytest.skip("the workflow was not tried: jq is not installed")
+    script, env = review_job(tmp_path)
+    provider = f'base_url = "{parley_model.base_url}"\nenv_key = "ANTHROPIC_API_KEY"\n'
+    (tmp_path / ".parley").mkdir()
+    (tmp_path / ".parley/config.toml").write_text(f"[model_providers.anthropic]\n{provider}")
+    parley_model.says(answer or HOLD)
+    if answer is None:
+        script = script.replace("--timeout 10m", "--timeout 1")
+
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-e", "-c", script), cwd=tmp_path / "work", env=env, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        said, _ = await process.communicate()
+
+    shown = tmp_path / "summary.md"
+    assert (process.returncode, said.decode().strip()) == (code, log)
+    assert (shown.read_text() if shown.exists() else "") == summary
+    for request in parley_model.requests:  # a busy computer may send none within the time limit
+        assert request.headers["authorization"] == "Bearer sk-ant-1"
+        assert "+PRICE = 3" in str(request.body)
+    assert parley_model.requests or answer is None
 
 
 # --- code ------------------------------------------------------------------------------
