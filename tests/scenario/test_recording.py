@@ -235,6 +235,22 @@ async def test_a_full_recording_stays_as_it_is_and_the_turn_continues(
     assert path.stat().st_size == MAX_BYTES - 10
 
 
+@pytest.mark.promises("model.recording")
+async def test_an_exchange_that_cannot_be_recorded_does_not_affect_the_turn(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    path, deep = tmp_path / "made.jsonl", "[" * 900 + "]" * 900
+    parley_model.says(Call("look", f'{{"at": {deep}}}', "c1"))
+    async with speaking(parley_model, config=f'record = "{path}"') as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+        path.unlink()
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+
+    assert [exchange["reply"] for exchange in _exchanges(path)] == [[{"text": "Done"}]]
+
+
 @pytest.mark.child_process
 async def test_exec_records_a_new_conversation_in_a_new_file(parley_model: ScriptedModel, tmp_path: Path) -> None:
     home, path = tmp_path / "home", tmp_path / 'a "file".jsonl'

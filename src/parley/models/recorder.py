@@ -108,15 +108,15 @@ class RecordingModel:
 
     def _write(self, request: ModelRequest, reply: _Reply) -> None:
         """Append the exchange. A failure must not affect the turn, so it is only logged."""
-        exchange = Exchange(
-            conversation=self._conversation,
-            at=self._clock.now(),
-            model=self._settings.model,
-            request=_new_part(request, self._before),
-            reply=tuple(reply.steps()),
-            interrupted=not reply.is_whole,
-        )
         try:
+            exchange = Exchange(
+                conversation=self._conversation,
+                at=self._clock.now(),
+                model=self._settings.model,
+                request=_new_part(request, self._before),
+                reply=tuple(reply.steps()),
+                interrupted=not reply.is_whole,
+            )
             secrets = secrets_of(self._settings)
             redacted = self._before.redactor.redact(msgspec.to_builtins(exchange), secrets)
             if not append_line(self._path, encode(redacted) + b"\n"):
