@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,28 @@ async def test_a_refused_message_does_not_cause_another_model_request(
         assert (refused["status"], refused["message"].startswith(CANNOT)) == ("error", True)
         assert events_of(answered)[-2:] == [agent_message("Never mind."), task_complete("Never mind.")]
         assert len(parley_model.requests) == 1
+
+
+@MOUNTS
+@pytest.mark.promises("keeping.small-disk")
+async def test_a_small_disk_is_filled_with_conversations_and_not_with_the_log_of_the_database(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    raw = SmallDisk(parley_model, home=tmp_path / "home")
+    async with raw:
+        client = await begin(raw)
+        result: dict[str, Any] = {}
+        while "code" not in result:
+            text = os.urandom(24_000).hex()  # it cannot be compressed
+            made = client.call("conversationCreate", model="m", cwd="/tmp", base_instructions=text)
+            result = await client.value_after(made)
+        root = Path(f"/proc/{raw.pid}/root{raw.home}")
+        sizes = {name: (root / name).stat().st_size for name in ("parley.db", "parley.db-wal")}
+        log = raw.stderr_text()
+
+    assert result["code"] == "store_failed"
+    assert result["message"].endswith(f"database or disk is full; free some space on the disk of {raw.home}")
+    assert sizes["parley.db"] > 3 * 1024 * 1024  # of 4 MiB
+    assert sizes["parley.db-wal"] < 512 * 1024
+    assert log.count("of free space; on a full disk, nothing can be stored") == 1
+    assert log.count("failed to checkpoint") <= 1

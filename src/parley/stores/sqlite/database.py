@@ -123,6 +123,8 @@ class Database:
         self._losing = threading.Lock()
         self._lost: HomeLost | None = None
         self._on_lost = on_lost
+        self._kept_bytes = WAL_BYTES
+        """The size to which the write-ahead log is truncated after a checkpoint, in bytes."""
         self._readers = readers
         self._free: SimpleQueue[Connection] = SimpleQueue()
         for reader in readers:
@@ -183,6 +185,18 @@ class Database:
             f"The part that is missing on disk was saved ({what}): run `parley import {place}` after the restart."
         )
         return f"{saved} {lost}" if lost else saved
+
+    def checkpoint(self, *, keep_bytes: int | None) -> None:
+        """Copy the write-ahead log into the database file, as far as readers allow it.
+
+        If the whole log was copied, the next write begins at its start, and truncates it to `keep_bytes` if it is
+        larger. None means `WAL_BYTES`.
+        """
+        limit = WAL_BYTES if keep_bytes is None else keep_bytes
+        if limit != self._kept_bytes:
+            self._kept_bytes = limit
+            self.writer.execute(f"PRAGMA journal_size_limit = {limit}").fetchone()
+        self.writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
     def log_bytes(self) -> int:
         """Return the size of the write-ahead log, in bytes."""

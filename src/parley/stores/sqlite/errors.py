@@ -39,6 +39,8 @@ def store_error(home: str, error: Exception) -> Exception:
     if code == sqlite3.SQLITE_BUSY:
         holder = holder_of(os.path.join(home, SHARED_MEMORY), os.path.join(home, DATABASE))
         return StoreFailed(f"{error}, by {holder}" if holder is not None else str(error))
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFailed(f"{error}; free some space on the disk of {home}")
     if code == sqlite3.SQLITE_IOERR:
         return StoreFailed(f"{error} ({error.sqlite_errorname})")
     return StoreFailed(str(error))

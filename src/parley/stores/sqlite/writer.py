@@ -21,11 +21,13 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from parley.common.limited_log import LimitedLog
 from parley.common.os_errors import OUT_OF_MEMORY, limit_reached
 from parley.common.threads import start_thread
 from parley.errors import HomeLost, LeaseLost, ParleyError, StoreFailed, WriteLockHeld
 from parley.ports.store import CALL_SECONDS, PAGE
 from parley.stores.sqlite.batch import Batch
+from parley.stores.sqlite.disk_space import CHECKPOINT_BYTES, DiskSpace
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -35,11 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Writer", "open_only"]
 
 log = logging.getLogger(__name__)
-
-CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""The size at which the write-ahead log is checkpointed, in bytes. It is large enough that checkpoints are rare,
-and small enough for a quick recovery.
-"""
 
 MEASURE_BYTES: Final = 1024 * 1024
 """The number of bytes that this process writes between two measurements of the write-ahead log. The measurements
@@ -120,6 +117,9 @@ class Writer:
         self._closing = False
         self._grown = 0
         """The number of bytes that this process has added to the write-ahead log since its last checkpoint."""
+        self._space: DiskSpace | None = None
+        """The free space of the disk; None while the database is not open."""
+        self._limited_log = LimitedLog(log)
         self._measure_at = 0
         """The value of `_grown` at which the write-ahead log is measured next."""
         self._has_committed = False
@@ -390,6 +390,7 @@ class Writer:
         self.opened = open_database(home, on_lost=partial(self._schedule, self._lost))
         # Processes that write little would otherwise never checkpoint, and the log would grow with each of them.
         self._grown += self.opened.log_bytes()
+        self._space = DiskSpace(home.path)
         return self.opened
 
     def _do(self, jobs: Sequence[_Job]) -> None:
@@ -460,27 +461,35 @@ class Writer:
     def _is_checkpoint_due(self, opened: Database) -> bool:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
-        A checkpoint is due when this process has added `CHECKPOINT_BYTES`, or when the file has that size, because
-        several processes may each add less. The size of the file is measured rarely, because a measurement makes
-        the next write slower.
+        A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes`, or when the file is large,
+        because several processes may each add less. The file and the free space are measured rarely, because a
+        measurement makes the next write slower.
         """
-        if self._grown >= CHECKPOINT_BYTES:
+        space = self._space
+        assert space is not None
+        if self._grown >= space.checkpoint_bytes:
             return True
         if self._grown < self._measure_at:
             return False
-        self._measure_at = self._grown + MEASURE_BYTES
-        return opened.is_log_large()
+        self._measure_space(space)
+        return self._grown >= space.checkpoint_bytes or opened.is_log_large()
+
+    def _measure_space(self, space: DiskSpace) -> None:
+        space.measure()
+        self._measure_at = self._grown + min(MEASURE_BYTES, space.checkpoint_bytes // 2)
 
     def _checkpoint(self, opened: Database) -> None:
         if self._given_up:
             return
+        space = self._space
+        assert space is not None
         self._grown = 0
         try:
-            opened.writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            opened.checkpoint(keep_bytes=space.checkpoint_bytes if space.is_short else None)
         except Exception as error:
-            self._grown = CHECKPOINT_BYTES // 2  # try again sooner than usual
-            log.warning("failed to checkpoint the database; retrying later: %s", error)
-        self._measure_at = self._grown + MEASURE_BYTES
+            self._grown = space.checkpoint_bytes // 2  # try again sooner than usual
+            self._limited_log.warning("failed to checkpoint the database; retrying later: %s", error)
+        self._measure_space(space)
 
     def _schedule(self, call: Callable[..., None], *about: object) -> None:
         assert self._loop is not None

@@ -19,8 +19,9 @@ from kit.system.commands import TIMEOUT_SECONDS
 from parley.errors import LeaseLost, StoreFailed
 from parley.ports.store import Lease
 from parley.stores.sqlite.database import WAL_BYTES
+from parley.stores.sqlite.disk_space import CHECKPOINT_BYTES
 from parley.stores.sqlite.store import SqliteStore
-from parley.stores.sqlite.writer import CHECKPOINT_BYTES, MEASURE_BYTES, Writer
+from parley.stores.sqlite.writer import MEASURE_BYTES, Writer
 from parley.wire.ids import ConversationId
 
 

@@ -1,0 +1,61 @@
+"""Decides how large the write-ahead log may become on a disk with little free space.
+
+A checkpoint copies the log into the database file, so it needs free space too. On a disk that the log has filled,
+a checkpoint is impossible, and the space of the log is lost for conversations.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+__all__ = ["CHECKPOINT_BYTES", "DiskSpace"]
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
+"""The size at which the write-ahead log is checkpointed, in bytes. It is large enough that checkpoints are rare,
+and small enough for a quick recovery.
+"""
+LEAST_BYTES: Final = 128 * 1024
+"""The smallest size at which the write-ahead log is checkpointed, in bytes."""
+SHARE: Final = 8
+"""The part of the free space that the write-ahead log may have: one eighth."""
+FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
+"""The free space in bytes below which the log is checkpointed earlier, and a warning is written."""
+
+
+class DiskSpace:
+    """The free space of the disk with the home, as it was measured last."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+        self._has_warned = False
+        self.checkpoint_bytes = CHECKPOINT_BYTES
+        """The size at which the write-ahead log is checkpointed, in bytes."""
+        self.measure()
+
+    @property
+    def is_short(self) -> bool:
+        """True if the log should return its space to the disk after a checkpoint."""
+        return self.checkpoint_bytes < CHECKPOINT_BYTES
+
+    def measure(self) -> None:
+        """Measure the free space. Write a warning when it has become short."""
+        try:
+            found = os.statvfs(self._home)
+        except OSError:
+            return  # the next write fails, and reports the reason
+        free = found.f_bavail * found.f_frsize
+        self.checkpoint_bytes = max(LEAST_BYTES, min(CHECKPOINT_BYTES, free // SHARE))
+        if not self.is_short:
+            self._has_warned = self._has_warned and free < 2 * FEW_BYTES
+        elif not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "the disk of %s has only %.1f MiB of free space; on a full disk, nothing can be stored or deleted: "
+                "free some space, or delete conversations and run `parley gc`",
+                self._home,
+                free / 1024 / 1024,
+            )
