@@ -111,7 +111,7 @@ async def test_the_last_line_says_whether_it_is_ready(tmp_path: Path) -> None:
     wrong = await doctor(tmp_path, "-c", "sandbox_mode=nonsense", OPENAI_API_KEY="sk-never-told")
 
     missing = "Missing environment variable: `OPENAI_API_KEY`. "
-    hint = 'Set it, or put {"OPENAI_API_KEY": "..."} into auth.json in Parley\'s home directory'
+    hint = "Set it to your API key for OpenAI, or run `parley config init` to store a key or to choose a provider"
     assert (unset.exit_code, unset.lines[-1]) == (0, ("verdict", f"not ready: {missing}{hint}"))
     assert (wrong.exit_code, wrong.lines[-1][0]) == (1, "verdict")
     assert wrong.lines[-1][1].startswith("not ready: the home or its settings cannot be used")

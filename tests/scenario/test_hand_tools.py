@@ -141,7 +141,7 @@ async def test_exec_of_a_turn_that_fails_exits_with_1(
     as_json = await parley("exec", "go", "--json", env=resident.environ)
 
     assert (code, out) == (1, "")
-    assert "no such model" in err.splitlines()[-2]
+    assert "no such model" in err.splitlines()[-3]
     assert as_json[0] == 1
     assert lines(as_json[1])[-1]["reason"] == "failed"
     assert "no such model" in lines(as_json[1])[-1]["error"]

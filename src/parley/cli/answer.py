@@ -9,7 +9,7 @@ from typing import Final
 from parley.cli.connecting import connected
 from parley.cli.event_output import approval_json
 from parley.cli.ids import SHORT, find_approval
-from parley.cli.printing import print_json, print_note, print_text
+from parley.cli.printing import print_json, print_note, print_nothing_found, print_text
 from parley.cli.runner import UsageError
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Approval, Client
@@ -61,8 +61,11 @@ async def run(args: argparse.Namespace) -> int:
         raise UsageError("--reason requires the decision `deny`")
     async with connected("answer", server_address(args)) as server:
         if args.id is None:
-            for approval in await server.client.approvals():
+            approvals = await server.client.approvals()
+            for approval in approvals:
                 _show(approval, as_json=args.json)
+            if not approvals:
+                print_nothing_found("answer", "there are no open approvals")
             return 0
         approval = await find_approval(server.client, args.id)
         decision = DECISIONS[args.decision]

@@ -11,7 +11,7 @@ from msgspec import UnsetType
 from parley.cli.connecting import connected
 from parley.cli.event_output import plain_json
 from parley.cli.ids import SHORT
-from parley.cli.printing import print_json, print_text
+from parley.cli.printing import print_json, print_nothing_found, print_text
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Client
 from parley.wire.text import visible
@@ -54,6 +54,8 @@ async def run(args: argparse.Namespace) -> int:
                 if _key(item) not in known:
                     _show(item, as_json=args.json)
             if not args.watch:
+                if not items:
+                    print_nothing_found("attention", "no conversation needs a person")
                 return 0
             known = set(map(_key, items))
             await asyncio.sleep(POLL_SECONDS)

@@ -10,7 +10,7 @@ from msgspec import UnsetType
 from parley.cli.connecting import connected
 from parley.cli.event_output import plain_json
 from parley.cli.ids import SHORT
-from parley.cli.printing import print_json, print_text
+from parley.cli.printing import print_json, print_nothing_found, print_text
 from parley.cli.server_address import add_server_options, server_address
 
 __all__ = ["DESCRIPTION", "configure", "run"]
@@ -48,6 +48,9 @@ async def run(args: argparse.Namespace) -> int:
         mark = "*" if one.unread is True else " "
         when = updated[:16].replace("T", " ")
         print_text(f"{one.conversation_id[:SHORT]}  {state:<7} {mark} {when}  {one.title}")
+    if not listed.conversations:
+        what = "archived conversations" if args.archived else "conversations yet; `parley chat` begins one"
+        print_nothing_found("ls", f"there are no {what}")
     return 0
 
 

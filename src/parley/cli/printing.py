@@ -11,7 +11,15 @@ from typing import Any, Final, TextIO
 
 from parley.wire.text import unseen, visible
 
-__all__ = ["for_terminal", "print_error", "print_json", "print_note", "print_text", "uses_colour"]
+__all__ = [
+    "for_terminal",
+    "print_error",
+    "print_json",
+    "print_note",
+    "print_nothing_found",
+    "print_text",
+    "uses_colour",
+]
 
 _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
 """Harmless invisible characters that are not escaped: line ends, tabs, and characters that join or select emoji."""
@@ -46,6 +54,12 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_note(command: str, text: object) -> None:
     """Print a note for the user to stderr, on one line."""
     print(f"parley {command}: {visible(str(text))}", file=sys.stderr, flush=True)
+
+
+def print_nothing_found(command: str, text: str) -> None:
+    """Print a note that a list is empty, if the list would be printed on a terminal. Scripts get no note."""
+    if sys.stdout.isatty():
+        print_note(command, text)
 
 
 def print_error(command: str, text: object) -> None:

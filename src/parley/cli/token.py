@@ -9,7 +9,7 @@ from typing import Final
 
 from parley.cli.durations import seconds
 from parley.cli.ids import match_conversation
-from parley.cli.printing import print_json, print_note, print_text
+from parley.cli.printing import print_json, print_note, print_nothing_found, print_text
 from parley.cli.runner import CommandFailed, UsageError
 from parley.cli.settings import settings_loader
 
@@ -156,6 +156,8 @@ async def _list(args: argparse.Namespace) -> int:
         else:
             number = f"{len(browsers)} browser{'s' if len(browsers) > 1 else ''} signed in with a code"
             print_text(f"{PAGE:<20}  {'admin':<8}  {number}, used {_time(used_at)}")
+    if not tokens and not browsers:
+        print_nothing_found("token ls", "there are no tokens; `parley token create` creates one")
     return 0
 
 

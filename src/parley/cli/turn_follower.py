@@ -21,6 +21,16 @@ from parley.client import Client, ClientError, Conversation, StreamEvent
 
 __all__ = ["TurnFollower"]
 
+PROVIDER_CODES: Final = (
+    "cannot_connect",
+    "connection_lost",
+    "high_demand",
+    "no_response",
+    "retry_limit_exceeded",
+    "stream_broken",
+    "unexpected_status",
+)
+"""The codes of errors that `parley doctor --online` can explain."""
 GRACE_SECONDS: Final = 30.0
 """The maximum number of seconds that a command waits for the end of a turn after it has exceeded its time limit."""
 
@@ -136,6 +146,8 @@ class TurnFollower:
             return ended.exit_code
         if ended.error is not None:
             print_note(self._command, ended.error)
+            if ended.error_code in PROVIDER_CODES:
+                print_note(self._command, "check the provider with `parley doctor --online`")
             short = self._conversation.id[:SHORT]
             ways = f"`parley exec --resume {short} PROMPT` or `parley chat --resume {short}`"
             print_note(self._command, f"continue with {ways}")

@@ -14,7 +14,7 @@ AZURE_ENDPOINT: Final = "AZURE_OPENAI_ENDPOINT"
 def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict[str, Any]:
     """Return the settings table of a provider on the internet, which needs a key."""
     address = {} if base_url is None else {"base_url": base_url}
-    instructions = f"Set it to your API key for {name}."
+    instructions = f"Set it to your API key for {name}, or run `parley config init --force` to store a key."
     return {"name": name, **address, "env_key": env_key, "env_key_instructions": instructions, **more}
 
 

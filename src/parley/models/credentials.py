@@ -14,7 +14,9 @@ from parley.models.errors import MissingVariable
 
 __all__ = ["HIDDEN", "SHORTEST_SECRET", "Credentials", "credentials"]
 
-OPENAI_HINT: Final = 'Set it, or put {"OPENAI_API_KEY": "..."} into auth.json in Parley\'s home directory.'
+OPENAI_HINT: Final = (
+    "Set it to your API key for OpenAI, or run `parley config init` to store a key or to choose a provider."
+)
 
 HIDDEN: Final = "***"
 

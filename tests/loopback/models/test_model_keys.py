@@ -104,7 +104,7 @@ async def test_openai_without_a_key_says_where_to_put_one(caller: Caller, tmp_pa
             await caller.ask(peer, "responses", is_openai=True, home=str(tmp_path))
 
     assert missing.value.variable == "OPENAI_API_KEY"
-    assert "auth.json" in str(missing.value)
+    assert "`parley config init`" in str(missing.value)
 
 
 async def test_headers_come_from_settings_and_environment(caller: Caller) -> None:
