@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from bench.chat import chat
+from bench.cli import cli
 from bench.client import through_client
 from bench.commands import command_output, commands
 from bench.conversations import idle_memory, opening
@@ -53,6 +54,7 @@ MEASURES: dict[str, Measure] = {
     "http": lambda url, peers, times: http(url, repetitions=times),
     "page": lambda url, peers, times: page(url, repetitions=times),
     "chat": lambda url, peers, times: chat(url),
+    "cli": lambda url, peers, times: cli(url),
     "relay": lambda url, peers, times: relay(url, repetitions=times),
     "latency": lambda url, peers, times: latency(peers),
     "sharing": lambda url, peers, times: sharing(),

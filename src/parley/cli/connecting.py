@@ -21,7 +21,6 @@ from parley.app.discovery import describe_holder
 from parley.cli.printing import print_note
 from parley.cli.runner import FAILED, USAGE_ERROR, CommandFailed
 from parley.cli.server_address import ServerAddress
-from parley.cli.settings import settings_loader
 from parley.client import (
     Client,
     ClientError,
@@ -35,8 +34,9 @@ from parley.client import (
 )
 from parley.client.approval import OnApproval
 from parley.client.client import RECONNECT_SECONDS
-from parley.common.home import SERVER_LOG, SOCKET
+from parley.common.home import SERVER_LOG, SOCKET, named_home
 from parley.common.os_errors import os_detail
+from parley.config.working_directory import working_directory
 from parley.wire.mcp import LogMessage
 from parley.wire.notifications import STORE_LOGGER
 
@@ -118,13 +118,12 @@ async def connected(
             stack.enter_context(_without_tool_names())
             yield Connected(await _remote(stack, report, options, address), child=None)
         return
-    loader = settings_loader(config)
-    home = loader.home
+    home = _home(config)
     async with AsyncExitStack() as stack:
         stack.enter_context(_without_tool_names())
         client = await _resident(stack, report, options, home, config, restarts=resident)
         if client is None:
-            loader.store_url()  # a server would use the home instead of the database that an invalid file names
+            _check_settings(config)
         if client is None and resident:
             await _start_resident(home)
             client = await _resident(stack, report, options, home, config, restarts=resident)
@@ -134,6 +133,33 @@ async def connected(
             yield Connected(client, child=None)
         else:
             yield await _child(stack, config)
+
+
+def _home(config: Sequence[str]) -> str:
+    """Return the home. Without overrides, this is fast, because the settings are not loaded.
+
+    Raises:
+        ConfigError: the overrides are invalid, or no home is named.
+    """
+    named = None if config else named_home(os.environ, working_directory())
+    if named is not None:
+        return named.path
+    from parley.cli.settings import settings_loader
+
+    return settings_loader(config).home
+
+
+def _check_settings(config: Sequence[str]) -> None:
+    """Check the home and its settings before a server is started.
+
+    Raises:
+        ConfigError: the overrides, the home or its settings cannot be used.
+    """
+    from parley.cli.settings import settings_loader  # imported here: a resident server has loaded its settings
+
+    loader = settings_loader(config)
+    _ = loader.home
+    loader.store_url()  # a server would use the home instead of the database that an invalid file names
 
 
 class _ReplacedServer(ResidentSocket):

@@ -13,9 +13,7 @@ from parley.cli.ids import find_conversation
 from parley.cli.printing import print_note
 from parley.cli.runner import CommandFailed, UsageError, add_config_option
 from parley.cli.server_address import ServerAddress, add_server_options
-from parley.cli.settings import settings_loader
 from parley.client import Client, Conversation, CreateOptions, Overrides
-from parley.config.types import SettingsOverrides
 from parley.config.working_directory import absolute_path
 from parley.wire.items import ImageItem
 from parley.wire.text import quoted
@@ -127,7 +125,10 @@ async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
     """
     if not args.worktree:
         return
-    from parley.app.local_worktree import WorktreeFailed, create_worktree  # imported here: it runs the sandbox
+    # Imported here, because these modules load the settings and run the sandbox.
+    from parley.app.local_worktree import WorktreeFailed, create_worktree
+    from parley.cli.settings import settings_loader
+    from parley.config.types import SettingsOverrides
 
     settings = settings_loader(args.config).choose(SettingsOverrides(cwd=args.cwd)).settings
     try:

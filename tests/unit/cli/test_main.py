@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
@@ -155,3 +157,35 @@ def test_an_import_of_a_backup_names_the_steps_of_a_restore(
     code = main(["import", str(backup)])
 
     assert (code, "shows how to restore a backup" in capsys.readouterr().err) == (1, True)
+
+
+LIGHT = (
+    "exec",
+    "ls",
+    "show",
+    "watch",
+    "send",
+    "answer",
+    "interrupt",
+    "continue_",
+    "fork",
+    "diff",
+    "attention",
+    "replay",
+)
+
+
+def test_commands_that_only_talk_to_a_server_load_neither_a_server_nor_the_settings() -> None:
+    heavy = "server|runtime|agent|stores|models|tools|sandbox|workspaces|web|conversation|ports|testing"
+    program = (
+        "import importlib, json, re, sys\n"
+        f"for name in {LIGHT}: importlib.import_module(f'parley.cli.{{name}}')\n"
+        f"ours = re.compile(r'parley\\.({heavy})(\\.|$)|parley\\.config\\.(load|types|schema)$')\n"
+        "others = {'aiohttp', 'asyncpg', 'prompt_toolkit', 'rich', 'sqlite3', 'tomlkit'}\n"
+        "print(json.dumps([name for name in sys.modules if ours.match(name) or name in others]))\n"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, check=True, text=True
+    ).stdout
+
+    assert json.loads(loaded) == []
