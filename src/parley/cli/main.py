@@ -57,10 +57,15 @@ COMMANDS: Final = (
     Command("gc", "remove old archived conversations and unused data", "gc"),
 )
 
+_START: Final = Command("config init", "open the chat, after the set-up if nothing is configured", "start")
+"""The command that runs on a terminal if none is named. Its own errors are those of the set-up."""
+
 _HELP: Final = f"""\
 Parley, a conversation server for coding agents.
 
 usage: parley COMMAND [OPTIONS]
+       parley            on a terminal: open the chat, after the set-up if nothing is
+                         configured
 
 commands:
 {"".join(f"  {command.name:<10} {command.summary}{chr(10)}" for command in COMMANDS)}
@@ -76,6 +81,8 @@ USAGE_ERROR: Final = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code, which is 2 for a usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments and sys.stdin.isatty() and sys.stdout.isatty():
+        return _run(_START, arguments, exits=argv is None)
     if not arguments:
         print(_HELP, end="", file=sys.stderr)
         return USAGE_ERROR
@@ -94,6 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = _similar(name)
         print(f"parley: unknown {what} {name!r}; {hint}`parley --help` lists the commands", file=sys.stderr)
         return USAGE_ERROR
+    return _run(command, rest, exits=argv is None)
+
+
+def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
+    """Run a command and return its exit code. With `exits`, the process exits afterwards."""
     if sys.platform == "win32":
         print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
         return 1
@@ -103,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from parley.cli.runner import run_command
 
     try:
-        code = run_command(command.name, import_module(f"parley.cli.{command.module}"), rest)
-        if argv is None:  # the process exits now, and a late Ctrl-C must not print a traceback
+        code = run_command(command.name, import_module(f"parley.cli.{command.module}"), arguments)
+        if exits:  # a late Ctrl-C must not print a traceback
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:  # this is raised before or after the command has run
         code = 128 + signal.SIGINT

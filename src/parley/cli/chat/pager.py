@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from rich.text import Text
 
-__all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages"]
+__all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages", "wrapped"]
 
 TAB: Final = "    "
 
@@ -47,6 +47,26 @@ def as_rich_text(lines: Sequence[StyledLine]) -> Text:
     return text
 
 
+def wrapped(lines: Sequence[StyledLine], width: int) -> list[StyledLine]:
+    """Return the lines as rows of a terminal. A line that is too long continues in the next row."""
+    from prompt_toolkit.utils import get_cwidth
+
+    rows: list[StyledLine] = []
+    for style, text in lines:
+        if len(text) <= width and text.isascii():
+            rows.append(StyledLine(style, text))
+            continue
+        row, used = "", 0
+        for character in text:
+            size = get_cwidth(character)
+            if used + size > width:
+                rows.append(StyledLine(style, row))
+                row, used = "", 0
+            row, used = row + character, used + size
+        rows.append(StyledLine(style, row))
+    return rows
+
+
 async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLine]) -> None:
     """Show lines on the whole screen until the user closes them."""
     from prompt_toolkit.application import get_app
@@ -54,20 +74,23 @@ async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLin
     from prompt_toolkit.layout import FormattedTextControl, HSplit, Window
     from prompt_toolkit.layout.controls import UIContent, UIControl
 
-    top = 0
-
-    def height() -> int:
-        return max(1, get_app().output.get_size().rows - 2)
+    size = get_app().output.get_size()
+    rows, top, page = wrapped(lines, size.columns), 0, max(1, size.rows - 2)
 
     def move(by: int) -> None:
         nonlocal top
-        top = max(0, min(top + by, len(lines) - height()))
+        top = max(0, min(top + by, len(rows) - page))
 
-    class Lines(UIControl):
-        """The visible lines. Only these lines are formatted, so that a long text costs no more than a short one."""
+    class Rows(UIControl):
+        """The visible rows. Only these rows are formatted, so that a long text costs no more than a short one."""
 
         def create_content(self, width: int, height: int) -> UIContent:
-            shown = lines[top : top + height]
+            nonlocal rows, page, size
+            current = get_app().output.get_size()
+            if current != size:
+                size, page, rows = current, max(1, current.rows - 2), wrapped(lines, current.columns)
+                move(0)
+            shown = rows[top : top + page]
             return UIContent(
                 get_line=lambda number: [(_CLASSES.get(shown[number].style, ""), shown[number].text)],
                 line_count=len(shown),
@@ -75,17 +98,17 @@ async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLin
             )
 
     def footer() -> StyleAndTextTuples:
-        last = min(top + height(), len(lines))
-        return [("reverse", f" {top + 1}-{last} of {len(lines)}   Up, Down, PgUp, PgDn, Home, End; q closes ")]
+        last = min(top + page, len(rows))
+        return [("reverse", f" {top + 1}-{last} of {len(rows)}   Up, Down, PgUp, PgDn, Home, End; q closes ")]
 
     keys = KeyBindings()
     steps = {
         ("up", "k"): lambda: -1,
         ("down", "j", "enter"): lambda: 1,
-        ("pageup", "b"): lambda: -height(),
-        ("pagedown", " ", "f"): height,
-        ("home", "g"): lambda: -len(lines),
-        ("end", "G"): lambda: len(lines),
+        ("pageup", "b"): lambda: -page,
+        ("pagedown", " ", "f"): lambda: page,
+        ("home", "g"): lambda: -len(rows),
+        ("end", "G"): lambda: len(rows),
     }
     for names, step in steps.items():
         for name in names:
@@ -97,7 +120,7 @@ async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLin
     def _close(event: KeyPressEvent) -> None:
         event.app.exit(result=None)
 
-    body = Window(Lines(), wrap_lines=True, always_hide_cursor=True)
+    body = Window(Rows(), always_hide_cursor=True)
     focus = Window(FormattedTextControl(footer, focusable=True, show_cursor=False), height=1)
     head = Window(FormattedTextControl([("reverse", f" {visible(title)} ")]), height=1, style="reverse")
     await context.overlay(HSplit([head, body, focus]), focus=focus, key_bindings=keys)
