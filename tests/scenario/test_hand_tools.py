@@ -416,7 +416,9 @@ async def test_a_reader_that_closes_the_pipe_gets_no_traceback(resident: InProce
     assert process.stdout is not None
     process.stdout._transport.close()  # type: ignore[attr-defined] # closes the pipe
     assert process.stderr is not None
-    err = await process.stderr.read()
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        err = await process.stderr.read()
+        await process.wait()  # otherwise a later test fails with the warning about a process without an end
 
     assert b"Traceback" not in err
 
