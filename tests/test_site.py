@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -16,6 +18,7 @@ from docs.site.navigation import NAVIGATION
 from docs.site.output import NotASite, write
 from docs.site.reference.settings import rows
 
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.cli.main import COMMANDS
 from parley.client import __all__ as client_names
 from parley.config.effective import effective_settings
@@ -183,3 +186,27 @@ def test_the_directory_of_another_program_is_not_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "mine").exists()
     assert sorted(path.name for path in (tmp_path / "site").iterdir()) == [".parley-docs", "index.html"]
     assert (tmp_path / "site/index.html").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("has_other_files", [False, True])
+def test_the_command_writes_the_site_or_says_why_not(tmp_path: Path, has_other_files: bool) -> None:
+    directory = tmp_path / "site"
+    if has_other_files:
+        directory.mkdir()
+        (directory / "mine").write_text("")
+    run = subprocess.run(
+        [sys.executable, "-m", "docs.site", directory],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+    if has_other_files:
+        assert run.returncode == 1
+        assert run.stderr == f"{directory} contains other files; name an empty or a new directory\n"
+    else:
+        assert (run.returncode, run.stderr) == (0, "")
+        assert re.fullmatch(rf"\d+ pages: {directory}/index.html\n", run.stdout)
+        assert (directory / "index.html").exists()

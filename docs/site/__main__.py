@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from docs.site.build import ROOT, build
-from docs.site.output import write
+from docs.site.output import NotASite, write
 
 
 def main() -> int:
@@ -27,7 +27,11 @@ def main() -> int:
     if site.problems:
         print(f"{len(site.problems)} problems; no file was written", file=sys.stderr)
         return 1
-    write(site.files, directory)
+    try:
+        write(site.files, directory)
+    except (NotASite, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
     print(f"{sum(path.endswith('.html') for path in site.files)} pages: {directory / 'index.html'}")
     return 0
 
