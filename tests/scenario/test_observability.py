@@ -14,6 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from kit.clients.http_client import HttpClient
+from kit.clients.requests import request
 from kit.clients.shared_home import ASKS, events_until, is_
 from kit.clients.shell_turns import sh
 from kit.servers.collector import Collector
@@ -230,3 +232,35 @@ async def test_without_the_variables_nothing_of_opentelemetry_is_imported(
 
     assert "google/_upb" not in mapped  # the library that encodes what is sent
     assert "aiohttp" in mapped
+
+
+async def test_a_collector_that_is_gone_delays_neither_turns_nor_the_end(
+    parley_model: ScriptedModel, home: Path
+) -> None:
+    # The library repeats an export for up to this time.
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with ResidentProcess(parley_model, home, env=env) as resident:
+            await run_a_turn(resident, parley_model)
+        text = resident.stderr_text()
+
+    assert resident.process.returncode == 0
+    assert "because the collector does not answer" in text
+
+
+async def test_the_trace_of_a_client_is_continued(parley_model: ScriptedModel, home: Path) -> None:
+    trace, span = "ab" * 16, "cd" * 8
+    async with asyncio.timeout(TIMEOUT_SECONDS), Collector() as collector:
+        env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces", "OTEL_METRICS_EXPORTER": "none"}
+        async with ResidentProcess(parley_model, home, env=env) as resident:
+            url, token = resident.description["url"], resident.description["token"]
+            async with HttpClient(url, token=token) as client:
+                await client.initialize()
+                meta = {"_meta": {"traceparent": f"00-{trace}-{span}-01"}}
+                await client.post(request(7, "ping", meta))
+                await client.post(request(8, "ping", {"_meta": {"traceparent": "nonsense"}}))
+
+    continued, other = collector.spans["ping"]
+    assert (continued.trace, continued.parent) == (trace, span)
+    assert (other.trace != trace, other.parent) == (True, "")
+    assert not collector.metrics

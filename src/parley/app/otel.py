@@ -10,15 +10,20 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import CancelledError
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from parley.common.metrics import Counter, Gauge, Histogram, Labels
 from parley.common.secret_values import SecretValues
 from parley.common.telemetry import Operation, telemetry
+from parley.common.threads import start_thread
 from parley.version import __version__
 
 if TYPE_CHECKING:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.metrics import CallbackOptions, Observation
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.trace import TracerProvider
@@ -32,8 +37,8 @@ log = logging.getLogger(__name__)
 EXTRA: Final = "parley-server[otel]"
 READ_SECONDS: Final = 2.0
 """The maximum time for which the thread that exports metrics waits for the event loop, in seconds."""
-CLOSE_MILLISECONDS: Final = 2000
-"""The maximum time for which a shutdown waits for the last export, in milliseconds."""
+CLOSE_SECONDS: Final = 1.0
+"""The maximum time for which a shutdown waits for the last export, in seconds."""
 
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -99,10 +104,13 @@ class OpenTelemetry:
 
         self.wants_content = environ.get(_CONTENT, "").strip().lower() in ("1", "true")
         self._secrets = SecretValues(environ)
+        if not log.isEnabledFor(logging.DEBUG):
+            logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # it warns of each attempt to send
         # Variables take precedence over these defaults.
         resource = Resource.create({"service.name": "parley", "service.version": __version__})
         if environ.get("OTEL_SERVICE_NAME"):
             resource = resource.merge(Resource({"service.name": environ["OTEL_SERVICE_NAME"]}))
+        self._exporters: list[OTLPSpanExporter | OTLPMetricExporter] = []
         self._traces: TracerProvider | None = None
         self._numbers: MeterProvider | None = None
         if metrics is not None:
@@ -114,7 +122,9 @@ class OpenTelemetry:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
             self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
-            self._traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            span_exporter = OTLPSpanExporter()
+            self._exporters.append(span_exporter)
+            self._traces.add_span_processor(BatchSpanProcessor(span_exporter))
             self._tracer = self._traces.get_tracer("parley", __version__)
             telemetry.add(self)
             telemetry.takes_parents = True
@@ -173,7 +183,9 @@ class OpenTelemetry:
             View(instrument_name=one.name, aggregation=ExplicitBucketHistogramAggregation(one.bounds))
             for one in histograms
         ]
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+        exporter = OTLPMetricExporter()
+        self._exporters.append(exporter)
+        reader = PeriodicExportingMetricReader(exporter)
         provider = MeterProvider([reader], resource=resource, views=views, shutdown_on_exit=False)
         meter = provider.get_meter("parley", __version__)
         for one in metrics.metrics:
@@ -213,17 +225,26 @@ class OpenTelemetry:
         """Send what is left, within a limited time. Stop observing."""
         telemetry.remove(self)
         telemetry.takes_parents = False
-        await asyncio.to_thread(self._close)
+        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+        with suppress(MemoryError, RuntimeError):  # no thread can be started
+            start_thread(partial(self._close, loop, closed), name="close-telemetry")
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await closed.wait()
+            except TimeoutError:
+                log.warning("the last traces or metrics were not sent, because the collector does not answer")
+        for exporter in self._exporters:
+            exporter.shutdown()  # ends the attempts to send
 
-    def _close(self) -> None:
-        try:
-            if self._traces is not None:
-                self._traces.force_flush(CLOSE_MILLISECONDS)
-                self._traces.shutdown()
-            if self._numbers is not None:
-                self._numbers.shutdown(CLOSE_MILLISECONDS)
-        except Exception as error:  # the collector may be gone
-            log.info("the last traces or metrics were not sent: %s", type(error).__name__)
+    def _close(self, loop: asyncio.AbstractEventLoop, closed: asyncio.Event) -> None:
+        for provider in (self._traces, self._numbers):
+            try:
+                if provider is not None:
+                    provider.shutdown()
+            except Exception as error:  # the collector may be gone
+                log.info("the last traces or metrics were not sent: %s", type(error).__name__)
+        with suppress(RuntimeError):  # the event loop has not waited
+            loop.call_soon_threadsafe(closed.set)
 
 
 def _span_name(operation: Operation) -> str:
