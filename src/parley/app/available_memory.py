@@ -1,4 +1,4 @@
-"""Finds out how much memory this process can still allocate, and which limit applies."""
+"""Determines how much memory this process can still allocate, and which limit applies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def why_too_large(size: int) -> str | None:
 
 
 def available_memory() -> Available | None:
-    """Return the available memory under the tightest limit; None if the system reports no limit."""
+    """Return the available memory under the strictest limit; None if the system reports no limit."""
     return min(_limits(), key=lambda one: one.bytes, default=None)
 
 

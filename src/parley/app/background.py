@@ -1,8 +1,8 @@
 """Starts the resident server of a home directory in the background, for `parley mcp --resident`.
 
-The server belongs to no client: it runs in its own process session, and its parent process has exited. The server's
-environment contains no secrets of the client that started the server. The server logs to a file in the home
-directory.
+The server does not depend on a client: it runs in its own process session, and its parent process has exited. The
+server's environment contains no secrets of the client that started the server. The server logs to a file in the
+home directory.
 """
 
 from __future__ import annotations

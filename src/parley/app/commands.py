@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 def sandboxed_commands(
     home: Callable[[], str | None], *, warns: bool = False, most: Callable[[], int] = lambda: 0
 ) -> Sandboxed:
-    """Return the runner of sandboxed commands. It starts no process before the first command.
+    """Return the runner of sandboxed commands.
 
-    The self-test of the sandbox runs in the home directory. Its failures are logged as warnings if `warns` is True,
-    and otherwise as debug messages. `most` returns the maximum number of concurrent commands; 0 means no limit.
-    `most` is called before the first command.
+    The runner starts no process before the first command. The self-test of the sandbox runs in the home directory.
+    A failure of the self-test is logged as a warning if `warns` is True, and otherwise as a debug message. `most`
+    returns the maximum number of concurrent commands; 0 means no limit. `most` is called before the first command.
     """
 
     def executor() -> Starter:

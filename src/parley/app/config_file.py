@@ -1,7 +1,7 @@
 """Writes config.toml and auth.json in a home. `config/editing.py` changes the text of config.toml.
 
-Each file can be a link, for example into a repository with the user's dotfiles. The link then stays, and the target
-of the link is replaced.
+Each file can be a link, for example to a file in a repository of configuration files. Then the link is not changed,
+and the target of the link is replaced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def change_config(home: str, change: Callable[[str], str | None]) -> str:
     """Replace the text of config.toml with the result of `change`, which gets the current text. The text is empty
     if the file does not exist. If the result is None, do nothing. Return the path of the file that was written.
 
-    Two commands that change the file at the same time change it one after the other.
+    If two commands call this function at the same time, one of them waits for the other.
 
     Raises:
         BadHome: the home cannot be created.
@@ -76,8 +76,10 @@ def create_config(home: str, text: str) -> str:
 
 
 def store_key(home: str, variable: str, key: str) -> str:
-    """Store a key in auth.json, under the name of the environment variable that it replaces. The file is readable
-    only for the user, and its other members stay. Return the path of the file that was written.
+    """Store a key in auth.json, under the name of the environment variable that it replaces.
+
+    Only the user can read the file. The other members of the file are kept. Return the path of the file that was
+    written.
 
     Raises:
         BadHome: the home cannot be created.
@@ -96,7 +98,7 @@ def store_key(home: str, variable: str, key: str) -> str:
 
 
 def _members(path: str) -> dict[str, Any]:
-    """Return the members of a JSON object in a file. There are none if the file does not exist.
+    """Return the members of the JSON object in a file; an empty dict if the file does not exist.
 
     Raises:
         BadSetting: the file is not a JSON object.
@@ -110,7 +112,7 @@ def _members(path: str) -> dict[str, Any]:
 
 
 def _target(path: str) -> str:
-    """Return the path of the file that `path` names, without symbolic links.
+    """Return the path of the file that `path` names, with symbolic links resolved.
 
     Raises:
         BadSetting: the link leads nowhere, or to something that must not be replaced.
@@ -131,8 +133,9 @@ def _target(path: str) -> str:
 
 
 def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) -> None:
-    """Write a file atomically. Without `mode`, a new file is readable only for the user, and an existing file keeps
-    its mode.
+    """Write a file atomically.
+
+    Without `mode`, only the user can read a new file, and an existing file keeps its mode.
     """
     with AtomicFile(path) as file:
         with open(file.name, "w", encoding="utf-8", newline="") as out:

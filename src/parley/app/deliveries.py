@@ -29,7 +29,10 @@ T = TypeVar("T")
 
 
 class Deliveries(Generic[K, T]):
-    """Notifications that have not been delivered yet. A newer one replaces an older one with the same key."""
+    """Notifications that have not been delivered yet.
+
+    A new notification replaces an older notification with the same key.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class Deliveries(Generic[K, T]):
             async with self._room:
                 if waits and self._closed:
                     return
-                due = self._due[key]  # the newest notification at the time when an attempt is possible
+                due = self._due[key]  # read here, so that the newest notification is sent
                 if due is not sent:
                     sent, attempts = due, 0
                 trouble = await self._attempt(key, due)

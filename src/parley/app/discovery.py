@@ -2,7 +2,7 @@
 
 A server holds the lock `serve.lock` while it is running, and the operating system releases the lock when the server
 dies. The running server creates the lock file again if it was removed. The file `serve.json` describes the server.
-This file may be left over from a server that was killed.
+After a server was killed, this file still exists.
 """
 
 from __future__ import annotations

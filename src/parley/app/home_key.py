@@ -1,4 +1,7 @@
-"""The secret key of a home directory. With the key, the resident server seals data that clients send back."""
+"""The secret key of a home directory.
+
+The resident server uses the key to authenticate data that clients send back.
+"""
 
 from __future__ import annotations
 

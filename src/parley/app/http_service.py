@@ -75,8 +75,8 @@ class HttpService:
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
         without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
-        `store` contains the sessions, and the sign-ins to the page; None if sessions are only in memory and there
-        is no page.
+        `store` contains the sessions and the sign-ins to the page. If `store` is None, sessions are kept only in
+        memory and there is no page.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
@@ -170,7 +170,7 @@ class HttpService:
         return f"{self.page_url}#code={await self.sign_ins.new_code()}"
 
     async def reload_sign_ins(self) -> None:
-        """Load the sign-ins to the page from the store, and end those that were removed there."""
+        """Load the sign-ins to the page from the store, and end the sign-ins that were removed from the store."""
         if self.sign_ins is None:
             return
         try:
@@ -179,8 +179,9 @@ class HttpService:
             log.warning("the sign-ins of the page cannot be read: %s", error)
 
     def _is_valid(self, principal: Principal) -> bool:
-        """Return whether the token of a principal is valid. If the principal has signed in to the page, its sign-in
-        must not have ended either.
+        """Return whether the token of a principal is valid.
+
+        If the principal has signed in to the page, the sign-in must be valid too.
         """
         if principal.sign_in and (self.sign_ins is None or not self.sign_ins.is_current(principal)):
             return False

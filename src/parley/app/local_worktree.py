@@ -1,7 +1,7 @@
 """Creates a Git worktree of a repository on this computer, for one conversation.
 
-The repository may be hostile. All Git commands run in the sandbox, without hooks and helpers, and each can write
-only to the directory that it needs. The worktree is complete before it appears at its path.
+The repository may be hostile. All Git commands run in the sandbox, without hooks and helpers. Each command can
+write only to the directory that the command needs. The worktree is complete before it appears at its path.
 """
 
 from __future__ import annotations
@@ -109,8 +109,10 @@ class _Repository:
         return LocalWorktree(path=path, branch=branch, cwd=await asyncio.to_thread(self._directory_in, path))
 
     def _directory_in(self, path: str) -> str:
-        """Return the directory in the worktree at `path` that corresponds to the working directory. Create it if
-        the commit does not contain it. If a link in the commit leads out of the worktree, return `path`.
+        """Return the directory in the worktree at `path` that corresponds to the working directory.
+
+        Create the directory if the commit does not contain it. If the directory would be outside the worktree
+        because of a link in the commit, return `path`.
         """
         directory = os.path.realpath(os.path.join(path, self._prefix))
         if not is_below(directory, os.path.realpath(path)):
@@ -138,7 +140,7 @@ class _Repository:
         try:
             await self._update_ref("-d", ref)
         except GitFailed:
-            pass  # there is no such branch
+            pass  # the branch does not exist
 
     async def _update_ref(self, *arguments: str) -> None:
         refs = os.path.join(self._common, "refs")

@@ -1,4 +1,7 @@
-"""The metrics of a server: counted from the reports of the server, and read from its parts."""
+"""The metrics of a server.
+
+Some are counted from the events that the server reports, and others are read from parts of the server.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from parley.version import __version__
 __all__ = ["ServerMetrics"]
 
 SHORT: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""The bounds in seconds for operations of this process."""
+"""The upper bounds of the histogram buckets, in seconds, for operations of this process."""
 LONG: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""The bounds in seconds for operations that wait for models, commands and people."""
+"""The upper bounds of the histogram buckets, in seconds, for operations that wait for models, commands or
+people.
+"""
 LAG_SECONDS: Final = 1.0
 """The interval between two measurements of the delay of the event loop, in seconds."""
 
@@ -26,7 +31,7 @@ Metrics = tuple[Counter | Histogram | Gauge, ...]
 
 
 class ServerMetrics:
-    """The metrics of one server process. It is an observer of the telemetry."""
+    """The metrics of one server process, as an observer of the telemetry."""
 
     wants_content = False
 

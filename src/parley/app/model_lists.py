@@ -16,7 +16,7 @@ __all__ = ["answering_providers", "models_of"]
 LOCAL_SECONDS: Final = 2.0
 """The maximum time, in seconds, that a server on this computer may take for each part of its answer."""
 PROVIDER_SECONDS: Final = 20.0
-"""The same time for a provider on the internet."""
+"""The maximum time, in seconds, that a provider on the internet may take for each part of its answer."""
 
 
 async def models_of(settings: Settings) -> tuple[str, ...]:
@@ -34,7 +34,9 @@ async def models_of(settings: Settings) -> tuple[str, ...]:
 
 async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
     """Return the names of the models of each provider that answers with a list of models, by the name of the
-    provider. All providers are asked at the same time. They are servers on this computer.
+    provider.
+
+    The function asks all providers at the same time. The providers are servers on this computer.
     """
     http = Http()
 

@@ -28,8 +28,10 @@ __all__ = ["NodeMembership"]
 
 
 class NodeMembership:
-    """The membership of this process in the group of nodes. It has the token of the nodes, so it can follow
-    conversations on other nodes. After `join`, it is a node itself.
+    """The membership of this process in the group of nodes.
+
+    The process has the token of the nodes, so it can follow conversations on other nodes. After `join`, the process
+    is a node itself.
     """
 
     def __init__(
@@ -104,8 +106,9 @@ class NodeMembership:
         self._node = node
 
     def _load(self, roots: Sequence[str]) -> NodeLoad:
-        """Return the current load of this node, and check in the background which roots are missing, because their
-        file system may not answer.
+        """Return the current load of this node.
+
+        In the background, check which roots are missing, because their file system may not respond.
         """
         if roots and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look_for(roots))
@@ -148,8 +151,9 @@ class NodeMembership:
         return None if chosen.id == own.id else chosen
 
     def _live(self, node: Node, own: Node) -> Node:
-        """Return `node` with its current load if it is this node (`own`). Return any other node unchanged, because
-        its load is only known from the database.
+        """If `node` is this node (`own`), return it with the current load.
+
+        Return any other node unchanged, because its current load is known only from the database.
         """
         if node.id != own.id:
             return node
@@ -171,6 +175,9 @@ def _missing(roots: Collection[str]) -> tuple[str, ...]:
 
 
 def _expanded(roots: Collection[str]) -> tuple[str, ...]:
-    """Return the absolute paths of directories, each as it was given and with links resolved."""
+    """Return the absolute paths of directories.
+
+    For each directory, return the given path and the path with links resolved.
+    """
     given = [os.path.normpath(os.path.expanduser(root)) for root in roots]
     return tuple(dict.fromkeys(path for root in given for path in (root, os.path.realpath(root))))

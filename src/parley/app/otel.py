@@ -59,7 +59,7 @@ _ATTRIBUTES: Final = {
     "error": "error.type",
     "first_seconds": "gen_ai.response.time_to_first_chunk",
 }
-"""The names of attributes that have another name than their field. The others begin with `parley.`."""
+"""The names of those attributes that are not called `parley.` followed by the name of the field, by field."""
 _OPERATIONS: Final = {"turn": "invoke_agent", "model_request": "chat", "tool_call": "execute_tool"}
 """The values of `gen_ai.operation.name`."""
 _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
@@ -68,7 +68,7 @@ _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
 def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetrics]) -> OpenTelemetry | None:
     """Begin to send traces and metrics, if the environment variables ask for them; otherwise return None.
 
-    `metrics` returns the metrics of the server. It is called only if metrics are sent.
+    `metrics` returns the metrics of the server. The function is called only if metrics are sent.
     """
     traces, numbers = _is_on(environ, "TRACES"), _is_on(environ, "METRICS")
     if not (traces or numbers):
@@ -78,7 +78,7 @@ def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetri
         return None
     try:
         return OpenTelemetry(environ, metrics() if numbers else None, has_traces=traces)
-    except Exception as error:  # an invalid variable; the libraries raise errors of many types
+    except Exception as error:  # a variable is invalid; the libraries raise errors of many types
         why = SecretValues(environ).redact(str(error))
         log.warning("OpenTelemetry cannot be used, and nothing is sent: %s: %s", type(error).__name__, why)
         return None
@@ -202,7 +202,10 @@ class OpenTelemetry:
         return provider
 
     def _reader(self, metric: Counter | Gauge) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """Return the callback for a metric. A thread calls it, and the event loop reads the metric."""
+        """Return the callback that reads a metric.
+
+        A thread calls the callback, which lets the event loop read the metric.
+        """
 
         async def values() -> dict[Labels, float]:
             return dict(metric.values if isinstance(metric, Counter) else metric.read())
@@ -222,7 +225,7 @@ class OpenTelemetry:
         return read
 
     async def close(self) -> None:
-        """Send what is left, within a limited time. Stop observing."""
+        """Stop observing, and send the remaining traces and metrics within a limited time."""
         telemetry.remove(self)
         telemetry.takes_parents = False
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
@@ -241,7 +244,7 @@ class OpenTelemetry:
             try:
                 if provider is not None:
                     provider.shutdown()
-            except Exception as error:  # the collector may be gone
+            except Exception as error:  # the collector may not be reachable
                 log.info("the last traces or metrics were not sent: %s", type(error).__name__)
         with suppress(RuntimeError):  # the event loop has not waited
             loop.call_soon_threadsafe(closed.set)

@@ -37,7 +37,9 @@ from parley.wire.items import TextItem
 __all__ = ["ProviderAnswer", "ProviderFault", "check_provider"]
 
 ANSWER_SECONDS: Final = 120
-"""The maximum time, in seconds, without a byte of the answer. A local server may load the model first."""
+"""The maximum time, in seconds, to wait for the next byte of the answer. The time is long because a local server
+may load the model first.
+"""
 MAX_OUTPUT_TOKENS: Final = 64
 """The maximum number of tokens in the answer, for APIs that need such a limit."""
 MOST_NAMED: Final = 5
@@ -50,7 +52,7 @@ CONVERSATION: Final = ConversationId("00000000-0000-4000-8000-000000000000")
 
 
 class ProviderAnswer(Struct, frozen=True, kw_only=True):
-    """The provider answered the request."""
+    """The result of a check if the provider answered the request."""
 
     seconds: float
     usage: TokenCount | None
@@ -58,7 +60,7 @@ class ProviderAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ProviderFault(Struct, frozen=True, kw_only=True):
-    """The reason why the provider did not answer the request."""
+    """The result of a check if the provider did not answer the request."""
 
     reason: str
     to_do: str
@@ -161,7 +163,10 @@ def _without_credit(provider: str, detail: str) -> ProviderFault:
 
 
 async def _refused(error: UnexpectedStatus, settings: Settings) -> ProviderFault:
-    """Explain a refusal. The model is unknown if the provider lists other models."""
+    """Return an explanation of a refusal.
+
+    If the provider's list of models does not contain the model, the explanation says that the model is unknown.
+    """
     provider, model = settings.provider, settings.model_name
     detail = f"status {error.status}: {_message(error.body)}"
     try:

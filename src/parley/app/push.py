@@ -73,7 +73,7 @@ class _Subscription(Struct, frozen=True):
     endpoint: str
     keys: _Keys
     events: tuple[AttentionState, ...] = ("waiting", "failed", "finished")
-    """The states of a conversation about which the browser is notified."""
+    """The states about which the browser is notified when a conversation enters them."""
 
 
 _decoder: Final = msgspec.json.Decoder(_Subscription)
@@ -135,7 +135,7 @@ class PushSender:
             for principal, stored in self._sign_ins.subscriptions():
                 if state in _decoder.decode(stored).events and _concerns(principal, conversation_id, state):
                     self.deliveries.put((principal.sign_in, conversation_id), state)
-        except Exception:  # a bug; it must not affect conversations
+        except Exception:  # the error is a bug, which must not affect conversations
             log.exception("browsers are not notified")
 
     async def close(self, *, seconds: float) -> None:
@@ -187,7 +187,7 @@ class PushSender:
             return type(error).__name__  # the text must not contain the address, which is a secret of the browser
         except (OSError, TimeoutError):
             return "no answer in time"
-        except Exception as error:  # a bug; it must not affect conversations
+        except Exception as error:  # the error is a bug, which must not affect conversations
             log.exception("a push message cannot be sent")
             return type(error).__name__
         if status in GONE:
@@ -242,14 +242,14 @@ def _sender_key(key: bytes) -> SenderKey | None:
         return SenderKey(key)
     except ImportError:
         return None
-    except Exception:  # a bug; people must be able to sign in without push messages
+    except Exception:  # the error is a bug; people must be able to sign in without push messages
         log.exception("push messages cannot be sent")
         return None
 
 
 def _concerns(principal: Principal, conversation_id: ConversationId, state: AttentionState) -> bool:
-    """Return whether a principal may see a conversation and, if the conversation waits for an answer, may
-    give it.
+    """Return whether a principal may see a conversation and, if the conversation waits for an approval, may answer
+    the approval.
     """
     if principal.conversation not in (None, conversation_id):
         return False

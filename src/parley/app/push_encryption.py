@@ -42,8 +42,8 @@ def decode_base64url(text: str) -> bytes:
 class SenderKey:
     """The key with which a server signs its requests to push services (VAPID).
 
-    It is derived from the key of the home, so no further secret must be stored, and servers with the same key have
-    the same sender key. Browsers bind a subscription to the sender key.
+    The key is derived from the key of the home, so that no other secret has to be stored. Servers with the same
+    home key have the same sender key. Browsers bind a subscription to the sender key.
     """
 
     def __init__(self, key: bytes) -> None:

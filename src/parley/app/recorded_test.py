@@ -1,8 +1,7 @@
 """Converts recorded conversations to a file with pytest tests, which use `parley.testing`.
 
-A conversation comes from a recording, or from the log of a conversation in the store. In a test, the model gives
-the recorded replies. The commands of the replies run in a read-only sandbox, so that a test does not repeat their
-effects.
+The conversations are read from a recording, or from a log in the store. In a test, the model gives the recorded
+replies. The commands in the replies run in a read-only sandbox, so that a test does not repeat their effects.
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ END: Final = "The recording ends here."
 
 NAME_CHARACTERS: Final = 40
 LINE_CHARACTERS: Final = 88
-"""The maximum length of a line with a whole reply. A longer reply has a line for each step."""
+"""The maximum length, in characters, of a line that contains a whole reply. A longer reply is written with one line
+for each step.
+"""
 
 _HEAD: Final = '''\
 """Recorded conversations as tests. `parley replay --as-test` made this file.
@@ -164,20 +165,20 @@ async def replies_in_log(store: Store, named: str, settings: Settings) -> list[R
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """A message, and the replies up to the first one without calls."""
+    """A message and the replies to it. The last reply is the first one without calls."""
 
     message: str
     replies: list[Reply]
 
 
 def _turns(replies: Iterable[Reply]) -> list[Turn]:
-    """Divide replies into turns in the way in which a server divides them when it gets the same replies again."""
+    """Divide replies into turns, in the same way as a server that receives these replies."""
     turns: list[Turn] = []
     kept: list[Reply] = []
     for reply in replies:
         if kept and not reply.message and kept[-1].failure is not None:  # the request was repeated
             reply = Reply(message=kept.pop().message, steps=reply.steps)
-        elif kept and not reply.message and kept[-1].is_paused:  # the reply continues the one before
+        elif kept and not reply.message and kept[-1].is_paused:  # the reply continues the previous reply
             last = kept.pop()
             reply = Reply(message=last.message, steps=(*last.steps, *reply.steps))
         kept.append(reply)
@@ -266,7 +267,7 @@ def _model_says(reply: Reply) -> Iterator[str]:
 
 
 def _written(step: Step) -> str | None:
-    """Return a step as Python code; None if a test needs no such step."""
+    """Return the Python code for a step; None if tests do not need steps of this kind."""
     if step.text:
         return repr(step.text)
     if reasoning := step.reasoning or step.raw_reasoning:

@@ -1,7 +1,7 @@
 """The relay, which copies bytes between the client of `parley mcp` and the resident server of the home directory.
 
-The relay first sends one line of its own, called the hello. Then it copies all bytes without interpreting them. It
-imports only the standard library, so it starts faster than a server.
+The relay first sends one line of its own, called the hello. Then the relay copies all bytes without interpreting
+them. This module imports only the standard library, so that the relay starts faster than a server.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ CLOSE_SECONDS: Final = 1.0
 
 
 class AlreadyRunning(ParleyError):
-    """Raised when another resident server of the home directory is running."""
+    """Raised when the home directory already has a running resident server."""
 
     def __init__(self, description: Mapping[str, Any], holder: str) -> None:
         """Create the error. `holder` describes the process that holds the lock."""
@@ -172,7 +172,8 @@ class Resident:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
             OSError: the key of the home directory cannot be read or created.
         """
-        from parley.app.http_service import HttpService  # imports the HTTP library, which few servers need
+        # imported here: it imports the HTTP library, which few servers need
+        from parley.app.http_service import HttpService
         from parley.server.http.tokens import StoredTokens
 
         tokens = StoredTokens(self._server.store)
@@ -496,7 +497,7 @@ async def run_resident(
     """Run the resident server of the home directory until a signal or `parley serve --stop` stops it.
 
     With `exits_when_idle`, the server also stops when it has been idle for the configured time. `http` is None if
-    the server must not serve HTTP; otherwise the settings determine whether the server serves HTTP. The server
+    the server must not serve HTTP. Otherwise the settings determine whether the server serves HTTP. The server
     listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the server
     accepts connections, `ready` is called with the description of the server and the member `token`. This member is
     the HTTP token that was created for this process; None if no token was created.
@@ -595,7 +596,7 @@ def _interrupts(loader: Loader) -> bool:
 
 
 async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line with its line end, and the bytes after it.
+    """Return the first line with its line end, and the bytes after that line.
 
     If the line is too long or incomplete, return the bytes that were read.
     """

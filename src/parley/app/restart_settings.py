@@ -13,8 +13,9 @@ __all__ = ["restart_digest"]
 
 
 def restart_digest(loader: Loader) -> str | None:
-    """Return a digest of the settings that take effect when a server starts again; None if they cannot be used. Two
-    servers with the same digest have the same settings.
+    """Return a digest of the settings that a running server does not reload; None if the settings cannot be used.
+
+    Two servers with the same digest use the same values of these settings.
     """
     try:
         serve, node = loader.serve_settings(), loader.node_settings()

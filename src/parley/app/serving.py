@@ -67,8 +67,9 @@ SECOND_INTERRUPT_SECONDS: Final = 2.0
 
 
 WARM_UP_SECONDS: Final = 0.25
-"""The delay in seconds between the first answer and loading the HTTP library, unless a turn needs the library
-earlier. The delay is necessary because loading the library at once would delay the first calls of the client.
+"""The delay, in seconds, between the first answer and the loading of the HTTP library, unless a turn needs the
+library earlier. The delay is necessary because loading the library at once would delay the first calls of the
+client.
 """
 
 
@@ -166,11 +167,11 @@ class Server:
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:
-        """Do the work that was postponed until after the first answer, to make the start faster."""
+        """Do the work that was postponed until after the first answer so that the server starts faster."""
         self._prepare_process()
         if self._warming is None:
             self._warming = asyncio.get_running_loop().call_later(WARM_UP_SECONDS, self._http.warm_up)
-        if not self._is_resident:  # a resident server reports them when it starts
+        if not self._is_resident:  # a resident server reports unknown keys when it starts
             report_unknown_keys(self.loader)
 
     def open_push(self, sign_ins: SignIns, load: Callable[[], ServeSettings]) -> PushSender:
@@ -242,7 +243,7 @@ class Server:
 
 
 def _memory_store() -> Store:
-    from parley.stores.memory import MemoryStore  # imported here: few servers need it
+    from parley.stores.memory import MemoryStore  # imported here: few servers need this module
 
     return MemoryStore()
 

@@ -22,11 +22,11 @@ from parley.tools.commands.environment import command_environment
 __all__ = ["exposed_files", "has_price", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
-"""The timeout for a command that the user runs, in seconds. It is so long because the user can end the command at
-any time.
+"""The timeout for a command that the user runs, in seconds. The timeout is very long because the user can end the
+command at any time.
 """
 CHECK_SECONDS: Final = 20.0
-"""The timeout for a trivial command, in seconds. It is long enough for a busy computer."""
+"""The timeout for a trivial command, in seconds, which is long enough for a busy computer."""
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:

@@ -80,7 +80,7 @@ def _postgres_store(url: str) -> MaintainedStore:
 
     if find_spec("asyncpg") is None:  # a server would otherwise start, and fail at each call
         raise BadSetting(f"PostgreSQL cannot be used: {NO_DRIVER}")
-    from parley.stores.postgres.store import PostgresStore  # few servers need it
+    from parley.stores.postgres.store import PostgresStore  # imported here: few servers need this module
 
     return PostgresStore(url)
 
@@ -93,7 +93,7 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
         BadHome: the home directory contains no conversations, or the conversations cannot be used.
         BadSetting: config.toml cannot be read, or names no valid database.
     """
-    from parley.app.files.homes import open_home  # imported here: servers do not need it
+    from parley.app.files.homes import open_home  # imported here: servers do not need this module
 
     url = loader.store_url()
     if url is None:

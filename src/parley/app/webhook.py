@@ -2,8 +2,8 @@
 or has finished.
 
 A notification contains none of the conversation's content. Notifications are sent in the background. No turn or
-client waits for a notification or is affected if it cannot be sent. The headers follow the Standard Webhooks
-specification.
+client waits for a notification, or is affected if a notification cannot be sent. The headers follow the Standard
+Webhooks specification.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class WebhookSender:
             return self._load()
         except ConfigError as error:
             self._log.warning("the webhook is not notified: %s", error)
-        except Exception:  # a bug; it must not affect conversations
+        except Exception:  # the error is a bug, which must not affect conversations
             log.exception("the webhook is not notified")
         return None
 
@@ -128,7 +128,7 @@ class WebhookSender:
             return str(getattr(error, "detail", "no answer"))
         except (OSError, TimeoutError) as error:
             return str(error) or "no answer in time"
-        except Exception as error:  # a bug; it must not affect conversations
+        except Exception as error:  # the error is a bug, which must not affect conversations
             log.exception("a webhook notification cannot be sent")
             return type(error).__name__
         reply.close()

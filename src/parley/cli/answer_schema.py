@@ -23,7 +23,7 @@ _Problems = Iterator[str]
 
 
 class SchemaMismatch(Exception):
-    """Raised when a value does not match a schema. The text says where and why."""
+    """Raised when a value does not match a schema. The text names the place in the value, and the reason."""
 
 
 def read_schema(path: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class AnswerSchema:
         self._root = schema
 
     def why_invalid(self, answer: str) -> str | None:
-        """Return the reason why a text is not a JSON value that matches the schema; None if it is."""
+        """Return the reason why a text is not JSON or does not match the schema; None if the text matches."""
         try:
             value = json.loads(answer, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -167,7 +167,7 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 def _of_value(value: Any, schema: Mapping[str, Any]) -> _Problems:
-    """Yield why a value does not match the keywords that need no other schema."""
+    """Yield the reasons why a value does not match those keywords of a schema that contain no other schema."""
     if "type" in schema:
         kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
         if not any(_TYPES[kind](value) for kind in kinds):
@@ -220,7 +220,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. In Python, True equals 1."""
+    """Return whether two JSON values are equal.
+
+    The operator `==` does not suffice, because True equals 1 in Python.
+    """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):

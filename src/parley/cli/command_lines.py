@@ -1,4 +1,6 @@
-"""Selects the lines of a command's output to show: the first ones as they arrive, and the last ones at the end."""
+"""Selects the lines to show of a command's output: the first lines as they arrive, and the last lines at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ HEAD_LINES: Final = 20
 """The maximum number of lines that are shown as they arrive."""
 
 TAIL_LINES: Final = 10
-"""The maximum number of lines that are shown after the end of a command whose output has more lines."""
+"""The maximum number of lines that are shown after the end of a command with a longer output."""
 
 MAX_LINE: Final = 10_000
 """The maximum number of characters of a line. A longer line is split."""
@@ -29,7 +31,9 @@ class CommandLines:
         self._partial: dict[str, str] = {}
         """The text after the last line end, by stream."""
         self._shown = self._later = 0
-        """The number of lines that were shown as they arrived, and of the lines after them."""
+        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of lines after
+        these.
+        """
         self._tail: deque[str] = deque(maxlen=tail)
 
     def add(self, stream: str, chunk: bytes) -> list[str]:

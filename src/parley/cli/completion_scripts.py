@@ -50,7 +50,9 @@ def _lists() -> dict[str, list[str]]:
 
 
 def _kind(value: Value) -> str:
-    """Return the description of a value in a script: its kind, and the words if the kind is `words`."""
+    """Return the text that describes a value in a script: the kind of the value, followed by the words if the kind
+    is `words`.
+    """
     return " ".join((value.kind, *value.words))
 
 
@@ -67,7 +69,7 @@ def _route(node: NodeOfTable) -> str:
 
 
 def _value_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str]]:
-    """Yield the route and the name of each option with a value, as one text, and the kind of the value."""
+    """For each option with a value, yield a text of the route and the option's name, and the kind of the value."""
     for node in table:
         for option in node.options:
             if option.value is not None:
@@ -75,7 +77,9 @@ def _value_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str]]:
 
 
 def _operand_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str, bool]]:
-    """Yield the route and the number of each operand, the kind of its value, and whether it can be repeated."""
+    """For each operand, yield a text of the route and the operand's number, the kind of its value, and whether the
+    operand can be repeated.
+    """
     for node in table:
         for number, operand in enumerate(node.operands):
             if operand.value.kind != "text":
@@ -115,7 +119,7 @@ def _bash(table: Sequence[NodeOfTable]) -> str:
 
 
 def _repeated(key: str) -> str:
-    """Return the pattern of an operand that can be repeated, for any number of operands."""
+    """Return the pattern that matches a repeatable operand at any position."""
     return f"{_sh_quoted(key.rpartition(' ')[0] + ' ')}*"
 
 

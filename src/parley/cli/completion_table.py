@@ -1,6 +1,6 @@
 """The table of commands, options and operands from which the scripts for shells are generated.
 
-The table is read from the parsers of the commands, so it needs no care when a command changes. The kind of a value
+The table is read from the parsers of the commands, so that it is always complete. The kind of a value
 is derived from its placeholder in the help, such as `ID` or `FILE`.
 """
 
@@ -122,6 +122,6 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _first_line(text: str | None) -> str:
-    """Return the first clause of a help text, for a list."""
+    """Return the first clause of a help text, which is short enough for a list."""
     first = (text or "").strip().partition("\n")[0]
     return first.split(";")[0].split(" (")[0].rstrip(".:").replace("%%", "%")

@@ -61,7 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             description=f"{summary[0].upper()}{summary[1:]}.",
             allow_abbrev=False,
             add_help=False,
-            argument_default=argparse.SUPPRESS,  # otherwise a default would replace an option before the action
+            # without SUPPRESS, the default would replace an option that is given before the action
+            argument_default=argparse.SUPPRESS,
         )
         added.add_argument("-h", "--help", action="help", help="show this help")
         return added
@@ -96,7 +97,8 @@ def _add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    overrides = [*args.config, *getattr(args, "action_config", ())]  # before and after the action
+    # the option can be given before and after the action
+    overrides = [*args.config, *getattr(args, "action_config", ())]
     match args.action:
         case "get":
             return _get(args.key, overrides, as_json=args.json)
@@ -139,7 +141,7 @@ def _show(overrides: Sequence[str], *, changed: bool, as_json: bool) -> int:
 
 
 COLUMN: Final = 60
-"""The maximum column in which the sources begin. Sources of longer lines begin after the line."""
+"""The maximum column in which the sources begin. The source of a longer line follows the line."""
 
 
 def _get(key: str, overrides: Sequence[str], *, as_json: bool) -> int:
@@ -267,8 +269,10 @@ def _unset(key: str, *, as_json: bool) -> int:
 
 
 def _check_usable(before: str, after: str) -> None:
-    """Check that a server can use the changed file. If it could not use the file before, only report the error, so
-    that a file with several errors can be corrected in steps.
+    """Check that a server can use the changed file.
+
+    If the file was already unusable, only report the error, so that a file with several errors can be corrected in
+    steps.
 
     Raises:
         ConfigError: the change makes the file unusable.

@@ -49,11 +49,13 @@ examples:
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 SUGGESTED_MODELS: Final = {"openai": "gpt-5", "anthropic": "claude-opus-4-5", "scripted": "scripted"}
-"""The suggested models. There are none for other providers, because the names of their models change often."""
+"""The suggested models, by provider. For other providers, no model is suggested, because their model names change
+often.
+"""
 
 OTHER: Final = Choice("other", "another server that speaks the Chat Completions API")
 UNLISTED: Final = ("scripted", "oss")
-"""Providers that can be named, but that are not among the choices."""
+"""Providers that the user can name, but that the list of choices does not contain."""
 
 STYLES: Final = {
     ("read-only", "on-request"): Choice("read", "read files; ask before every change"),
@@ -71,14 +73,14 @@ STYLES: Final = {
 SUGGESTED_STYLE: Final = ("workspace-write", "on-request")
 
 MOST_LISTED: Final = 40
-"""The maximum number of models of a provider that are listed."""
+"""The maximum number of models that are listed for a provider."""
 
 
 _OPTIONS: Final = ("provider", "base_url", "env_key", "model", "sandbox", "approval")
 
 
 class _Given(NamedTuple):
-    """The answers in the command line. None means that there is no answer."""
+    """The answers in the command line. None stands for a missing answer."""
 
     provider: str | None = None
     base_url: str | None = None
@@ -93,7 +95,7 @@ class _Candidate(NamedTuple):
 
     name: str
     state: str
-    """What the provider still needs, or why it can be used."""
+    """A description of what the provider still needs, or of the reason why the provider can be used."""
     is_usable: bool
     models: tuple[str, ...] = ()
     """The models of a server on this computer; empty for other providers."""
@@ -190,7 +192,7 @@ def _set_up(given: _Given, *, asks: bool, online: bool, force: bool, as_json: bo
 
 
 def _current(loader: Loader) -> Settings | None:
-    """Return the present settings, from which the suggested answers are taken; None if they cannot be used."""
+    """Return the present settings, which determine the suggested answers; None if the settings cannot be used."""
     try:
         return loader.choose(SettingsOverrides()).settings
     except ConfigError:
@@ -275,7 +277,7 @@ def _suggested_style(current: Settings | None) -> tuple[str, str]:
 
 
 def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[str, str]) -> tuple[str, str]:
-    """Ask what the agent may do. Only the answers that agree with the given values are offered."""
+    """Ask for the permissions of the agent. Offer only the answers that agree with the given values."""
     styles = {
         style: choice
         for style, choice in STYLES.items()
@@ -291,7 +293,7 @@ def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[s
 
 
 def _offer_to_store_key(settings: Settings) -> None:
-    """Ask for a missing key and store it, if the key can be stored."""
+    """Ask for a missing API key and store the key, if Parley can store keys on this system."""
     from parley.app.config_file import store_key
 
     provider = settings.provider
@@ -399,7 +401,7 @@ def _provider(loader: Loader, given: _Given) -> tuple[str, Mapping[str, Any]]:
 
 
 def _candidates(loader: Loader) -> list[_Candidate]:
-    """Return the providers, those that can be used first."""
+    """Return the providers, with the usable ones first."""
     names = dict.fromkeys((*loader.providers(), "openai", *READY_PROVIDERS))
     settings = {name: one for name in names if (one := _usable_settings(loader, name)) is not None}
     local = [one for one in settings.values() if key_variable(one.provider) is None]
@@ -415,7 +417,7 @@ async def _answering(local: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
 
 
 def _candidate(name: str, settings: Settings | None, models: tuple[str, ...] | None) -> _Candidate:
-    if settings is None:  # only Azure has no address of its own
+    if settings is None:  # Azure is the only listed provider without a fixed address
         return _Candidate(name, f"{AZURE_ENDPOINT} is not set", is_usable=False)
     variable = key_variable(settings.provider)
     if variable is None:
@@ -497,7 +499,7 @@ def _new(answers: _Answers) -> str:
 
 
 def _changed(text: str, answers: _Answers) -> str:
-    """Return the text of an existing file with the answers in it."""
+    """Return the text of an existing config.toml, changed to contain the answers."""
     from parley.config.editing import with_setting, without_setting
 
     if not text.strip():

@@ -56,7 +56,7 @@ REPLACE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """How a command reacts to its connection."""
+    """The options and callbacks of a command for its connection."""
 
     report: Callable[[str], None] | None = None
     """Receives messages about the connection for the user. The default prints them to stderr."""
@@ -65,10 +65,10 @@ class ConnectionOptions:
     on_approval: OnApproval | None = None
     """Receives the approvals that the server asks this command to decide; None if the command decides none."""
     reconnect_seconds: float = RECONNECT_SECONDS
-    """How long the command tries to reconnect."""
+    """The number of seconds that the command tries to reconnect."""
     wants_server: Callable[[], bool] = lambda: False
-    """Returns whether to start a resident server again after it was stopped. With `resident`, a server that was
-    killed is always replaced.
+    """Returns True if a resident server that was stopped should be started again. With `resident`, a server that
+    was killed is always replaced.
     """
 
 
@@ -105,7 +105,8 @@ async def connected(
     a child process as the server if none is running.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
-    that the command begins. With `resident`, a resident server is started if none is running, or if it is killed.
+    that the command begins. With `resident`, a resident server is started if none is running, and started again if
+    it is killed.
 
     Raises:
         CommandFailed: the server cannot be reached or started, or a tool failed.
@@ -163,10 +164,10 @@ def _check_settings(config: Sequence[str]) -> None:
 
 
 class _ReplacedServer(ResidentSocket):
-    """The socket of a resident server. If the server was killed, it is replaced.
+    """The socket of a resident server.
 
-    The socket file of a killed server still exists, but connections to it fail. A server that was stopped has
-    removed the file, and is started again only if the command wants it.
+    A server that was killed is replaced: its socket file still exists, but connections to the socket fail. A server
+    that was stopped has removed the socket file, and is started again only if `wants_server` returns True.
     """
 
     def __init__(
@@ -200,8 +201,9 @@ class _ReplacedServer(ResidentSocket):
 
 @contextmanager
 def _without_tool_names() -> Iterator[None]:
-    """Convert the failure of a tool in this block to an error of the command. Its text does not name the tool,
-    because the tools are unknown to users.
+    """Convert the failure of a tool in this block to an error of the command.
+
+    The text of the error does not name the tool, because users do not know the tools.
     """
     try:
         yield
@@ -269,7 +271,8 @@ def _why_unauthorized(address: ServerAddress) -> str:
 def _reporting(
     transport: Transport, report: Callable[[str], None], options: ConnectionOptions, name: str
 ) -> AbstractAsyncContextManager[Client]:
-    """Return a connection that reports when it is lost, and when the server cannot reach its database.
+    """Return a connection that tells the user when the connection is lost, and when the server cannot reach its
+    database.
 
     `name` is the name of the server in the report.
     """

@@ -47,7 +47,7 @@ MIDDLE_OF_A_SENTENCE: Final = 50
 """The number of characters of the answer after which the client is killed."""
 
 MISSED: Final = 30
-"""The number of characters that the agent writes while no client is connected. The whole answer is longer."""
+"""The number of characters that the agent writes while no client is connected. The complete answer is longer."""
 
 SETTINGS: Final = """\
 model_provider = "scripted"
@@ -109,7 +109,7 @@ behaviour.
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """Add no options, because the demo has none."""
+    """Add no options, because `parley demo` has no options."""
 
 
 def run(_: argparse.Namespace) -> int:

@@ -63,7 +63,10 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _diffs(conversation: Conversation, cwd: str) -> AsyncIterator[TurnDiff]:
-    """Yield the last diff of each turn, which contains all changes of the turn. Paths below `cwd` are relative."""
+    """Yield the last diff of each turn, which contains all changes of the turn.
+
+    Paths below `cwd` are made relative to `cwd`.
+    """
     last: TurnDiff | None = None
     async for event in all_events(conversation):
         if isinstance(event.msg, events.TurnDiff):
@@ -71,7 +74,7 @@ async def _diffs(conversation: Conversation, cwd: str) -> AsyncIterator[TurnDiff
         elif last is not None and ends_turn(event.msg):
             yield last
             last = None
-    if last is not None:  # the turn is running
+    if last is not None:  # the last turn is still running
         yield last
 
 

@@ -175,7 +175,7 @@ def _check_node(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_workspace(report: DoctorReport, loader: Loader) -> None:
-    """Check the directories of this server as a node, and its repositories, if the settings name them."""
+    """If the settings name directories or repositories for a node, check them."""
     try:
         workspace = loader.workspace_settings()
     except ConfigError as error:

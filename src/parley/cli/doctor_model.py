@@ -53,7 +53,9 @@ def _check_script(report: DoctorReport, path: str) -> None:
 
 
 def list_providers(report: DoctorReport, loader: Loader) -> None:
-    """Print the ready providers: those with a key, those without, and the servers on this computer."""
+    """Print the known providers with a key, the known providers without a key, and the model servers on this
+    computer.
+    """
     missing = loader.ready_providers()
     local = [name for name in missing if "env_key" not in READY_PROVIDERS[name]]
     services = {name: variable for name, variable in missing.items() if name not in local}

@@ -39,16 +39,22 @@ class DoctorReport:
         self._print(name, text, "ok")
 
     def warn(self, name: str, text: str, *, to_do: str | None = None) -> None:
-        """Print a problem with which servers can run."""
+        """Print a problem that prevents neither servers nor turns."""
         self._print(name, text, "warning", to_do)
 
     def lack(self, name: str, text: str, *, lacks: str, to_do: str | None = None) -> None:
-        """Print a problem with which servers can run, but no turn. The verdict names it as `lacks`."""
+        """Print a problem that prevents turns, but not servers.
+
+        The verdict contains `lacks` as the name of the problem.
+        """
         self._lacks.append(lacks)
         self._print(name, text, "warning", to_do)
 
     def fail(self, name: str, text: str, *, problem: str, to_do: str | None = None) -> None:
-        """Print a problem with which servers cannot run. The verdict names it as `problem`."""
+        """Print a problem that prevents servers from running.
+
+        The verdict contains `problem` as the name of the problem.
+        """
         if problem not in self._failures:
             self._failures.append(problem)
         self._print(name, text, "failed", to_do)

@@ -22,7 +22,9 @@ RESTART: Final = "restart it: `parley serve --stop`, and then `parley serve`"
 
 
 def check_resident(report: DoctorReport, loader: Loader) -> None:
-    """Check whether a resident server runs and answers, and whether it has the present version and settings."""
+    """Check whether a resident server runs and answers, and whether it uses the present version of Parley and the
+    present settings.
+    """
     from parley.app.discovery import describe_holder, is_running
 
     home = loader.home

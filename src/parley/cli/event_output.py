@@ -35,7 +35,7 @@ _PIECES: Final = {
     events.event_type(kind): kind
     for kind in (events.AgentMessageDelta, events.AgentReasoningDelta, events.AgentReasoningRawContentDelta)
 }
-"""The events for the pieces of the model's texts, by type."""
+"""The deltas of the model's texts: the classes of the events, by their type on the wire."""
 
 
 def plain_json(value: object) -> Any:

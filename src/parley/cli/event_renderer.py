@@ -1,7 +1,7 @@
 """Renders the events of a conversation as lines for people and for the logs of scripts.
 
-The lines show the work: texts, commands with their output and exit codes, changed files, plans, retries and tokens.
-They do not show the protocol. Programs read the events as JSON instead (`event_output.py`).
+The lines show the work of the agent: texts, commands with their output and exit codes, changed files, plans,
+retries and tokens. The lines do not show the protocol. For programs, `event_output.py` prints the events as JSON.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EventRenderer:
         self._is_open = False
         """True if the last line has no line end yet."""
         self._streamed: type[_Delta] | None = None
-        """The kind of the text in the current line; None if the line contains no text."""
+        """The kind of the streamed text in the current line; None if the line contains no streamed text."""
         self._pieces: dict[type[_Delta], list[str]] = {}
         """The pieces of the unfinished texts, by kind."""
         self._patches: set[str] = set()
@@ -155,7 +155,7 @@ class EventRenderer:
                 place = "" if self._cwd in (None, cwd) else f"  (in {self._short(cwd)})"
                 self._lines(command_lines(command), first="$ ", then="  ", last=place, style=self._bold)
             case events.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk):
-                if call_id not in self._patches:  # the output of a patch only repeats its files
+                if call_id not in self._patches:  # the output of a patch only repeats the names of its files
                     output = self._outputs.setdefault(call_id, self._command_lines())
                     self._output(output.add(stream, bytes(chunk)))
             case events.ExecCommandEnd(call_id=call_id, exit_code=exit_code, duration=duration):
@@ -172,7 +172,7 @@ class EventRenderer:
                 if not success:
                     self._line(f"  not applied: {' '.join(problem.split())}")
             case events.TurnDiff():
-                pass  # the patches have been shown
+                pass  # the changes have been shown with their patches
             case events.PlanUpdate(explanation=explanation, plan=plan):
                 self._line(f"plan: {explanation}" if explanation else "plan:")
                 for step in plan:
@@ -266,7 +266,7 @@ class EventRenderer:
         return f"{'M' if target is None else 'R'} {shown}{moved} +{added} -{removed}"
 
     def _short(self, path: str) -> str:
-        """Return a path relative to the working directory if it is below it."""
+        """Return a path relative to the working directory if the path is below that directory."""
         if self._cwd is None or not path.startswith(os.path.join(self._cwd, "")):
             return path
         return path[len(os.path.join(self._cwd, "")) :]

@@ -107,8 +107,9 @@ async def _run(
         answers: SendOptions = {} if schema is None else {"output_schema": schema}
         options: SendOptions = {**overrides, **answers}
         async with AsyncExitStack() as stack:
-            # The stream is opened before the message is sent, so that no delta is missed. In an older conversation,
-            # another turn can end in the meantime. The stream of the turn leaves that turn out.
+            # The stream is opened before the message is sent, so that no delta is missed. In an existing
+            # conversation, another turn can end before the new turn begins. The stream of the new turn leaves out
+            # the events of that turn.
             stream = await stack.enter_async_context(conversation.stream()) if is_new else None
             turn = await conversation.send(content, **options)
             if not args.quiet:

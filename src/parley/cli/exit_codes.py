@@ -14,7 +14,7 @@ LIMIT_REACHED: Final = 3
 MODEL_REFUSED: Final = 4
 NOT_APPROVED: Final = 5
 TIMED_OUT: Final = 124
-"""The code that `timeout` of the GNU core utilities uses, too."""
+"""The exit code of a turn that exceeded its time limit. `timeout` of the GNU core utilities uses the same code."""
 INTERRUPTED: Final = 130
 
 _BY_ERROR: Final = {
@@ -26,7 +26,10 @@ _BY_ERROR: Final = {
 
 
 def exit_code(reason: TurnEndReason, error_code: str | None) -> int:
-    """Return the exit code for a turn that ended for this reason. `error_code` is the code of its error, if any."""
+    """Return the exit code for a turn that ended for the given reason.
+
+    `error_code` is the code of the turn's error, or None.
+    """
     match reason:
         case "done":
             return 0

@@ -52,7 +52,7 @@ class LogObserver:
             _log(logging.INFO, name, fields)
 
     def measured(self, name: str, seconds: float, outcome: str) -> None:
-        pass  # these are too frequent for a log
+        pass  # these events are too frequent for a log
 
 
 def _fields_of(operation: Operation) -> dict[str, Any]:

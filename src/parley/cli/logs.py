@@ -1,7 +1,7 @@
 """The server's log: one line for each message, on stderr or in a file.
 
 Some clients do not read the server's stderr, and a full pipe must not block the server. Therefore a line that does
-not fit into the pipe is discarded, and the next line that fits contains the number of discarded lines.
+not fit into the pipe is discarded. The next line that fits contains the number of discarded lines.
 """
 
 from __future__ import annotations
@@ -138,7 +138,10 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _word(value: object) -> str:
-    """Return a value of a field in the text format; in quotation marks if it contains spaces or quotation marks."""
+    """Return the value of a field in the text format.
+
+    A value that contains spaces or quotation marks is put in quotation marks.
+    """
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return json.dumps(text) if not text or any(one in text for one in ' "=\\') or text != text.strip() else text
 
@@ -155,7 +158,7 @@ def _own(fd: int) -> int:
     """Open the pipe or terminal of `fd` again, without blocking, and return the new descriptor.
 
     Return `fd` itself if it cannot be opened again or is a regular file. A new descriptor of a regular file would
-    have its own offset, and if stdout and stderr were the same file, each would overwrite the other.
+    have its own offset. If stdout and stderr were the same file, they would overwrite each other.
     """
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):

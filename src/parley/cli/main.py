@@ -118,14 +118,14 @@ def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
         code = run_command(command.name, import_module(f"parley.cli.{command.module}"), arguments)
         if exits:  # a late Ctrl-C must not print a traceback
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except KeyboardInterrupt:  # this is raised before or after the command has run
+    except KeyboardInterrupt:  # Ctrl-C was pressed before or after the command ran
         code = 128 + signal.SIGINT
     return code
 
 
 def _similar(name: str) -> str:
     """Return a question that names the most similar command or option; an empty string if there is none."""
-    from difflib import get_close_matches  # only a usage error needs it
+    from difflib import get_close_matches  # imported here: only a usage error needs this module
 
     known = ["--version", "--help", *(name for command in COMMANDS for name in (command.name, *command.aliases))]
     found = get_close_matches(name, known, n=1)

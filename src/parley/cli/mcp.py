@@ -100,12 +100,13 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     home = named.path
     may_start = args.resident
     if not (may_start or os.path.lexists(os.path.join(home, SOCKET)) or _wants_resident(home, args)):
-        return None  # this avoids the imports below
+        return None  # a relay does not need the imports below
     from parley.app.relay import Relay
     from parley.common.resident_socket import NoResident, Refused
 
     while True:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # a user can end the wait for a server that hangs
+        # the default handlers let a user end the wait for a server that hangs
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         try:
             relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -14,11 +14,11 @@ from parley.cli.runner import UsageError
 __all__ = ["read_message", "read_prompt"]
 
 NOTE_SECONDS: Final = 2.0
-"""The number of seconds after which a command that waits for the first bytes on stdin says so."""
+"""The number of seconds without input on stdin after which a command prints that it is waiting for stdin."""
 
 _FROM_STDIN: Final = "-"
 _CONTEXT: Final = "{prompt}\n\n<stdin>\n{context}\n</stdin>"
-"""The message for a prompt and a text from stdin."""
+"""The format of a message that consists of a prompt and a text from stdin."""
 
 
 def read_message(given: str) -> str:
@@ -63,7 +63,7 @@ def _is_terminal() -> bool:
 
 
 def _has_context() -> bool:
-    """Return whether stdin is a pipe or a file. Other kinds, such as a socket, may stay open without an end."""
+    """Return whether stdin is a pipe or a file. Other kinds of stdin, such as a socket, may never end."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # stdin is closed

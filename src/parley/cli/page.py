@@ -17,8 +17,9 @@ _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Page:
-    """Writes a conversation in real time: messages wrapped at 80 columns, and in colour on a terminal. Output of
-    commands and diffs keep their lines.
+    """Writes a conversation in real time: messages are wrapped at 80 columns, and coloured on a terminal.
+
+    Output of commands and diffs keep their lines.
 
     On a terminal, control characters are escaped, because the text may come from the model or its commands.
     """
@@ -63,7 +64,10 @@ class Page:
                 self._word(part)
 
     def lines(self, text: str) -> None:
-        """Write a text line by line. Long lines are written whole; a terminal wraps them at its own width."""
+        """Write a text line by line.
+
+        Long lines are not wrapped by this class; a terminal wraps them at its own width.
+        """
         for line in self._safe(text).splitlines():
             self._print(f"{INDENT}{line}".rstrip() + "\n")
 

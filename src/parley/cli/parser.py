@@ -19,8 +19,8 @@ def make_parser(
 ) -> argparse.ArgumentParser:
     """Return the argument parser of a command. `configure` adds the options.
 
-    For an invalid command line, the parser raises the error that `usage_error` creates. Its arguments are the
-    reason, and the name of the command whose help describes the command line.
+    For an invalid command line, the parser raises the error that `usage_error` creates. The arguments of
+    `usage_error` are the reason, and the name of the command whose help describes the command line.
     """
 
     class Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""Asks the user on a terminal."""
+"""Asks the user questions on a terminal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["Choice", "ask", "ask_choice", "ask_secret", "ask_yes_or_no"]
 
 
 class Choice(NamedTuple):
-    """One of several numbered answers."""
+    """One of the numbered answers to a question."""
 
     name: str
-    """The answer. The user can type the name instead of the number."""
+    """The name of the answer, which the user can type instead of the number."""
     text: str
     """The description of the answer."""
 
@@ -22,7 +22,8 @@ class Choice(NamedTuple):
 def ask(question: str, default: str = "", *, check: Callable[[str], str | None] = lambda _: None) -> str:
     """Return the answer to a question, without spaces around it. An empty answer means the default.
 
-    `check` returns the reason why an answer is not accepted, and the question is then repeated.
+    `check` returns the reason why an answer is not accepted, or None. If an answer is not accepted, print the
+    reason and repeat the question.
 
     Raises:
         EOFError: the user ended the input.
@@ -36,7 +37,7 @@ def ask(question: str, default: str = "", *, check: Callable[[str], str | None] 
 
 
 def ask_choice(title: str, question: str, choices: Sequence[Choice], default: int = 0) -> Choice:
-    """Print the choices with their numbers, and return the one that the user chose.
+    """Print the choices with their numbers, and return the choice of the user.
 
     Raises:
         EOFError: the user ended the input.
@@ -79,6 +80,6 @@ def ask_secret(question: str) -> str:
     Raises:
         EOFError: the user ended the input.
     """
-    from getpass import getpass  # imported here: few commands need it
+    from getpass import getpass  # imported here: few commands need this module
 
     return getpass(f"{question}: ").strip()

@@ -25,7 +25,8 @@ def write_test(given: str, output: str | None) -> int:
     the id of a conversation.
 
     Raises:
-        CommandFailed: there is no such conversation, the model has not replied in it, or the file exists.
+        CommandFailed: there is no such conversation, the conversation contains no reply of the model, or the output
+            file exists.
         ModelError: the file is not a recording.
     """
     from parley.app.recorded_test import as_tests, replies_in_recording

@@ -30,7 +30,7 @@ exit code: 0 on success, 130 after Ctrl-C, 2 for wrong arguments or settings, ot
 1."""
 
 MAX_IDLE_SECONDS: Final = 3.0
-"""The maximum pause before the beginning of a turn, at the original pace."""
+"""The maximum pause, in seconds at the original pace, before the beginning of a turn."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,12 +75,15 @@ class Pace:
     """Computes the pauses between events from their times."""
 
     def __init__(self, speed: float) -> None:
-        """Create the object. `speed` is 1 for the original pace, and 0 for no pauses."""
+        """Create the object. `speed` is a factor: 1 for the original pace, and 0 for no pauses."""
         self._speed = speed
         self._last: datetime | None = None
 
     def pause_before(self, event: Event, at: str) -> float:
-        """Return the pause before the next event, which was stored at a time in ISO 8601 format, in seconds."""
+        """Return the pause before the next event, in seconds.
+
+        `at` is the time in ISO 8601 format at which the event was stored.
+        """
         moment = datetime.fromisoformat(at)
         pause = 0.0 if self._last is None else (moment - self._last).total_seconds()
         self._last = moment

@@ -54,8 +54,10 @@ class UsageError(Exception):
     """Raised for an invalid command line. The text gives the reason."""
 
     def __init__(self, text: str, *, prog: str | None = None) -> None:
-        """Create the error. `prog` is the command whose help describes the command line, such as `parley token
-        create`. The default is the command that runs.
+        """Create the error.
+
+        `prog` is the command whose help describes the command line, such as `parley token create`. The default is
+        the running command.
         """
         super().__init__(text)
         self.prog = prog
@@ -91,12 +93,12 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         _print_error(name, error)
         return FAILED
     except BrokenPipeError:  # as in `parley show ID | head`
-        for stream in (sys.stdout, sys.stderr):  # Python writes their buffers when it exits
+        for stream in (sys.stdout, sys.stderr):  # when Python exits, it writes the buffers of stdout and stderr
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return FAILED
     except KeyboardInterrupt:
         return KILLED + signal.SIGINT
-    except SystemExit as end:  # `--help` raises this
+    except SystemExit as end:  # argparse exits after `--help`
         return int(end.code or 0)
 
 
@@ -127,7 +129,7 @@ def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argpa
 
 def _did_you_mean(given: str, known: Sequence[str]) -> str:
     """Return a question that names the most similar option; an empty string if there is none."""
-    from difflib import get_close_matches  # only a usage error needs it
+    from difflib import get_close_matches  # imported here: only a usage error needs this module
 
     found = get_close_matches(given.partition("=")[0], known, n=1) if given.startswith("--") else []
     return f", perhaps `{found[0]}`" if found else ""

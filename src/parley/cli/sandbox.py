@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
         settings = _settings(args)
     except ConfigError as error:
         raise CommandFailed(str(error), code=NOT_CONFINED) from None
-    # `run_until_signal` cannot be used here: its handlers run in the event loop, which a write to a pipe without a
-    # reader blocks. The handlers of `_Output` interrupt such a write. Signals are blocked until these handlers are
-    # installed.
+    # `run_until_signal` cannot be used here: its handlers run in the event loop, and a write to a pipe that is not
+    # read blocks the event loop. The handlers of `_Output` interrupt such a write. Signals are blocked until these
+    # handlers are installed.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     return asyncio.run(_run(settings, command))
 
@@ -88,8 +88,10 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _not_started(cwd: str, program: str) -> str:
-    """Return an error message that names the working directory if it is missing, and otherwise the program. The
-    operating system reports the same error for both.
+    """Return the error message for a command that could not be started.
+
+    The operating system reports the same error for a missing working directory and for a missing program, so check
+    which of them is missing.
     """
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"

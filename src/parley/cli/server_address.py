@@ -15,7 +15,7 @@ __all__ = ["TOKEN_VARIABLE", "ServerAddress", "add_server_options", "is_loopback
 
 TOKEN_VARIABLE: Final = "PARLEY_TOKEN"
 ENDPOINT: Final = "/mcp"
-"""The path of the MCP server, which is added to a URL without a path."""
+"""The path of the MCP endpoint, which is added to a URL without a path."""
 
 
 class ServerAddress(NamedTuple):

@@ -26,7 +26,9 @@ def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -
 
 
 def refuse_database(loader: Loader, instead: str) -> None:
-    """Check that the conversations are not in a PostgreSQL database, for a command that works only on a home.
+    """Check that the conversations are not in a PostgreSQL database.
+
+    Commands that work only with the home call this function.
 
     `instead` is the part of the error message that tells the user what to do instead.
 
@@ -38,7 +40,7 @@ def refuse_database(loader: Loader, instead: str) -> None:
 
 
 def report_override(path: KeyPath) -> None:
-    """Report if another source takes precedence over config.toml for a setting."""
+    """If another source takes precedence over config.toml for a setting, tell the user."""
     from parley.config.effective import effective_settings
 
     try:

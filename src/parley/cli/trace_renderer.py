@@ -1,6 +1,6 @@
 """Renders the events of a conversation as a trace of the protocol, with the name of each event, for `parley demo`.
 
-`event_renderer.py` renders events for people who are interested in the work and not in the protocol.
+`event_renderer.py` renders events for people who are interested in the work of the agent and not in the protocol.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TraceRenderer:
         """The incomplete last line of a command's output, which has not been written yet."""
 
     async def render_turn(self, stream: Stream, *, turn: int) -> str:
-        """Write events until the end of a turn, and return the agent's text in it.
+        """Write events until the end of a turn, and return the agent's text in the turn.
 
         `turn` is the number of the turn in the stream, counted from 1.
         """
@@ -51,9 +51,9 @@ class TraceRenderer:
         return shown
 
     def render(self, event: Event, *, live: bool) -> str:
-        """Write one event. Return the agent's text that the event contains.
+        """Write one event, and return the agent's text in the event.
 
-        `live` is true if the event arrived when it happened, and false if the event is part of a snapshot.
+        `live` is True for an event that was received when it happened, and False for an event of a snapshot.
         """
         if not isinstance(event, DELTAS):
             self._page.lines(self._line)
@@ -140,7 +140,7 @@ class TraceRenderer:
         self._page.write(delta)
 
     def _heading_once(self, heading: str) -> None:
-        """Write a heading, unless the current section already has this heading."""
+        """Write a heading, unless it is the heading of the current section."""
         if heading != self._heading:
             self._page.received(heading)
             self._heading = heading

@@ -60,15 +60,17 @@ class TurnFollower:
         self._timeout_seconds = timeout_seconds
         self._outcome = TurnOutcome()
         self._late: str | None = None
-        """The sentence that the turn has exceeded its time limit; None if it has not."""
+        """The message for a turn that has exceeded its time limit; None before that."""
         self._began = asyncio.Event()
         self._interrupting: asyncio.Task[None] | None = None
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._loop.add_signal_handler(signal.SIGINT, self._receive_sigint)
 
     async def follow(self, turn: AsyncGenerator[StreamEvent, None]) -> int:
-        """Print the events of the turn to stderr, and the last message of the agent to stdout. As JSON, print both
-        to stdout. Return the exit code. The server has begun the turn, or has accepted its message.
+        """Print the events of the turn to stderr, and the last message of the agent to stdout.
+
+        As JSON, print both to stdout. Return the exit code. When this method is called, the server has begun the
+        turn or accepted its message.
 
         Raises:
             CommandFailed: the stream ended before the turn, or the turn did not end after its time limit.
@@ -95,7 +97,7 @@ class TurnFollower:
             self._task.cancel()
 
     async def _interrupt(self) -> None:
-        await self._began.wait()  # before that, there is no turn to interrupt
+        await self._began.wait()  # before the message was accepted, there is no turn to interrupt
         try:
             await self._conversation.interrupt()
         except ClientError as error:
@@ -152,5 +154,5 @@ class TurnFollower:
             ways = f"`parley exec --resume {short} PROMPT` or `parley chat --resume {short}`"
             print_note(self._command, f"continue with {ways}")
         elif self._is_quiet or not (sys.stdout.isatty() and sys.stderr.isatty()):
-            print_text(ended.text)  # otherwise the terminal already shows the answer
+            print_text(ended.text)  # if stdout is also the terminal, the terminal already shows the answer
         return ended.exit_code

@@ -39,8 +39,8 @@ class Opened(NamedTuple):
 
     conversation: Conversation
     overrides: Overrides
-    """The settings that the next message of the conversation must contain. They are empty for a new conversation,
-    which was created with its settings.
+    """The settings that the next message of the conversation must contain. The overrides are empty for a new
+    conversation, which was created with these settings.
     """
     is_new: bool
 
@@ -117,7 +117,8 @@ def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) 
 
 
 async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
-    """If `--worktree` is given, create a worktree of the repository in the working directory, and work there.
+    """If `--worktree` is given, create a worktree of the repository that contains the working directory, and use
+    the worktree as the working directory.
 
     Raises:
         CommandFailed: the worktree cannot be created.
@@ -140,7 +141,10 @@ async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
 
 
 def _new_recording(given: str) -> str:
-    """Return the absolute path of a new recording, which the server creates with the first request."""
+    """Return the absolute path of a new recording.
+
+    The server creates the file with its first request to the model.
+    """
     path = absolute_path(given)
     if os.path.lexists(path):
         raise CommandFailed(f"{quoted(path)} already exists; refusing to overwrite it")

@@ -22,7 +22,7 @@ class EndedTurn(NamedTuple):
     """The last message of the agent."""
     result: TurnResult
     error: str | None
-    """The reason why the turn did not succeed; None if it did."""
+    """The reason why the turn did not succeed; None if the turn succeeded."""
     error_code: str | None
     """The code of the error: a code of the protocol, `timeout` or `invalid_answer`; None if the error has none."""
     exit_code: int
@@ -57,7 +57,10 @@ class TurnOutcome:
         return self._summary.add(event)
 
     def exceed(self, seconds: float) -> str:
-        """Note that the turn took longer than its time limit and is interrupted, and return this as a sentence."""
+        """Record that the turn has exceeded its time limit and will be interrupted.
+
+        Return a message about this for the user.
+        """
         self._over_time = f"the turn took longer than {seconds:g} s"
         self._was_waiting = self._open_approvals > 0
         if self._was_waiting:

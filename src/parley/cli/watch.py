@@ -61,8 +61,10 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of the events from now on. If a turn is running, it is a stream of all events of the
-    conversation instead, because the position of the turn's first event is unknown.
+    """Return a stream that begins with the running turn, or with the next event if no turn is running.
+
+    If a turn is running, the stream contains all events of the conversation, because the position of the turn's
+    first event is unknown.
     """
     status = await conversation.status()
     return conversation.stream(after=status.seq if status.state == "idle" else None)

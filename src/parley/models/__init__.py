@@ -1,7 +1,7 @@
-"""Clients for model APIs. There is one module for each API, selected by the setting `wire_api`. With the setting
-`record`, the requests and replies are recorded.
+"""Clients for model APIs.
 
-An API's module is imported when a conversation first uses it.
+There is one module for each API, selected by the setting `wire_api`. With the setting `record`, the requests and
+replies are recorded. The module of an API is imported when a conversation first uses the API.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["model_opener"]
 
 
 def model_opener(*, http: Http, clock: Clock) -> OpenModel:
-    """Return the function that opens models. All models that it opens share the HTTP client `http`."""
+    """Return a function that opens models. The opened models share the HTTP client `http`."""
     scripted_replies: Counter[ConversationId] = Counter()
     recorded: dict[ConversationId, RecordedBefore] = {}
 

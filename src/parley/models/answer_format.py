@@ -1,4 +1,4 @@
-"""The description of a schema for the answer, in the form that Chat Completions and the Responses API share."""
+"""Describes a schema for the answer in the form that both Chat Completions and the Responses API accept."""
 
 from __future__ import annotations
 

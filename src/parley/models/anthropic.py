@@ -34,7 +34,7 @@ COMMON_VERSION: Final = "2023-06-01"
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 32_000
 """The maximum number of tokens in a reply if the settings contain no limit. The API requires a limit, and does not
-accept one that is larger than the model allows.
+accept a limit that is larger than the model allows.
 """
 
 EFFORTS: Final = {
@@ -45,8 +45,8 @@ EFFORTS: Final = {
     "xhigh": "xhigh",
     "max": "max",
 }
-"""The values of the API's parameter `effort`, by the setting `model_reasoning_effort`. For `none`, which is
-missing, the parameter is not sent.
+"""The values of the API's parameter `effort`, by the setting `model_reasoning_effort`. The table does not contain
+`none`, for which the parameter is not sent.
 """
 
 WEB_SEARCH: Final = {"type": "web_search_20250305", "name": "web_search"}
@@ -144,7 +144,9 @@ class _Messages:
         self._calls: set[str] = set()
         self._outputs: list[Any] = []
         self._result: dict[str, Any] | None = None
-        """The last block of the messages, if it is the output of the only call of a response; otherwise None."""
+        """The last block of the messages if this block is the output of the only call of a response; otherwise
+        None.
+        """
 
     def ends_before(self, item: HistoryItem) -> bool:
         """Return whether an item begins the next response, in a history that does not record where responses
@@ -168,18 +170,19 @@ class _Messages:
             case OutputItem(call_id=call_id, output=output):
                 self._outputs.append({"type": "tool_result", "tool_use_id": _call_id(call_id), "content": output})
             case MessageFields():
-                pass  # reasoning of Chat Completions
+                pass  # this is reasoning of Chat Completions
             case _:
                 assert_never(item)
 
     def end_response(self) -> None:
-        """Add the message of the current response. Then add the outputs of its calls, with which the next user
-        message begins.
+        """Add the message of the current response.
+
+        Then begin the next user message with the outputs of the calls in the response.
         """
         spoken, outputs = self._spoken, self._outputs
         self._spoken, self._outputs, self._calls = [], [], set()
         while spoken and isinstance(spoken[-1], Raw) and _is_thinking(spoken[-1]):
-            spoken.pop()  # a message that ends with reasoning is refused
+            spoken.pop()  # the API refuses a message that ends with reasoning
         self._add("assistant", spoken)
         self._add("user", outputs)
         self._result = outputs[0] if len(outputs) == 1 else None

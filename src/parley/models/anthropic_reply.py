@@ -135,7 +135,7 @@ class _Block:
         self.start = start
         """The block as the event that began it contained it."""
         self.pieces = TextBuffer()
-        """The text, the reasoning or the arguments, as far as they have arrived."""
+        """The received pieces of the text, of the reasoning or of the arguments."""
         self.signature = TextBuffer()
         self.is_whole = False
 
@@ -244,7 +244,7 @@ class AnthropicDecoder:
     def _begin(self, index: int, raw: Raw | UnsetType, chunks: list[Chunk]) -> _Block:
         start = Raw(_repaired(raw, has_halves=self._has_halves)) if raw is not UNSET else Raw(b"{}")
         kind = read_payload(_KIND, start) or _Kind(type="")
-        if index in self._blocks:  # an index is used twice: the earlier block is complete
+        if index in self._blocks:  # a repeated index begins a new block, so the earlier block is complete
             self._take_blocks(chunks, rest=True)
         block = self._blocks[index] = _Block(kind.type, start)
         if kind.type == "tool_use":
@@ -328,7 +328,7 @@ class AnthropicDecoder:
             item = OpaqueItem(verbatim=verbatim, by=self._by)
             return ReasoningDone(summaries=(text,) if text else (), raw=(), item=item)
         verbatim = block.start
-        if (text := block.text()) and is_json(text):  # the input of a tool that the provider runs
+        if (text := block.text()) and is_json(text):  # this is the input of a tool that the provider runs
             verbatim = Raw(encode({**_object(block.start), "input": Raw(text.encode())}))
         return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by), search=self._search_in(block.kind, verbatim))
 
@@ -354,7 +354,8 @@ class AnthropicDecoder:
         arguments = block.text()
         if not arguments:
             given = text_or_json(call.input)[0]
-            is_cut = self._stop_reason == CUT and given in ("", "{}")  # truncated before the arguments began
+            # the reply was truncated before the arguments began
+            is_cut = self._stop_reason == CUT and given in ("", "{}")
             arguments = "" if is_cut else given or "{}"
         known, is_text = text_or_json(call.id)
         # The output of the call must name an id.
@@ -415,7 +416,10 @@ def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
 
 
 def _refusal(raw: Raw | UnsetType) -> str:
-    """Return the category and the explanation of a refusal by the model, as far as the provider states them."""
+    """Return the category and the explanation of a refusal by the model.
+
+    Leave out what the provider does not state.
+    """
     details = read_payload(_STOP_DETAILS, raw) if raw is not UNSET else None
     if details is None:
         return ""

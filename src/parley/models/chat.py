@@ -88,12 +88,12 @@ class ChatModel:
 
 
 EMPTY_REASONING: Final = " "
-"""The string that is sent in place of missing reasoning if the provider requires reasoning. It is not empty,
-because Kimi does not accept an empty string.
+"""The text that is sent in place of missing reasoning if the provider requires reasoning. The text is not empty,
+because Kimi does not accept an empty text.
 """
 
 UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-"""Google's documented placeholder for the thought signature of a call that its model did not make."""
+"""Google's documented placeholder for the thought signature of a call that another model made."""
 
 
 REASONING: Final = ("reasoning", "reasoning_content", "reasoning_details")
@@ -104,26 +104,27 @@ NOT_ACCEPTED: Final = re.compile(
     "|unknown (?:name|field|parameter|property|argument)",
     re.IGNORECASE,
 )
-"""The pattern of a refusal because of a member that the provider does not know."""
+"""The pattern of the error message about a member that the provider does not accept."""
 
 SHORT_IDS: Final = "length of 9"
-"""A part of the refusal of Mistral's models, which accept only ids of nine letters and digits."""
+"""A part of the error message of Mistral's models, which accept only call ids of nine letters and digits."""
 _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
 class Adjustments(Struct, frozen=True, kw_only=True):
-    """The changes to requests that a provider needs, as far as its refusals have shown them. Messages of another
-    model or of an older version of Parley may need changes.
+    """The changes that a provider needs in requests, as learned from its error messages.
+
+    Messages of another model or of an older version of Parley may need changes.
     """
 
     reasoning_content: bool = False
-    """True if this member is added to messages without it."""
+    """True to add the member `reasoning_content` to messages that lack this member."""
     thought_signature: bool = False
-    """True if this member is added to calls without it."""
+    """True to add a thought signature to calls that lack one."""
     left_out: frozenset[str] = frozenset()
-    """The members with reasoning that the provider does not accept."""
+    """The members with reasoning that are left out because the provider does not accept them."""
     short_ids: bool = False
-    """True if the ids of calls are replaced by ids of nine letters and digits."""
+    """True to replace the ids of calls with ids of nine letters and digits."""
 
     def after(self, refused: UnexpectedStatus) -> Adjustments:
         """Return the adjustments for a request that the provider has refused. The text of the refusal names the
@@ -204,8 +205,9 @@ class _Response:
         self.outputs: list[dict[str, Any]] = []
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Return whether an item of the history belongs to the next response. Only the items can show this, because
-        old logs do not record where a response ends.
+        """Return whether an item of the history belongs to the next response.
+
+        The items are compared because old logs do not record where a response ends.
         """
         match item:
             case UserItem() | MessageFields():
@@ -229,12 +231,12 @@ class _Response:
             case OutputItem(call_id=call_id, output=output):
                 self.outputs.append({"role": "tool", "tool_call_id": adjusted.call_id(call_id), "content": output})
             case OpaqueItem() | UserItem():
-                pass  # reasoning of another API is left out, and `_messages` yields user messages
+                pass  # reasoning of another API is left out here, and `_messages` yields user messages
             case _:
                 assert_never(item)
 
     def messages(self, adjusted: Adjustments) -> Iterator[dict[str, Any]]:
-        if self.text is not None or self.calls:  # providers refuse a message with reasoning alone
+        if self.text is not None or self.calls:  # providers refuse a message that contains only reasoning
             fields = {name: value for name, value in self.fields.items() if name not in adjusted.left_out}
             thinking = fields.pop("content", None)
             is_filled = adjusted.reasoning_content and "reasoning_content" not in adjusted.left_out

@@ -54,7 +54,7 @@ __all__ = ["ChatDecoder"]
 END_MARK: Final = b"[DONE]"
 
 FAILED: Final = frozenset({"error", "network_error", "insufficient_system_resource"})
-"""Finish reasons of a response that failed at the provider (OpenRouter, Z.ai, DeepSeek)."""
+"""Finish reasons of a response that failed at the provider. OpenRouter, Z.ai and DeepSeek send them."""
 
 CUT: Final = frozenset({"length", "model_length", "max_tokens", "content_filter", "sensitive"})
 """Finish reasons of a response that the provider ended before the model had finished."""
@@ -118,7 +118,7 @@ class _Event(Struct, frozen=True, gc=False):
 
 
 class _WholeChoice(Struct, frozen=True):
-    """A choice of a response that is not streamed. It has a message in place of a delta."""
+    """A choice of a response that is not streamed. The choice has a message in place of a delta."""
 
     message: _Delta | None = None
 
@@ -141,7 +141,7 @@ _USAGE: Final = msgspec.json.Decoder(_Usage | None)
 
 
 class _Call:
-    """A call whose pieces are still arriving. It is complete when the response ends."""
+    """A call whose pieces are still arriving. The call is complete when the response ends."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -276,9 +276,10 @@ class _Reasoning:
             thought = add(self._reasoning_content, piece)
         if delta.reasoning is not None:
             piece = add(self._reasoning, _thought(delta.reasoning))
-            thought = thought or piece  # some providers send both names for one text
+            thought = thought or piece  # some providers send the same text in both members
         if delta.reasoning_details is not UNSET:
-            self._reply_size.check_text(len(bytes(delta.reasoning_details)))  # before it is decoded into objects
+            # the size is checked before the value is decoded into objects
+            self._reply_size.check_text(len(bytes(delta.reasoning_details)))
             piece, size = self._details.extend(read_json(delta.reasoning_details), has_halves=has_halves)
             thought = thought or piece
             self.size += size
@@ -339,7 +340,7 @@ class ChatDecoder:
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
-        """True if the mark that ends the stream was received."""
+        """True if the end mark of the stream was received."""
         self._has_choices = False
         """True if an event with a choice but without text was received."""
         self._last_read = b""
@@ -466,7 +467,7 @@ class ChatDecoder:
             self._read_calls(message.tool_calls, has_halves=has_halves)
 
     def _read_calls(self, pieces: tuple[_CallPiece, ...], *, has_halves: bool) -> None:
-        """Add the pieces of calls in a delta to the reply. Pieces that are empty do not count as content."""
+        """Add the pieces of calls in a delta to the reply. Empty pieces do not count as content."""
         self._size.check_pieces(len(pieces))
         calls, grown = len(self._calls), 0
         for piece in pieces:

@@ -1,5 +1,7 @@
-"""Determines the key and headers of a request to a provider, and redacts them from errors. The key is read for each
-request and is not stored.
+"""Determines the key and headers of a request to a provider, and redacts the key and the values of headers in
+errors.
+
+The key is read for each request and is not stored.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.
 
 
 class Credentials:
-    """The headers of one request and the secrets in them. The repr shows neither."""
+    """The headers of one request and the secrets in the headers. The repr shows neither."""
 
     __slots__ = ("headers", "secrets")
 
@@ -69,7 +71,8 @@ def credentials(settings: Settings) -> Credentials:
             secrets.update(_long_words(value))
     if key := _key(provider, settings.home, settings.environ):
         headers["authorization"] = f"Bearer {key}"
-        if len(key) >= SHORTEST_SECRET:  # local servers often get a placeholder such as `none` as the key
+        # users of local servers often configure a placeholder such as `none` as the key
+        if len(key) >= SHORTEST_SECRET:
             secrets.add(key)
     return Credentials(headers, secrets)
 

@@ -34,14 +34,16 @@ value.
 """
 
 ANTHROPIC_TRANSIENT: Final = frozenset({408, 409})
-"""Further statuses after which a request to the Anthropic Messages API is repeated: a timeout and a conflict."""
+"""Additional HTTP statuses after which a request to the Anthropic Messages API is repeated: a timeout and a
+conflict.
+"""
 
 OVERLOADED: Final = 529
-"""The status of an answer with which Anthropic's service reports that it is overloaded."""
+"""The HTTP status with which Anthropic's service reports that it is overloaded."""
 
 TOKEN_COUNT_SECONDS: Final = 3.0
-"""The maximum time, in seconds, to wait for the token counts after a complete response. They usually follow
-immediately.
+"""The maximum time, in seconds, to wait for the token counts after a complete response. The token counts usually
+follow immediately.
 """
 
 
@@ -55,7 +57,7 @@ class Decoder(Protocol):
     """True if the response is complete, so that only token counts can still follow."""
 
     got_content: bool
-    """True if the last call of `feed` processed an event that adds something to the response."""
+    """True if the last call of `feed` processed an event that adds content to the response."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         """Decode the next bytes of the body, and return the chunks that they complete.
@@ -113,7 +115,7 @@ class Endpoint:
             attempt += 1
         with self._limits_named(), closing(sent) as reply:
             del body  # the body has been sent and may be large
-            # The deadline for token counts, from the time when the response is complete.
+            # The deadline for the token counts, set when the response is complete.
             counts_until: float | None = None
             silent_at = time.monotonic() + idle_seconds
             chunks: list[Chunk] = []
@@ -228,8 +230,9 @@ def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamB
 
 
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
-    """Return the next bytes of the body. Return no bytes at the end of the body, or when the deadline `until`
-    passes.
+    """Return the next bytes of the body.
+
+    At the end of the body, or when the deadline `until` passes, return an empty value.
 
     Raises:
         ModelStreamBroken: the connection was lost, or no bytes arrived until the time `silent_at`.
@@ -294,7 +297,7 @@ def _seconds(retry_after: str | None, *, now: float) -> float | None:
     """
     if retry_after is None:
         return None
-    from email.utils import parsedate_to_datetime  # the HTTP library has already loaded it
+    from email.utils import parsedate_to_datetime  # imported here: the HTTP library has already loaded this module
 
     try:
         seconds = (

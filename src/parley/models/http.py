@@ -33,7 +33,8 @@ busy provider, and short enough for a retry while the user is waiting.
 
 FINISH_SECONDS: Final = 0.2
 """The maximum time, in seconds, to wait for the end of a body whose content is complete. The end usually arrives
-with the last bytes. If it arrives too late, the connection is closed and the next request needs a new one.
+with the last bytes. If the end arrives too late, the connection is closed and the next request opens a new
+connection.
 """
 
 REFUSAL_SECONDS: Final = 5
@@ -87,7 +88,7 @@ class Http:
     async def get(
         self, url: str, *, headers: Mapping[str, str], idle_seconds: float, environ: Mapping[str, str]
     ) -> Reply:
-        """Send a GET request. Everything else is as for `post`."""
+        """Send a GET request. The result, the errors and the other arguments are the same as those of `post`."""
         return await self._send("GET", url, headers, None, idle_seconds, environ)
 
     async def _send(
@@ -109,7 +110,7 @@ class Http:
                     url,
                     data=body,
                     headers=headers,
-                    allow_redirects=False,  # a redirect must not get the keys
+                    allow_redirects=False,  # the target of a redirect must not get the keys
                     proxy=proxy_for(url, environ),
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
@@ -168,8 +169,8 @@ class Http:
 class _Body(io.BytesIO):
     """The body of a request as a file object.
 
-    The HTTP library calls `getbuffer` to get the size of the body. This class is used because `io.BytesIO` would
-    copy the whole body for that.
+    The HTTP library calls `getbuffer` to get the size of the body. This class overrides the method, because
+    `io.BytesIO.getbuffer` would copy the whole body.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -232,7 +233,7 @@ class Reply:
                 while len(body) < REFUSAL_BYTES and (data := await self.read()):
                     body += data
         except (TimeoutError, ModelStreamBroken):
-            pass  # the part that has arrived explains enough
+            pass  # the received part is enough for an error message
         return body[:REFUSAL_BYTES]
 
     async def finish(self) -> None:
@@ -264,7 +265,7 @@ def _import_library(library: Future[None]) -> None:
 
 def _shown(url: str) -> str:
     """Return a URL for error messages, without the parts that may contain secrets."""
-    from urllib.parse import urlsplit, urlunsplit  # the HTTP library has already loaded it
+    from urllib.parse import urlsplit, urlunsplit  # imported here: the HTTP library has already loaded this module
 
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))

@@ -42,7 +42,7 @@ def read_payload(decoder: msgspec.json.Decoder[T], payload: bytes | Raw) -> T | 
     wrong shape, so that the caller can skip it.
     """
     try:
-        return decoder.decode(payload)  # this succeeds nearly always, and makes no copy
+        return decoder.decode(payload)  # this call nearly always succeeds, and makes no copy
     except (ValueError, RecursionError):
         pass
     try:

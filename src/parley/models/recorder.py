@@ -57,7 +57,7 @@ SHOWN_URL: Final = 200
 
 
 class RecordedBefore:
-    """The parts of the previous request of a conversation, by their checksums, and the secrets that were found."""
+    """The checksums of the parts of a conversation's previous request, and the secrets that were found so far."""
 
     def __init__(self) -> None:
         self.history: list[int] = []
@@ -83,11 +83,11 @@ class RecordingModel:
         self._path, self._before, self._clock = path, before, clock
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Yield the reply of the model, and append the exchange to the recording at its end.
+        """Yield the reply of the model. At the end of the reply, append the exchange to the recording.
 
         Raises:
-            BadRecording: the file cannot be created, or it is not a recording.
-            ModelError: as for the model.
+            BadRecording: the file cannot be created, or is not a recording.
+            ModelError: the request failed.
         """
         prepare(self._path)
         reply = _Reply()
@@ -107,7 +107,7 @@ class RecordingModel:
         return self._model.cannot_carry(item)
 
     def _write(self, request: ModelRequest, reply: _Reply) -> None:
-        """Append the exchange. A failure must not affect the turn, so it is only logged."""
+        """Append the exchange to the recording. A failure is only logged, because it must not affect the turn."""
         try:
             exchange = Exchange(
                 conversation=self._conversation,
@@ -164,7 +164,7 @@ def _item(item: HistoryItem) -> RecordedItem | None:
         case OutputItem(call_id=call_id, output=output):
             return RecordedItem(output=RecordedOutput(call_id=call_id, text=output))
         case _:
-            return None  # reasoning
+            return None  # reasoning is not recorded
 
 
 def _description(item: InputItem) -> str:
@@ -223,7 +223,7 @@ class _Reply:
             case ResponseDone():
                 self._end(chunk)
             case Retrying():
-                pass  # the provider has not answered yet
+                pass  # the request is repeated before the provider has answered
 
     def fail(self, error: ModelError) -> None:
         self._keep_pieces()
@@ -252,7 +252,7 @@ class _Reply:
             self._steps.append(Step(paused=True))
 
     def _keep_pieces(self) -> None:
-        """Add the texts that are not complete."""
+        """Add the incomplete texts to the steps."""
         if self._reasoning:
             self._steps.append(Step(reasoning="".join(self._reasoning)))
         if self._raw:

@@ -1,6 +1,6 @@
 """The file format of recordings: the requests to models and their replies, one on each line (docs/scripted.md).
 
-`recorder.py` records, `scripted.py` plays a recording, and `app/recorded_test.py` converts one to a test.
+`recorder.py` records, `scripted.py` plays a recording, and `app/recorded_test.py` converts a recording to a test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 HEADER: Final = b'{"parley_recording":1}\n'
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""The maximum size of a recording, in bytes. Exchanges that would exceed it are not recorded."""
+"""The maximum size of a recording, in bytes. An exchange is not recorded if the file would become larger."""
 
 
 class RecordedOutput(Struct, frozen=True, kw_only=True):
@@ -62,8 +62,8 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a request that the earlier requests of the conversation do not contain."""
 
     kept: int = 0
-    """The number of items at the beginning of the history that the previous request also contains. They are not
-    repeated here.
+    """The number of items at the beginning of the history that the previous request also contains. These items are
+    not repeated in this request.
     """
     items: tuple[RecordedItem, ...] = ()
     """The other items of the history, without reasoning."""
@@ -72,7 +72,7 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     context: tuple[str, ...] | UnsetType = UNSET
     """The messages before the history, if they differ from those of the previous request."""
     tools: tuple[str, ...] = ()
-    """The names of the tools. A request for a summary has none."""
+    """The names of the tools. A request for a summary has no tools."""
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -160,7 +160,8 @@ def append_line(path: str, line: bytes) -> bool:
         size = os.fstat(descriptor).st_size
         if size + len(line) > MAX_BYTES:
             return False
-        is_cut = os.pread(descriptor, 1, size - 1) != b"\n"  # another writer was killed
+        # another process was killed while it was writing a line
+        is_cut = os.pread(descriptor, 1, size - 1) != b"\n"
         left = memoryview((b"\n" if is_cut else b"") + line)
         while left:
             left = left[os.write(descriptor, left) :]

@@ -31,7 +31,9 @@ _KEYS: Final = re.compile(
 """The pattern of keys in well-known forms."""
 
 _QUOTE: Final = r"\\{0,3}[\"']"
-"""A quotation mark. The outputs of commands are JSON, and an output can contain JSON, so it may be escaped."""
+"""The pattern of a quotation mark, which may be escaped. The outputs of commands are JSON strings, and an output
+can itself contain JSON.
+"""
 _NAMED: Final = re.compile(
     r"([Bb]earer |\b[A-Z0-9_]{0,60}(?:API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)[A-Z0-9_]{0,60}"
     rf"(?:{_QUOTE})?\s?[=:]\s?(?:{_QUOTE})?"
@@ -40,14 +42,15 @@ _NAMED: Final = re.compile(
     r"([^\s\"'@,;\\]{16,})",
     re.ASCII,
 )
-"""The pattern of a secret after its name: in a header, in a list of variables, or in JSON."""
+"""The pattern of a secret that follows its name in a header, in a list of variables, or in JSON."""
 
 _PASSWORD_IN_URL: Final = re.compile(r"(://[^\s/@:]{0,100}:)[^\s/@]{1,200}(?=@)")
 
 
 class Redactor:
-    """Replaces secrets in values with `***`. A secret that is found after its name is also found without the name
-    later.
+    """Replaces secrets in values with `***`.
+
+    A secret that was found because of its name is later also replaced where it occurs without the name.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -55,7 +58,7 @@ class Redactor:
         self._forms = _forms_of(self._secrets)
 
     def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
-        """Return a copy of a JSON value without secrets. `secrets` are further secrets."""
+        """Return a copy of a JSON value without secrets. `secrets` contains additional secrets."""
         found = {*secrets, *_found_after_names(value)} - self._secrets
         if found:
             self._secrets |= found
@@ -106,7 +109,7 @@ def _found_after_names(value: Any) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield a secret as it is, and as it is written in JSON, in JSON within JSON, and in a URL."""
+    """Yield a secret unchanged, and in the forms that it has in JSON, in JSON within JSON, and in a URL."""
     yield secret
     yield (in_json := encode(secret)[1:-1].decode())
     yield encode(in_json)[1:-1].decode()
@@ -118,7 +121,7 @@ def secrets_of(settings: Settings) -> Iterator[str]:
     try:
         yield from credentials(settings).secrets
     except MissingVariable:
-        pass  # the request fails as well
+        pass  # the request fails for the same reason
     for name, value in settings.environ.items():
         if name in settings.key_variables or names_a_secret(name):
             yield value.strip()
@@ -138,7 +141,10 @@ def _of_tool_server(server: ToolServer) -> Iterator[str]:
 
 
 def _values(variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of variables. A path is a secret only if the name of its variable says so."""
+    """Yield the values of variables that may be secrets.
+
+    A path is regarded as a secret only if the name of its variable suggests a secret.
+    """
     for name, value in variables.items():
         if names_a_secret(name) or not value.startswith("/"):
             yield value

@@ -27,7 +27,7 @@ class ReplyBody:
         self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
         self._limit = limits.max_event_bytes
         self._is_kept = True
-        """True if the next bytes must be kept, which is the case until the body is known to consist of events."""
+        """True if the next bytes must be kept. This is the case until the first event has been received."""
         self._beginning = b""
         self._is_json: bool | None = None
         """True if the body is JSON, False if it is not; None until the first byte that is not white space."""
@@ -46,13 +46,14 @@ class ReplyBody:
         return payloads
 
     def _keep(self, data: bytes, *, has_events: bool) -> bool:
-        """Keep the bytes as far as they are needed. Return whether later bytes must be kept as well.
+        """Keep those bytes that may be needed later.
 
-        `has_events` is True if the bytes complete an event. Then the body is not JSON.
+        Return whether later bytes must be kept as well. `has_events` is True if the bytes complete an event, which
+        shows that the body is not JSON.
         """
         if self._is_json is None:
             data, self._beginning = (self._beginning + data).removeprefix(BYTE_ORDER_MARK).lstrip(), b""
-            if BYTE_ORDER_MARK.startswith(data):  # this is also true if there are no bytes
+            if BYTE_ORDER_MARK.startswith(data):  # the condition is also true if there are no bytes
                 self._beginning = data
                 return True
             self._is_json = data.startswith(b"{")

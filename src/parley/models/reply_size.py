@@ -21,7 +21,7 @@ bytes such as `{}` become an object of 64 bytes.
 
 
 class ReplySize:
-    """The numbers of characters and calls in one reply so far. They are checked against the limits of its
+    """The numbers of characters and calls in one reply so far, which are checked against the limits of the
     provider.
     """
 

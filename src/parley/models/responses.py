@@ -182,8 +182,9 @@ def _detail(item: ImageItem) -> dict[str, str]:
 
 
 def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any] | Raw]:
-    """Yield the items of the history for the provider `to`. Items that only another API or provider understands are
-    left out or replaced with text.
+    """Yield the items of the history for the provider `to`.
+
+    Items that this provider or this API does not understand are left out or replaced with text.
     """
     for item in history:
         match item:
@@ -205,7 +206,7 @@ def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any
                 if by in ("", to):
                     yield verbatim
             case MessageFields():
-                pass  # reasoning of Chat Completions
+                pass  # this is reasoning of Chat Completions
             case _:
                 assert_never(item)
 

@@ -297,8 +297,10 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=True))
 
     def _joined(self, event: _Event) -> _Event:
-        """Return the event with complete surrogate pairs in its text. A first half without its second half becomes
-        U+FFFD. It is called for a reply that splits surrogate pairs between events.
+        """Return the event with complete surrogate pairs in its text.
+
+        A first half without its second half becomes U+FFFD. This method is called only for a reply that splits
+        surrogate pairs between events.
         """
         joiner = self._joiners.get(event.type)
         if joiner is None or event.delta is None:
@@ -306,7 +308,10 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=False))
 
     def _count(self, chunk: Chunk) -> None:
-        """Add the size of an item to the total size of the items. Raises ReplyTooLarge if it exceeds the limit."""
+        """Add the size of an item to the total size of the items.
+
+        Raises ReplyTooLarge if the total size exceeds the limit.
+        """
         size = self._items_size
         size.text += ITEM_CHARACTERS
         match chunk:
@@ -347,7 +352,7 @@ def _item_done(raw: Raw, by: str) -> Chunk | None:
 def _web_search_done(data: bytes, by: str) -> Chunk:
     item = read_json(data)
     action = item.get("action") if isinstance(item, dict) else None
-    if not isinstance(action, dict):  # nothing to show
+    if not isinstance(action, dict):  # the item has no text to show
         return OpaqueDone(OpaqueItem(verbatim=Raw(data), by=by))
     query = action.get("query") or action.get("url") or ""
     error = "failed" if item.get("status") == "failed" else None
@@ -380,7 +385,8 @@ def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
     if (call := read_payload(_LOCAL_SHELL_CALL, data)) is None:
         return None
     arguments = bytes(call.action).decode() if call.action is not UNSET else ""
-    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id  # older items have only `id`
+    # older items have an `id`, but no `call_id`
+    call_id = call.call_id if text_or_json(call.call_id)[1] else call.id
     return _call_done(call_id, LOCAL_SHELL, arguments, data, by, verbatim=call.action is not UNSET)
 
 

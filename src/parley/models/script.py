@@ -66,7 +66,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     refused: str | UnsetType = UNSET
     """The model's explanation for declining the request."""
     paused: Literal[True] | UnsetType = UNSET
-    """True if the response continues in answer to the next request."""
+    """True if the provider pauses the response, which the next request continues."""
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,7 +76,7 @@ class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     replies: Annotated[Sequence[Sequence[Step]], Meta(min_length=1)]
     delta_delay_ms: Milliseconds = 0
-    """The pause before each word, in milliseconds."""
+    """The pause, in milliseconds, before each word."""
 
 
 _decoder = msgspec.json.Decoder(Script)
@@ -103,8 +103,9 @@ def decode_script(path: str, data: bytes) -> Script:
 
 
 def recorded_call(item: CallItem) -> Call:
-    """Return a call of a model as a call in a script. Arguments that are a JSON object become an object, which is
-    easier to read.
+    """Convert a call of a model to a call in a script.
+
+    Arguments that are a JSON object are stored as an object, which is easier to read than a string.
     """
     arguments: dict[str, Any] | str = item.arguments
     try:

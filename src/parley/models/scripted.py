@@ -1,7 +1,7 @@
-"""The scripted provider, which plays a script instead of asking a model. It needs no network and no key.
+"""The scripted provider, which plays a script instead of asking a model.
 
-The provider is for demonstrations and for tests of clients. `script.py` defines the file format. The provider also
-plays recordings (`recording.py`).
+The provider needs neither a network nor a key. It is used for demonstrations and for tests of clients. `script.py`
+defines the file format. The provider also plays recordings (`recording.py`).
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ class ScriptedModel:
             self._scripts = _read(self._path) if self._path else (DEMONSTRATION,)
         if len(self._scripts) == 1:
             return self._scripts[0]
-        self._replies_given[self._conversation] += 0  # this also counts a conversation without replies
+        # the entry also counts a conversation to which no reply was given yet
+        self._replies_given[self._conversation] += 0
         return self._scripts[list(self._replies_given).index(self._conversation) % len(self._scripts)]
 
     async def _pause(self, milliseconds: int) -> None:
@@ -170,8 +171,9 @@ def _search_done(search: Search) -> OpaqueDone:
 
 
 def _ends_text(step: Step) -> bool:
-    """Return whether a step ends the text of the steps before it. A pause or a failure does not, because it may
-    occur in the middle of a text.
+    """Return whether a step ends the text of the steps before it.
+
+    A pause or a failure does not end the text, because either may occur in the middle of a text.
     """
     return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET and step.error is UNSET
 

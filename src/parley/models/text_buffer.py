@@ -10,7 +10,7 @@ __all__ = ["TextBuffer"]
 
 MAX_PIECES: Final = 1024
 """The maximum number of pieces that are held before they are joined. The number is limited because a short string
-takes ten times the memory of its characters.
+takes ten times as much memory as its characters.
 """
 
 

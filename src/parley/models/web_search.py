@@ -1,4 +1,4 @@
-"""Converts the searches of the web that a provider made to events."""
+"""Creates events for the web searches that a provider made."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Finds the files of a worktree that the next commit contains.
 
-Git must never enter a repository that a command of the model has made inside the worktree, because the
-configuration of this repository names programs. `git add`, `git status` and `git diff` start Git there.
-`git ls-files` and `git update-index` do not, and this module removes such repositories from the list of files.
+Git must never run in a repository that a command of the model has made inside the worktree, because the
+configuration of that repository can name programs. `git add`, `git status` and `git diff` would run Git in the
+repository. `git ls-files` and `git update-index` do not, and this module removes such repositories from the list of
+files.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     """The changed, new and deleted files, relative to the worktree."""
     replaced: tuple[str, ...]
-    """The directories in the place of files or submodules of the index, relative to the worktree."""
+    """The directories that have replaced files or submodules of the index, relative to the worktree."""
     nested: tuple[str, ...]
     """The Git repositories inside the worktree, as paths relative to the worktree. Their files are not
     committed.
@@ -58,7 +59,7 @@ def changes_in(worktree: str, listed: str) -> Changes:
             unreadable.append(path)
             continue
         if _passes_link(worktree, path):
-            continue  # the link itself is listed too, and replaces the file
+            continue  # a link has replaced the directory; the list contains the link itself
         if stat.S_ISDIR(found.st_mode):
             replaced.append(path)
         elif stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and _is_readable(found)):
@@ -74,7 +75,7 @@ def changes_in(worktree: str, listed: str) -> Changes:
 
 
 def _is_readable(found: os.stat_result) -> bool:
-    """Return whether Git can read a file. In the sandbox, even root needs the permission."""
+    """Return whether Git can read a file. In the sandbox, even root needs the read permission."""
     return bool(found.st_mode & (stat.S_IRUSR if found.st_uid == os.geteuid() else stat.S_IRGRP | stat.S_IROTH))
 
 

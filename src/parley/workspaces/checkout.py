@@ -46,8 +46,9 @@ class Checkout:
         self._git, self._paths = git, paths
 
     async def create(self, start: Start) -> str | None:
-        """Create the worktree. Return the directory to which the files at its path were moved; None if there were
-        none.
+        """Create the worktree.
+
+        Return the directory to which existing files at its path were moved; None if there were no such files.
         """
         kept = await completed(self._clear)
         await completed(self._make_admin, start.branch)
@@ -107,7 +108,7 @@ class Checkout:
         target = files_in_tree(await self._git.on_tree(*list_tree(start.commit), work_tree=inside, is_list=True))
         submodules = {path for files in (index, target) for path, file in files.items() if file.is_submodule}
         for path in await asyncio.to_thread(nested_repositories, inside):
-            if path in submodules:  # Git would read this repository
+            if path in submodules:  # Git would read the repository in this directory
                 raise GitFailed(f"{quoted(path)} is a submodule, and the worktree contains a repository there")
         listed = await self._git.on_tree(*LIST_MODIFIED, work_tree=inside, is_list=True)
         modified = filter(None, listed.split("\0"))
@@ -128,8 +129,10 @@ class Checkout:
         return kept
 
     async def finish(self) -> str | None:
-        """Repeat a checkout that did not complete. Before the repetition, the worktree contains files of two
-        commits, which are not work of the conversation. The result is that of `check_out`.
+        """Repeat a checkout that did not complete.
+
+        Until then, the worktree contains files of two commits, and the differences are not work of the
+        conversation. The result is the same as that of `check_out`.
         """
         kept = None
         if (start := await asyncio.to_thread(self._unfinished_checkout)) is not None:
@@ -169,7 +172,10 @@ class Checkout:
             raise
 
     def restore_pointer(self, path: str) -> None:
-        """Write the `.git` of the worktree again if a command has replaced it. Git commands of the model use it."""
+        """Write the file `.git` of the worktree again if a command has replaced the file.
+
+        Git commands that the model runs read this file.
+        """
         expected = f"gitdir: {self._paths.admin}\n".encode()
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -210,7 +216,9 @@ class Checkout:
 
 
 async def completed(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """Call a function in a thread. The call completes before a cancellation is raised, so that it does not change
-    files during the next turn.
+    """Call a function in a thread.
+
+    If the task is cancelled, wait until the call has completed before raising the cancellation, so that the
+    function does not change files during the next turn.
     """
     return await run_to_completion(asyncio.ensure_future(asyncio.to_thread(function, *arguments, **keywords)))

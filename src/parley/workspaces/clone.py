@@ -1,4 +1,4 @@
-"""Checks that a clone contains nothing that makes Git run programs, and adds objects of a worktree to it.
+"""Checks that a clone contains nothing that makes Git run programs, and adds objects of a worktree to the clone.
 
 The server writes the configuration of a clone, and Git writes objects and refs. Everything else in a clone comes
 from a command of a model.
@@ -29,7 +29,9 @@ _ALLOWED: Final = {
     "info": {"refs"},
     "objects/info": {"packs", "commit-graph", "commit-graphs"},
 }
-"""The names that may exist in a clone, by directory. The server writes some of them, and `git gc` the others."""
+"""The names that may exist in a clone, by directory. The server creates some of these files and directories, and
+`git gc` creates the others.
+"""
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -136,7 +138,7 @@ def read_small_file(path: str) -> bytes | None:
 
 
 def write_new_file(folder: str, name: str, content: bytes) -> None:
-    """Write a file completely or not at all. It replaces an existing file."""
+    """Write a file completely or not at all. If the file exists, replace it."""
     with _opened(folder) as descriptor:
         partial = f"{name}.parley"
         try:

@@ -28,11 +28,13 @@ from parley.workspaces.worktree_git import WorktreeGit
 __all__ = ["Commits", "listed_paths"]
 
 MAX_BRANCHES: Final = 5
-"""The maximum number of branches to which one push is attempted, because earlier ones have diverged."""
+"""The maximum number of branches that one push tries. The push tries the next branch if a branch has diverged."""
 MAX_UNREADABLE: Final = 20
 """The maximum number of files that are left out of a commit because Git cannot read them."""
 MAX_NESTED: Final = 200
-"""The maximum number of Git repositories in a worktree. They become arguments of a Git command."""
+"""The maximum number of Git repositories in a worktree. The number is limited because their paths are arguments of
+a Git command.
+"""
 
 _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
 """The Git options with which Git stores each large file as an object of its own, and not in a pack."""
@@ -47,11 +49,11 @@ class Commits:
     async def commit(
         self, head: str, message: str, *, seconds: float = LOCAL_SECONDS
     ) -> tuple[str | None, str | None, tuple[str, ...]]:
-        """Make a commit of all files that Git does not ignore, and add it to the clone. Return the commit; None if
-        nothing has changed.
+        """Make a commit of all files that Git does not ignore, and add the commit to the clone.
 
-        The second value is the problem if files could not be read and were left out; otherwise None. The third
-        value names the Git repositories that were left out.
+        The first result is the id of the commit, or None if nothing has changed. The second result is a description
+        of the files that could not be read and were left out, or None. The third result contains the paths of the
+        Git repositories that were left out.
 
         Raises:
             GitFailed: nothing was committed.
@@ -71,7 +73,7 @@ class Commits:
     async def changes(self, seconds: float = LOCAL_SECONDS) -> Changes:
         """Return the differences between the worktree and its index.
 
-        Git does not look into repositories inside the worktree: their files could make it wait without end.
+        Git does not read repositories inside the worktree, because their files could make Git wait forever.
 
         Raises:
             UnsafeWorktree: Git must not read the worktree.
@@ -93,7 +95,7 @@ class Commits:
         if not changes.replaced:
             return changes
         files = files or await self._index_files(seconds)
-        # The directories of submodules stay as they are.
+        # The directories of submodules are not changed.
         replaced = tuple(path for path in changes.replaced if not (path in files and files[path].is_submodule))
         # Git removes a file from the index before it adds files of the directory in its place.
         return replace(changes, replaced=(), paths=replaced + changes.paths)
@@ -118,7 +120,7 @@ class Commits:
         return [path for path in paths if path not in ignored]
 
     async def _stage(self, paths: tuple[str, ...], seconds: float) -> list[str]:
-        """Put files into the index. Return the files that Git cannot read."""
+        """Add files to the index. Return the files that Git cannot read."""
         left, failed = list(paths), list[str]()
         while left:
             stdin = "".join(f"{path}\0" for path in left).encode(errors="surrogateescape")
@@ -164,12 +166,12 @@ class Commits:
 
 
 def listed_paths(paths: Sequence[str]) -> str:
-    """Return paths as a list for people."""
+    """Return a text for people that lists the quoted paths."""
     return list_of([*map(quoted, paths)])
 
 
 def _shown(path: str) -> str:
-    """Return a path as `Git` shows it in an error."""
+    """Return a path in the form in which the errors of `Git` contain it."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", path.encode(errors="surrogateescape").decode(errors="replace"))
 
 
@@ -179,7 +181,8 @@ def _pattern(path: str) -> str:
 
 
 def _without_tracked(nested: Iterable[str], files: Mapping[str, ListedFile]) -> tuple[str, ...]:
-    """Return the repositories that contain no file of the index and are in no other such repository.
+    """Return those repositories that contain no file of the index and are not inside another of the returned
+    repositories.
 
     Git does not look for a repository in a directory that contains files of the index.
     """

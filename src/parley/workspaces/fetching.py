@@ -21,8 +21,8 @@ from parley.workspaces.worktree_git import WorktreeGit
 __all__ = ["PUSH_SECONDS", "Fetcher"]
 
 PUSH_SECONDS: Final = 120.0
-"""The timeout for a push, and for a fetch that is not the first one of its clone, in seconds. Other conversations
-wait for the fetch.
+"""The timeout for a push, and for a fetch that is not the first one of its clone, in seconds. The timeout is short
+because other conversations wait for the fetch.
 """
 
 
@@ -36,8 +36,8 @@ class Fetcher:
     async def fetch(self, last: WorkspaceUpdated | None, head: str | None) -> tuple[str, str] | None:
         """Fetch the base branch and the branches of the conversation.
 
-        Return None on success. If the fetch fails and this disk has the newest commit, return the error code and
-        the message.
+        Return None on success. If the fetch fails, but this disk has the newest commit of the conversation, return
+        the error code and the message.
         """
         if not await asyncio.to_thread(os.path.isdir, self._paths.clone):
             await self._initialize()

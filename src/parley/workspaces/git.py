@@ -1,8 +1,8 @@
 """Runs Git in the sandbox, without hooks, helpers and settings of the user.
 
 The repository and the files of a worktree are hostile. Git gets its settings only from environment variables, which
-take precedence over every file, and may use only the protocol of the configured address. Commands of the model do
-not get these variables.
+take precedence over every file, and may use only the protocol of the configured address. Commands that the model
+runs do not get these variables.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ __all__ = ["LOCAL_SECONDS", "NETWORK_SECONDS", "Git", "GitFailed", "Remote", "ex
 LOCAL_SECONDS: Final = 300.0
 """The timeout for a Git command that uses only the disk, in seconds."""
 NETWORK_SECONDS: Final = 1800.0
-"""The timeout for a Git command that uses the network, in seconds. It is long because the first fetch of a large
-repository takes long.
+"""The timeout for a Git command that uses the network, in seconds. The timeout is long because the first fetch of a
+large repository takes long.
 """
 
 _MAX_OUTPUT_BYTES: Final = 1024 * 1024
 _READ_INPUT: Final = ("/bin/sh", "-c", 'exec "$0" "$@" <&3')
-"""The beginning of a command line that runs a program with the content of descriptor 3 as its stdin."""
+"""The beginning of a command line that runs a program with descriptor 3 as its stdin."""
 _MAX_ERROR_CHARACTERS: Final = 600
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _FROM_SERVER: Final = (*_PROXIES, "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""The environment variables of the server that a Git command with network access gets."""
+"""The environment variables of the server that are passed to Git commands with network access."""
 
 _VARIABLES: Final = {
     "GIT_ATTR_NOSYSTEM": "1",
@@ -96,8 +96,9 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, repository: Repository, environ: Mapping[str, str]) -> Remote:
-        """Return the repository with the name `name` in the settings. Its password may be in one of the variables
-        `environ` of the server.
+        """Return the repository that the settings call `name`.
+
+        The password of the repository may be in one of the server's environment variables, `environ`.
 
         Raises:
             GitFailed: the variable with the password is not set.
@@ -153,7 +154,7 @@ class Remote(Struct, frozen=True, kw_only=True):
         return tuple(path for path in (self.ssh_key, self.ssh_known_hosts, self.address.path) if path is not None)
 
     def redacted(self, text: str) -> str:
-        """Return a text without the address and the secrets of this repository."""
+        """Return a text in which the address and the secrets of this repository are redacted."""
         secrets = {self.address.url, self.address.path, self.password, self._login, self.ssh_key}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = text.replace(secret, f"<{self.name}>")
@@ -186,8 +187,8 @@ class Git:
 
         `writable` are the directories that the command may write to. With `network`, the command can reach the
         repository. `variables` name the Git directories that the command uses, and `work_tree` is its worktree.
-        `seconds` is its timeout. Output after the first `max_output` bytes is dropped. `exit_codes` are those of a
-        success.
+        `seconds` is its timeout. Output after the first `max_output` bytes is dropped. `exit_codes` are the exit
+        codes that mean success.
 
         Raises:
             GitFailed: the command failed or could not be started.
@@ -257,8 +258,10 @@ def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _roots(paths: Sequence[str], repository: str | None) -> tuple[WritableRoot, ...]:
-    """Return directories of the server and, unless it is None, the directory of the repository. Only the path of
-    the repository may be a link.
+    """Return writable roots for directories of the server and, unless `repository` is None, for the directory of
+    the repository.
+
+    Only the path of the repository may be a link.
     """
     others = () if repository is None else (os.path.realpath(repository),)
     return tuple(map(_root, (*paths, *others)))

@@ -1,7 +1,8 @@
 """Finds files in a worktree with which Git would block, before Git runs there.
 
 Git opens `.gitignore` and `.gitattributes` in each directory, and files in `.git` of each nested repository. If one
-of them is a named pipe, Git waits for its writer. This module only lists names and types, and opens no file.
+of these files is a named pipe, Git waits until another process opens the pipe for writing. This module only lists
+names and types, and opens no file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from parley.workspaces.git import GitFailed
 __all__ = ["MAX_CONTROL_BYTES", "UnsafeWorktree", "nested_repositories"]
 
 MAX_CONTROL_BYTES: Final = 10 * 1024 * 1024
-"""The maximum size of a file that controls Git, in bytes. Git reads such a file into memory."""
+"""The maximum size of a file that controls Git, in bytes. The size is limited because Git reads the whole file into
+memory.
+"""
 MAX_ENTRIES: Final = 2_000_000
 """The maximum number of files and directories in a worktree."""
 
@@ -64,7 +67,10 @@ def nested_repositories(worktree: str) -> tuple[str, ...]:
 
 
 def _may_be_repository(entry: os.DirEntry[str]) -> bool:
-    """Return whether Git may regard the directory of a `.git` as a repository. Without `HEAD`, it does not."""
+    """Return whether Git may regard the directory that contains this `.git` as a repository.
+
+    Git does not if there is no `HEAD`.
+    """
     return not entry.is_dir() or os.path.lexists(os.path.join(entry.path, "HEAD"))
 
 
@@ -73,7 +79,7 @@ def _check_control_file(worktree: str, path: str) -> None:
     try:
         found = os.stat(os.path.join(worktree, path))
     except OSError:
-        return  # Git cannot open it either
+        return  # Git cannot open this file either
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
     if kind is None and stat.S_ISREG(found.st_mode) and found.st_size > MAX_CONTROL_BYTES:
         kind = f"larger than {MAX_CONTROL_BYTES:,} bytes"

@@ -72,8 +72,8 @@ def unsaved_paths(
     """Return the files and directories that a checkout of the files `target` would remove or overwrite, although
     neither the index nor `target` contains their content.
 
-    `index` are the files of the index, and `modified` are those of them that differ in the worktree. No other
-    process may change the worktree during the call.
+    `index` contains the files of the index, and `modified` contains the paths of those files that differ in the
+    worktree. No other process may change the worktree during the call.
     """
     changed = set(modified)
     found: dict[str, None] = {}
@@ -87,13 +87,17 @@ def unsaved_paths(
             if (wanted is not None and wanted.is_submodule) or _contains_only(worktree, place, index, changed):
                 continue
         elif place in target and _has_content(full, target[place]):
-            continue  # an earlier attempt of the checkout has written it
+            continue  # an earlier attempt of the checkout has written this file
         found[place] = None
     return tuple(found)
 
 
 def _obstacle(worktree: str, path: str) -> str | None:
-    """Return `path`, or the parent of it that is not a directory; None if nothing exists there."""
+    """Return the path of what is in the way of a file: `path` itself, or a parent of `path` that is not a
+    directory.
+
+    Return None if nothing is in the way.
+    """
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
         place = "/".join(parts[:end])

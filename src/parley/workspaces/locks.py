@@ -14,14 +14,16 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["remove_locks"]
 
 STALE_LOCK_SECONDS: Final = 600.0
-"""The age in seconds at which a lock file of Git in a clone is removed. Git holds such a lock only for a moment."""
+"""The age, in seconds, after which a lock file of Git in a clone is removed. Git normally holds such a lock only
+for a moment.
+"""
 
 
 def remove_locks(paths: WorktreePaths) -> None:
     """Remove the lock files of Git commands that were killed.
 
-    No other command uses the files of this conversation. A lock of other files is removed if it is older than
-    `STALE_LOCK_SECONDS`.
+    No other command can be using the files of this conversation, so their locks are always removed. A lock of
+    shared files is removed only if it is older than `STALE_LOCK_SECONDS`.
     """
     branch = branch_of(paths.conversation_id)
     own = (f"worktrees/{paths.conversation_id}/*.lock", f"refs/*/{branch}*.lock", f"refs/*/*/{branch}*.lock")

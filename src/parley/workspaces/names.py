@@ -20,7 +20,7 @@ def branch_of(conversation_id: ConversationId) -> str:
 
 
 def is_branch_of(branch: str, conversation_id: ConversationId) -> bool:
-    """Return whether the name of a branch is one that `branch_of` and `next_branch` give to a conversation."""
+    """Return whether `branch_of` and `next_branch` can return this branch name for the conversation."""
     return re.fullmatch(re.escape(branch_of(conversation_id)) + r"(-[1-9][0-9]*)?", branch, re.ASCII) is not None
 
 

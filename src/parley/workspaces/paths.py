@@ -22,8 +22,8 @@ USED: Final = "parley-used"
 use of the worktree.
 """
 CHECKOUT: Final = "parley-checkout"
-"""The name of a file in the administrative directory of a worktree. It contains the commit and the branch to which
-the files of the worktree are being changed, and is removed when all files have changed.
+"""The name of a file in the administrative directory of a worktree. The file contains the commit and the branch
+that are being checked out, and is removed when the checkout is complete.
 """
 
 
@@ -60,11 +60,11 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
     @property
     def inside(self) -> str:
-        """The place of the worktree while Git writes its files."""
+        """The path of the worktree while Git writes its files."""
         return os.path.join(self.admin, "tree")
 
     def new_kept(self) -> str:
-        """Return a path that does not exist, to which files of the worktree can be moved."""
+        """Return an unused path to which files of the worktree can be moved."""
         for number in count(int(time.time())):
             if not os.path.lexists(kept := f"{self.tree}.kept-{number}"):
                 return kept
@@ -85,8 +85,8 @@ def make_directories(directory: str, hidden: tuple[str, ...]) -> None:
     """Create the directories for clones and worktrees.
 
     Raises:
-        GitFailed: a hidden path contains the directory, so commands could not read the worktrees. Or a directory
-            was replaced, or other users can write to it.
+        GitFailed: a hidden path contains the directory, so that commands could not read the worktrees; a directory
+            was replaced; or other users can write to a directory.
         OSError: a directory cannot be created.
     """
     real = os.path.realpath(directory)

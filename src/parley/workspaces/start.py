@@ -20,7 +20,7 @@ class Start(Struct, frozen=True, kw_only=True):
     commit: str
     branch: str
     code: str | None = None
-    """The error code for a problem that clients must know; None if there is no problem."""
+    """The error code of a problem that is reported to clients; None if there is no problem."""
     message: str | None = None
 
 
@@ -61,7 +61,7 @@ async def choose_start(
         commit = last.commit
         code, message = BRANCH_DIVERGED, f"the branch {branch} in the repository has other commits"
     if head is not None and head != commit and await is_ancestor(commit, head):
-        commit = head  # this is a commit of the conversation that the log does not contain yet
+        commit = head  # the commit belongs to the conversation, but the log does not contain the commit yet
     while (tip := tips.get(branch)) is not None and not await is_ancestor(tip, commit):
         branch = next_branch(branch)
     return Start(commit=commit, branch=branch, code=code, message=message)

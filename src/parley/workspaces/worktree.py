@@ -1,4 +1,4 @@
-"""The worktree of one conversation: prepared before a turn, and saved after it."""
+"""The worktree of one conversation, which is prepared before a turn and saved after the turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Worktree"]
 log: Final = logging.getLogger(__name__)
 
 URGENT_SECONDS: Final = 10.0
-"""The timeout in seconds for each Git command at the end of a turn that a shutdown has ended."""
+"""The timeout, in seconds, for each Git command that saves the worktree when a shutdown has ended the turn."""
 
 
 class Worktree:
@@ -55,8 +55,9 @@ class Worktree:
         self._commits = Commits(self._git, self._checkout, paths, workspace.author)
 
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
-        """Bring the worktree to the newest commit of the conversation. The result and the errors are those of
-        `Workspaces.prepare`.
+        """Check out the newest commit of the conversation.
+
+        The result and the errors are the same as those of `Workspaces.prepare`.
         """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
@@ -91,8 +92,9 @@ class Worktree:
         return None if code is None and event == _plain(last) else event
 
     async def _move(self, head: str, start: Start) -> list[str]:
-        """Move the worktree from its commit `head` to the start of the turn. Return sentences that say where other
-        work was stored.
+        """Change the worktree from its commit `head` to the start of the turn.
+
+        Return sentences that name the places to which other work was saved.
         """
         await asyncio.to_thread(self._checkout.restore_pointer, self.paths.tree)
         if head == start.commit:
@@ -126,7 +128,7 @@ class Worktree:
     # --- after a turn ------------------------------------------------------------------
 
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
-        """Commit the files and push the branch. The result is that of `Workspaces.save`."""
+        """Commit the files and push the branch. The result is the same as that of `Workspaces.save`."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
         await asyncio.to_thread(check_worktree, self.paths.tree)
         if not await asyncio.to_thread(self._checkout.exists):
@@ -165,10 +167,10 @@ class Worktree:
         try:
             return os.lstat(os.path.join(self.paths.admin, USED)).st_mtime
         except OSError:
-            return time.time()  # the worktree is being created
+            return time.time()  # the worktree is still being created
 
     async def is_pushed(self) -> bool:
-        """Return whether the repository contains everything in the worktree that Git does not ignore."""
+        """Return whether the repository contains all files of the worktree that Git does not ignore."""
         await self._checkout.finish()
         if not await asyncio.to_thread(os.path.lexists, self.paths.tree):
             return True

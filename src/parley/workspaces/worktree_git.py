@@ -13,7 +13,7 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["MAX_LIST_BYTES", "WorktreeGit"]
 
 MAX_LIST_BYTES: Final = 256 * 1024 * 1024
-"""The maximum size of a list of files."""
+"""The maximum size of a list of files, in bytes."""
 
 
 class WorktreeGit:
@@ -83,12 +83,12 @@ class WorktreeGit:
         is_list: bool = False,
         exit_codes: tuple[int, ...] = (0,),
     ) -> str:
-        """Run a Git command in the worktree. The command may write only to the administrative directory of the
-        worktree. New objects are stored there too.
+        """Run a Git command in the worktree.
 
-        `work_tree` is the directory of the worktree if it is not at its path, and `index` is the path of an index
-        other than that of the worktree. With `is_list`, the output may be as long as `MAX_LIST_BYTES`. `exit_codes`
-        are those of a success.
+        The command may write only to the administrative directory of the worktree, where new objects are stored
+        too. `work_tree` is the present directory of the worktree if the worktree was moved. `index` is the path of
+        another index to use. With `is_list`, the output may be as long as `MAX_LIST_BYTES`. `exit_codes` are those
+        of a success.
 
         Raises:
             GitFailed: the command failed, or a list is too long.
@@ -112,8 +112,9 @@ class WorktreeGit:
 
     @property
     def _variables(self) -> dict[str, str]:
-        """The variables that name the directories of the worktree. They take precedence over the files in the
-        administrative directory.
+        """The environment variables that name the directories of the worktree.
+
+        Git prefers these variables to the files in the administrative directory.
         """
         objects = os.path.join(self._paths.clone, "objects").replace("\\", "\\\\").replace('"', '\\"')
         return {
@@ -123,6 +124,6 @@ class WorktreeGit:
         }
 
     async def _run(self, *arguments: str, **options: Any) -> str:
-        """Check the clone with `check_clone`, and then run a Git command as `Git.run` does."""
+        """Check the clone with `check_clone`, and then call `Git.run`."""
         await asyncio.to_thread(check_clone, self._paths.clone)
         return await self._git.run(*arguments, **options)

@@ -1,12 +1,13 @@
 """Manages the clones of the repositories, and a separate worktree for each conversation.
 
 The directory in the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
-of the model can write to their own worktree only. All Git commands name the clone explicitly, so the `.git` in a
-worktree, which a command may have replaced, has no effect on them.
+of the model can write to their own worktree only. All Git commands of the server name the clone explicitly. They
+ignore the `.git` in a worktree, which a command of the model may have replaced.
 
 A Git command that reads or writes files of a worktree can write only to the administrative directory of this
-worktree, `repositories/NAME.git/worktrees/ID`. It stores its objects there, and the server moves them to the clone.
-While Git writes files of a worktree, the worktree is in this directory, where no command of a model can replace it.
+worktree, `repositories/NAME.git/worktrees/ID`. The command stores its objects there, and the server moves the
+objects to the clone. While Git writes files of a worktree, the worktree is in this directory, where no command of a
+model can replace it.
 """
 
 from __future__ import annotations
@@ -122,7 +123,10 @@ class GitWorktrees:
 
     @asynccontextmanager
     async def _locked(self, clone: str) -> AsyncIterator[None]:
-        """Hold the lock of a clone during the block. Other processes with the same directory wait for it."""
+        """Hold the lock of a clone during the block.
+
+        Other processes that use the same directory wait until the lock is released.
+        """
         async with self._locks.setdefault(clone, asyncio.Lock()):
             descriptor = os.open(f"{clone}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
@@ -137,8 +141,9 @@ class GitWorktrees:
 
 
 async def _collect(paths: WorktreePaths, worktree_of: Callable[[str], Worktree], before: float) -> None:
-    """Remove the worktrees of a clone that were last used before the time `before`, in seconds since the epoch. A
-    worktree with work that is not in the repository stays, and so does the worktree at `paths`.
+    """Remove the worktrees of a clone that were last used before the time `before`, in seconds since the epoch.
+
+    Keep the worktree at `paths`, and worktrees that contain work that is not in the repository.
     """
     for name in await asyncio.to_thread(_names_in, os.path.join(paths.clone, "worktrees")):
         one = worktree_of(name)

@@ -40,7 +40,7 @@ async def find_unneeded(store: MaintainedStore, *, keep_days: int, now: float) -
     expired = await _archived_before(store, now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
     for listed in expired:
-        with suppress(Unreadable):  # a damaged conversation is removed as well, and its size is unknown
+        with suppress(Unreadable):  # a damaged conversation is removed too, but its size is unknown
             size += await store.log_bytes(listed.conversation_id)
     return Unneeded(expired, size, await store.unused_blobs(), await store.reclaimable_bytes())
 
@@ -75,7 +75,7 @@ async def _is_as_before(store: Store, listed: ConversationListing) -> bool:
     """Return whether a conversation is still archived and has had no activity since it was listed."""
     try:
         head = await store.head(listed.conversation_id)
-    except Unreadable:  # compare with a new listing instead
+    except Unreadable:  # the conversation is compared with a new listing instead
         again = await store.find(Query(archived=True, conversation=listed.conversation_id))
         return [one.summary for one in again.items] == [listed.summary]
     return head.archived and head.summary == listed.summary

@@ -47,7 +47,7 @@ class Imported(NamedTuple):
     text: str
     """A sentence that describes the result to the user."""
     conversation: ConversationId | None = None
-    """The new or the existing conversation; None if there is none."""
+    """The new conversation, or the existing conversation with the same content; None if nothing was imported."""
 
 
 def files_below(path: str) -> list[str]:
@@ -97,7 +97,7 @@ async def import_file(
                 break
             except StoreFailed:
                 if not await _is_there(store, place):
-                    raise  # not a concurrent import of the same file
+                    raise  # the conversation was not created by a concurrent import of the same file
     except BadHome:
         raise
     except (BadFile, StoreError) as error:

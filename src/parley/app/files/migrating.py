@@ -28,7 +28,7 @@ class Migrated(NamedTuple):
     conversations: int
     """The number of conversations in the database."""
     copied: int
-    """The number of conversations that this run has copied. An earlier run has copied the others."""
+    """The number of conversations that this run has copied. The other conversations were copied by earlier runs."""
     tokens: int
 
 
@@ -70,7 +70,7 @@ async def migrate_home(
 
 
 def _name_of(home: str) -> str:
-    """Return a name that identifies the home. It differs from the names of all other homes."""
+    """Return a name that identifies the home and that no other home has."""
     return f"{os.uname().nodename}:{os.path.realpath(home)}"
 
 
@@ -119,7 +119,10 @@ async def _refuse_changed(home: str, store: SqliteStore, target: PostgresStore) 
 
 
 async def _copied(store: SqliteStore, target: PostgresStore, listed: ConversationListing) -> bool:
-    """Copy one conversation, completely or not at all. Return False if the database has it already."""
+    """Copy one conversation, completely or not at all.
+
+    Return False if the database already contains the conversation.
+    """
     conversation_id = listed.conversation_id
     with suppress(UnknownConversation):
         await target.head(conversation_id)

@@ -108,8 +108,8 @@ def _is_whole(found: Salvaged) -> bool:
 def _log(found: Salvaged) -> _Log | None:
     """Return the longest log that can be made from the entries that were read; None if no entry was read.
 
-    The log begins with settings, and its positions have no gaps. It ends before the first entry that cannot follow
-    the previous entries.
+    The log begins with settings, and its positions have no gaps. The log ends before the first entry that cannot
+    follow the previous entries.
     """
     if not found.entries:
         return None

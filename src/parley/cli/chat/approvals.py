@@ -1,4 +1,4 @@
-"""Approvals in the chat: which one is open, which key answers it, and when a key counts as an answer."""
+"""The open approvals of the chat, and the keys that answer them."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ ANSWERS: Final[Mapping[str, Decision]] = {
 _LABELS: Final = {"a": "allow once", "s": "allow for the session", "d": "deny", "x": "deny and stop"}
 
 QUIET_SECONDS: Final = 0.5
-"""The number of seconds that an approval is on the screen, without a key, before a key can answer it."""
+"""The number of seconds without a key press after which a key can answer the approval on the screen."""
 
 
 class AnswerGuard:
     """Decides whether a key is an answer, or a character that the user typed before reading the question.
 
     A key is an answer if the input is empty, and if no other key was pressed for `QUIET_SECONDS` since the question
-    appeared. Every other character goes into the input, and then the input is not empty.
+    appeared. Every other character is added to the input.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._since = clock()
         self.accepts = False
-        """True if the key that is being handled may answer."""
+        """True if the key that is being handled can answer an approval."""
 
     @property
     def is_quiet(self) -> bool:
@@ -68,21 +68,23 @@ class AnswerGuard:
         self._since = self._clock()
 
     def key_pressed(self) -> None:
-        """Record a key before it is handled."""
+        """Record that a key was pressed. This method is called before the key is handled."""
         self.accepts = self.is_quiet
         self._since = self._clock()
 
 
 class OpenApprovals:
-    """The approvals that the server asks this client to decide, in all conversations that it has opened."""
+    """The approvals that the server asks this client to decide, in all conversations that the client has opened."""
 
     def __init__(self, *, changed: Callable[[], None]) -> None:
         self._open: dict[str, tuple[Approval, asyncio.Future[None]]] = {}
         self._changed = changed
 
     async def ask(self, approval: Approval) -> None:
-        """Keep an approval open until it is decided here. The client cancels this call when another client has
-        decided the approval, when its turn has ended, or when the connection is lost.
+        """Keep an approval open until this chat decides it.
+
+        This call is cancelled when another client has decided the approval, when the turn of the approval has
+        ended, or when the connection is lost.
         """
         key = approval.approval_id or approval.call_id
         decided = asyncio.get_running_loop().create_future()
@@ -104,7 +106,7 @@ class OpenApprovals:
 
         Raises:
             AlreadyDecided: another client has decided the approval, or it was withdrawn.
-            Disconnected: the connection is lost. The server asks again when it is restored.
+            Disconnected: the connection is lost. The server asks again when the connection is restored.
         """
         match decision:
             case "approved":
@@ -127,7 +129,10 @@ def answer_keys(approval: Approval) -> dict[str, str]:
 
 
 def question(approval: Approval) -> str:
-    """Return the question for an approval. The whole action is printed above the question (`request_lines`)."""
+    """Return the question for an approval.
+
+    `request_lines` describes the action, which is printed above the question.
+    """
     outside = " outside the sandbox" if approval.leaves_sandbox else ""
     match approval.kind:
         case "exec":
@@ -160,7 +165,7 @@ def request_of(approval: Approval) -> Request:
 
 
 def request_lines(request: Request, *, colour: bool) -> list[str]:
-    """Return the whole action that waits for an approval as lines, with control characters escaped."""
+    """Return lines that show the whole action that waits for an approval. Control characters are escaped."""
     bold, plain = ("\x1b[1m", "\x1b[0m") if colour else ("", "")
     if isinstance(request, events.LimitReached):
         return [f"{bold}The limit {for_terminal(request.limit)} is reached ({request.amounts}).{plain}"]
@@ -177,7 +182,7 @@ def request_lines(request: Request, *, colour: bool) -> list[str]:
 
 
 def _whole_command(command: tuple[str, ...]) -> list[str]:
-    """Return a command as lines. A script of a shell keeps its lines; all other line ends are escaped."""
+    """Return a command as lines. A shell script keeps its lines; all other line ends are escaped."""
     is_script = len(command) == 3 and command[0].rpartition("/")[2] in SHELLS and command[1] in SCRIPT_OPTIONS
     if not is_script or "\n" not in command[2]:
         return ["$ " + for_terminal(quoted_command(command))]

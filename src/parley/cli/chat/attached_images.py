@@ -19,9 +19,9 @@ _IMAGE: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 def attached_images(context: ChatContext, text: str) -> Iterator[ImageItem]:
-    """Yield the images that a message names, each once.
+    """Yield each image that a message names once.
 
-    A name that is not that of a complete image on this computer stays a text. The chat reports it.
+    The chat reports a name that does not belong to a complete image on this computer, and the name remains text.
     """
     if context.local_cwd is None:
         return
@@ -33,7 +33,7 @@ def attached_images(context: ChatContext, text: str) -> Iterator[ImageItem]:
         try:
             url = data_url(read_file(path, limit=MAX_IMAGE_BYTES + 1))
         except FileNotFoundError:
-            continue  # the text may mean something else
+            continue  # the text may not be meant as the name of a file
         except (OSError, ValueError) as error:
             context.note(f"{name} is not sent as an image: {error}")
             continue

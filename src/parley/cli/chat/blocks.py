@@ -1,7 +1,7 @@
 """Splits a Markdown text into blocks while the text is being written.
 
-A finished block is printed once, so only the block that is still open has to be drawn again. The splitter knows as
-much of Markdown as it needs to find the ends of blocks: paragraphs, headings, code fences and the items of lists.
+A finished block is printed once, so only the block that is still open has to be drawn again. The splitter
+recognises only the parts of Markdown that end a block: paragraphs, headings, code fences and list items.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _INDENTED_FENCE: Final = re.compile(r"\s+(`{3,}|~{3,})")
 class Block(NamedTuple):
     kind: Kind
     text: str
-    """The Markdown of the block. For code, the lines between the fences."""
+    """The Markdown of the block; for code, the lines between the fences."""
     language: str = ""
-    """The language that the fence of the code names."""
+    """The language in the opening fence of a code block."""
     gap: bool = True
     """True if an empty line precedes the block."""
 
@@ -43,23 +43,23 @@ class BlockSplitter:
         self._kind: Kind = "text"
         self._language = ""
         self._fence = ""
-        """The marker that ends the open code; empty outside code."""
+        """The marker that ends the open code block; empty outside code blocks."""
         self._inner_fence = ""
-        """The marker that ends the code in the open list item; empty outside such code."""
+        """The marker that ends the open code block inside a list item; empty outside such a code block."""
         self._gap = True
         self._is_blank = False
         """True if the last line is empty. The line may belong to the open list item."""
 
     @property
     def open_block(self) -> Block | None:
-        """The block that is still being written; None if it is empty."""
+        """The block that is not finished; None if that block is empty."""
         lines = [*self._lines, *self._tail()]
         if not lines and not self._fence:
             return None
         return Block(self._kind, "\n".join(lines), self._language, self._gap)
 
     def add(self, piece: str) -> list[Block]:
-        """Add a piece of the text, and return the blocks that it finishes."""
+        """Add a piece of the text, and return the blocks that the piece finishes."""
         *ended, rest = piece.split("\n")
         if not ended:
             if rest:
@@ -136,7 +136,7 @@ class BlockSplitter:
         return [block]
 
     def _finish(self) -> list[Block]:
-        """Finish the open block, and return it unless it is empty."""
+        """Finish the open block. Return the block in a list, or an empty list if the block is empty."""
         lines, kind, language, gap = self._lines, self._kind, self._language, self._gap
         self._lines, self._kind, self._language, self._fence = [], "text", "", ""
         self._inner_fence, self._gap, self._is_blank = "", True, False

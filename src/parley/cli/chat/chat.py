@@ -58,16 +58,20 @@ SNAPSHOT_EVENTS: Final = 300
 SHOWN_TURNS: Final = 2
 """The number of turns that are shown when a conversation is opened."""
 RECONNECT_SECONDS: Final = 30 * 24 * 3600.0
-"""A chat tries to reconnect as long as a person may leave it open."""
+"""The number of seconds that a chat tries to reconnect. The number is large, because a person may leave a chat open
+for days.
+"""
 STEP_SECONDS: Final = 0.005
-"""After this time in the events of one stream, keys and other events have their turn."""
+"""The time, in seconds, after which a chat that is processing many events of one stream lets other tasks run."""
 SETTLE_SECONDS: Final = 0.3
-"""How long an approval may wait for its event before it is shown without the event."""
+"""The maximum number of seconds that an approval waits for its event before the approval is shown without the
+event.
+"""
 
 
 @dataclass
 class _Followed:
-    """The open conversation, with its stream and the task that reads the stream."""
+    """The open conversation, its stream, and the task that reads the stream."""
 
     conversation: Conversation
     view: ChatView
@@ -113,9 +117,11 @@ class Chat:
         self._asked: Approval | None = None
         """The approval whose question is on the screen."""
         self._denying: Approval | None = None
-        """The approval for whose denial the user is writing a reason."""
+        """The approval that the user is denying, while the user writes a reason."""
         self._exit_armed = self._exit_was_armed = False
-        """True if Ctrl-C was the last key; and whether it was the key before the current one."""
+        """`_exit_armed` is True if the last key was a Ctrl-C that did not exit. `_exit_was_armed` is its value
+        before the current key.
+        """
 
     # --- running ---------------------------------------------------------------------------
 
@@ -145,7 +151,7 @@ class Chat:
         self._spawn(self._load())
 
     async def _load(self) -> None:
-        """Import what the first frame does not need."""
+        """Import the modules that the first frame does not need."""
         from parley.cli.chat.hooks import load_hooks
 
         self._hooks = await asyncio.to_thread(load_hooks)
@@ -192,13 +198,13 @@ class Chat:
                     self._give_back(text, error)
 
     def _give_back(self, text: str, error: ClientError) -> None:
-        """Report that a message was not sent, and put its text back into the input."""
+        """Report that a message was not sent, and insert its text into the input again."""
         self.note(f"not sent: {_reason(error)}")
         if self._screen is not None and not self._screen.input_text:
             self._screen.set_input(text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in its own task. Show an error of the server as a note."""
+        """Run a coroutine in a new task. If the server returns an error, show the error as a note."""
 
         async def run() -> None:
             try:
@@ -235,7 +241,7 @@ class Chat:
     async def _wait_for_connection(self) -> None:
         if self._client is None:
             return
-        await self._client.settings()  # answered when the connection is restored
+        await self._client.settings()  # the server repeats the request when the connection is restored
         if self._state.notice:
             self._state.notice = ""
             self.note("connected again")
@@ -313,7 +319,8 @@ class Chat:
         followed.view.add_pending(message_id, text, is_queued=False)
         self._changed()
         try:
-            # The id makes the call repeatable, so a lost connection neither loses nor doubles the message.
+            # The client repeats the call if the connection is lost. The id prevents the message from being added
+            # twice.
             await followed.conversation.send(
                 (*given, *attached, *found), message_id=message_id, delivery=delivery, **overrides
             )
@@ -567,7 +574,9 @@ class Chat:
         self._changed()
 
     async def _show_request(self, approval: Approval) -> None:
-        """Show the action of an approval if its event was not shown, for example because it is too far back."""
+        """Show the action of an approval if the event of the approval was not shown, for example because the event
+        is older than the turns on the screen.
+        """
         await asyncio.sleep(SETTLE_SECONDS)
         if approval is self._approvals.of(self._conversation_id):
             self._view.show_approval(approval)

@@ -37,23 +37,26 @@ _MODES: Final = {
 
 
 class Choice(NamedTuple):
-    """A value, with a description for people."""
+    """A value, with a description for the user."""
 
     value: str
     description: str = ""
 
 
 async def current_settings(context: ChatContext) -> SettingsListResult:
-    """Return the settings of the next message, and the values that they can have.
+    """Return the settings of the next message, and the possible values of each setting.
 
-    The overrides that the chat has not sent yet are not included.
+    The result does not include overrides that the chat has not sent yet.
     """
     conversation = context.conversation
     return await context.client.settings(conversation=None if conversation is None else conversation.id)
 
 
 async def model_choices(context: ChatContext) -> Sequence[Choice]:
-    """Return the models that the settings name, and a prefix for each other provider."""
+    """Return the models that the settings name.
+
+    For each provider without such a model, return the prefix of its model names.
+    """
     settings = await current_settings(context)
     models = dict.fromkeys([settings.model, *settings.models])
     profiles = [one.model for one in settings.profiles if not isinstance(one.model, UnsetType)]
@@ -84,7 +87,10 @@ async def conversation_choices(context: ChatContext) -> Sequence[Choice]:
 
 
 def state_of(summary: ConversationSummary) -> str:
-    """Return the state of a conversation in a list. An idle conversation whose last turn failed is `failed`."""
+    """Return the state that a list shows for a conversation.
+
+    An idle conversation whose last turn failed has the state `failed`.
+    """
     if summary.failed is True:
         return "failed"
     return "" if isinstance(summary.state, UnsetType) else summary.state

@@ -12,7 +12,7 @@ from parley.cli.runner import CommandFailed
 __all__ = ["copy_to_clipboard"]
 
 MAX_BYTES: Final = 74_994
-"""The maximum size of a text in bytes. Many terminals accept at most 100,000 characters, which are base64."""
+"""The maximum size of a text in bytes. Many terminals accept at most 100,000 characters of base64."""
 
 TMUX_SECONDS: Final = 5.0
 
@@ -20,8 +20,8 @@ TMUX_SECONDS: Final = 5.0
 async def copy_to_clipboard(text: str) -> str:
     """Copy a text, and return a note for the user.
 
-    The terminal gets the sequence OSC 52. tmux ignores the sequence by default, so tmux gets the text from its own
-    command.
+    The function sends the sequence OSC 52 to the terminal. tmux ignores this sequence by default, so for tmux the
+    function runs a command of tmux instead.
 
     Raises:
         CommandFailed: the text is too long for a terminal.

@@ -79,7 +79,11 @@ ALIASES: Final[Mapping[str, str]] = {"exit": "quit", "?": "help"}
 
 
 async def handle_command(context: ChatContext, line: str) -> bool:
-    """Run the command in a line. An unknown command stays in the input, and nothing is sent."""
+    """Run the command in a line.
+
+    If the command is unknown, print a note and put the line back into the input. Return True, because the line is
+    never a message.
+    """
     name, _, argument = line.strip().removeprefix(PREFIX).partition(" ")
     argument = argument.strip()
     if (command := find_command(name)) is None:
@@ -95,7 +99,8 @@ async def handle_command(context: ChatContext, line: str) -> bool:
     except CommandFailed as error:
         context.note(str(error))
     except ToolFailed as error:
-        context.note(error.message or "the server gave no reason")  # users do not know the names of tools
+        # the message must not name a tool, because users do not know the tools
+        context.note(error.message or "the server gave no reason")
     except RequestFailed as error:
         context.note(error.message)
     return True
@@ -115,7 +120,7 @@ def nearest_command(name: str) -> Command | None:
 
 
 def unknown_command(name: str) -> str:
-    """Return the text for an unknown command."""
+    """Return the error message for an unknown command."""
     nearest = nearest_command(name)
     hint = "" if nearest is None else f"; did you mean /{nearest.name}?"
     return f"unknown command /{name}{hint} /help lists the commands. A blank before / sends the line as a message."

@@ -95,7 +95,7 @@ async def compact(context: ChatContext, argument: str) -> None:
 
 
 async def continue_turn(context: ChatContext, argument: str) -> None:
-    """Continue after a turn that was interrupted or failed."""
+    """Continue the work of a turn that was interrupted or that failed."""
     await open_conversation(context).continue_turn()
 
 

@@ -1,4 +1,4 @@
-"""`/queue`: lists and changes the messages that wait until the running turn has ended."""
+"""`/queue`: lists and changes the queued messages, which wait until the running turn has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parley.wire.tools import QueuedItem, QueueListResult
 __all__ = ["queue", "queue_choices"]
 
 SHOWN: Final = 70
-"""The maximum number of characters of a message in the list."""
+"""The maximum number of characters that the list shows of a message."""
 
 
 async def queue(context: ChatContext, argument: str) -> None:

@@ -26,7 +26,8 @@ async def model(context: ChatContext, name: str) -> None:
         chosen = await pick_choice(context, "Model", await model_choices(context), current=current)
         if chosen is None:
             return
-        if chosen.endswith("/"):  # the provider of a model that the user types
+        # the provider of the model, if the user typed the name of a model of another provider
+        if chosen.endswith("/"):
             context.set_input(f"/model {chosen}")
             return
         name = chosen

@@ -33,7 +33,7 @@ _STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
 
 
 async def diff(context: ChatContext, argument: str) -> None:
-    """Show the changes of all turns. A long diff gets the whole screen."""
+    """Show the changes of all turns. A long diff is shown on the whole screen."""
     changes = await turn_changes(open_conversation(context))
     if not changes:
         context.note("no patch has changed a file; changes by commands are not shown here")
@@ -107,7 +107,7 @@ def _write_new(path: str, text: str) -> None:
 
 
 async def status(context: ChatContext, argument: str) -> None:
-    """Show the settings of the next message, the tokens, and the directory."""
+    """Show the settings of the next message, the number of tokens used, and the working directory."""
     settings = await current_settings(context)
     rows: list[tuple[str, str]] = []
     conversation = context.conversation

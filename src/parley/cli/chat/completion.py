@@ -1,4 +1,4 @@
-"""Completes the input of the chat: commands and their arguments after `/`, and files after `@`."""
+"""Completes the input of the chat: commands and their arguments after `/`, and paths of files after `@`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["ChatCompleter"]
 
 MAX_FILES: Final = 50
 CHOICES_SECONDS: Final = 10.0
-"""The time in seconds for which the values of an argument are used again."""
+"""The number of seconds that the values of an argument are cached."""
 
 _FILE: Final = re.compile(r'(?:^|(?<=\s))@(?:"([^"]*)|([^\s"]*))$')
-"""The name of a file that is being written, at the end of the text before the cursor."""
+"""Matches an incomplete file name at the end of the text before the cursor."""
 
 _PLAIN: Final = re.compile(r'[^\s"]+')
 
@@ -36,9 +36,9 @@ class ChatCompleter(Completer):
         self._context = context
         self._files: FileIndex | None = None
         self._directory: str | None = None
-        """The directory of `_files`."""
+        """The directory whose files `_files` contains."""
         self._choices: dict[str, tuple[float, Sequence[Choice]]] = {}
-        """The values of arguments and the times at which they become old, by command."""
+        """The cached values of arguments and the times at which they expire, by command."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         return ()  # all completions are asynchronous
@@ -69,7 +69,7 @@ class ChatCompleter(Completer):
         return [_completed_choice(one, argument) for one in [*begins, *inside]]
 
     async def _choices_of(self, command: Command) -> Sequence[Choice]:
-        """Return the values of an argument. If the server cannot be asked, there are none."""
+        """Return the values of an argument; an empty list if the server does not answer."""
         assert command.choices is not None
         now = asyncio.get_running_loop().time()
         old_at, choices = self._choices.get(command.name, (0.0, ()))
@@ -124,6 +124,6 @@ def _contains(choice: Choice, typed: str) -> bool:
 
 
 def _written(path: str) -> str:
-    """Return a path as it is written in a message: escaped, and quoted if it contains blanks."""
+    """Return a path in the form in which a message contains it: escaped, and quoted if the path contains blanks."""
     shown = visible(path)
     return f"@{shown}" if _PLAIN.fullmatch(shown) else f'@"{shown}"'

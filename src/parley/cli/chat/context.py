@@ -1,6 +1,7 @@
 """The interface between the chat and its extensions: commands, completion, local commands and pickers.
 
-The extensions use a `ChatContext` and never the screen or the connection directly. `hooks.py` names the extensions.
+The extensions use only a `ChatContext`, never the screen or the connection directly. `hooks.py` names the
+extensions.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ChatContext(Protocol):
 
     @property
     def client(self) -> Client:
-        """The connection to the server. The chat calls hooks only after it has connected."""
+        """The connection to the server. The chat calls hooks only after the connection has been made."""
 
     @property
     def cwd(self) -> str | None:
@@ -55,8 +56,9 @@ class ChatContext(Protocol):
 
     @property
     def local_cwd(self) -> str | None:
-        """The working directory if it exists on this computer, for completion of files and for local commands;
-        None otherwise.
+        """The working directory if it exists on this computer; None otherwise.
+
+        Completion of files and local commands use this directory.
         """
 
     @property
@@ -108,8 +110,9 @@ class ChatContext(Protocol):
 
 
 LineHandler: TypeAlias = Callable[[ChatContext, str], Awaitable[bool]]
-"""A function that handles an input line, such as `/model gpt-5`. It returns False if it does not know the line; the
-chat then says so and keeps the text in the input. A `ClientError` that it raises is shown as a note.
+"""A function that handles an input line, such as `/model gpt-5`. The function returns False if it does not know the
+command in the line. Then the chat shows a message and keeps the text in the input. If the function raises a
+`ClientError`, the chat shows the error as a note.
 """
 
 InitialAction: TypeAlias = Callable[[ChatContext], Awaitable[None]]
@@ -123,13 +126,17 @@ class Hooks:
     """The handlers of lines that begin with a character, such as `/` or `!`. Other lines are messages."""
 
     attach: Callable[[ChatContext, str], Iterable[InputItem]] | None = None
-    """Returns the items that a message contains after its text because its text names them, such as images."""
+    """Returns the items, such as images, that the text of a message names. The message contains these items after
+    its text.
+    """
 
     make_completer: Callable[[ChatContext], Completer] | None = None
-    """Creates the completer of the input. It is called after the first frame has been drawn."""
+    """Creates the completer of the input. The chat calls this function after the first frame has been drawn."""
 
     make_key_bindings: Callable[[ChatContext], KeyBindingsBase] | None = None
     """Creates additional key bindings of the input, such as a key that opens a picker."""
 
     pick_conversation: InitialAction | None = None
-    """The initial action of `parley chat --resume` without an id: lets the user choose a conversation."""
+    """Lets the user choose a conversation. The chat calls this function first for `parley chat --resume` without an
+    id.
+    """

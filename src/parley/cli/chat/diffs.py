@@ -13,7 +13,7 @@ from parley.client import events
 __all__ = ["DIFF_LINES", "change_lines", "coloured_diff"]
 
 DIFF_LINES: Final = 60
-"""The maximum number of lines of a diff that is shown without a question."""
+"""The maximum number of lines of a diff that the chat shows without being asked."""
 
 _COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m", " ": ""}
 _PLAIN: Final = "\x1b[0m"

@@ -14,10 +14,10 @@ E = TypeVar("E")
 
 PAGE: Final = 500
 END: Final = 2**53 - 1
-"""A position after every event."""
+"""A position that is greater than the position of every event."""
 
 MAX_EVENTS: Final = 20_000
-"""The maximum number of events that a command reads, so that it ends soon even in a very long conversation."""
+"""The maximum number of events that a command reads. The limit keeps commands fast in a very long conversation."""
 
 
 class TurnChanges(NamedTuple):
@@ -49,9 +49,10 @@ async def last_event(conversation: Conversation, kind: type[E]) -> E | None:
 
 
 async def turn_changes(conversation: Conversation) -> list[TurnChanges]:
-    """Return the changes of the turns in which patches have changed files, in their order.
+    """Return the changes of all turns in which patches have changed files, including the running turn, in the order
+    of the turns.
 
-    A turn that is running is included. In a very long conversation, the first turns are missing.
+    In a very long conversation, the first turns are missing.
     """
     found: list[TurnChanges] = []
     diff, message = None, ""

@@ -1,4 +1,4 @@
-"""Finds the paths that match the beginning of a word, in a list that a thread builds and renews."""
+"""Finds the paths that match an incomplete word. A thread builds and renews the list of paths."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from parley.common.threads import begin_in_thread
 __all__ = ["FileIndex", "PathTable"]
 
 RENEW_SECONDS: Final = 5.0
-"""The age in seconds at which a list is renewed when it is used."""
+"""The age of a list, in seconds, after which the next use renews the list."""
 
 RENEW_SHARE: Final = 20
-"""The minimum age at which a list is renewed, as a multiple of the time that it took to build the list."""
+"""The minimum age at which a list is renewed, as a multiple of the time that was needed to build the list."""
 
 CHUNK: Final = 4000
 """The number of paths that are searched before other tasks can run."""
@@ -27,7 +27,7 @@ CANDIDATES: Final = 400
 """The maximum number of matches that are ranked."""
 
 MAX_SIMILAR: Final = 12
-"""The maximum length of a text for which similar paths are searched."""
+"""The maximum length of a text for which the search also finds similar paths."""
 
 _Match: TypeAlias = tuple[int, int, str]
 """The rank of a path among the matches, its length, and the path."""
@@ -41,7 +41,9 @@ class PathTable:
 
     async def find(self, text: str, *, limit: int) -> list[str]:
         """Return the paths that match a text, best first: names that begin with the text, names that contain it,
-        and paths that contain it. If there is none, return the paths that contain its characters in their order.
+        and paths that contain it.
+
+        If no path matches, return the paths that contain the characters of the text in the same order.
         """
         folded = text.lower()
         found = await self._ranked((chunk.search(folded) for chunk in self._chunks), limit)
@@ -56,12 +58,12 @@ class PathTable:
             matches += part
             if len(matches) >= CANDIDATES:
                 break
-            await asyncio.sleep(0)  # keys have their turn
+            await asyncio.sleep(0)  # other tasks, such as the handling of keys, can run
         return [path for _, _, path in sorted(matches)[:limit]]
 
 
 class _Chunk:
-    """A part of a list of paths, as two texts in which `str.find` can search."""
+    """A part of a list of paths, stored as two texts in which `str.find` can search."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
@@ -93,7 +95,10 @@ class _Chunk:
 
     @staticmethod
     def _find(text: str, starts: array[int], wanted: str) -> Iterable[int]:
-        """Yield the numbers of the first lines that contain a text. A line begins with its line end."""
+        """Yield the numbers of the first lines that contain a text.
+
+        Each line is stored with a line end before it.
+        """
         place = found = 0
         while found < CANDIDATES and (place := text.find(wanted, place)) >= 0:
             number = bisect_right(starts, place) - 1
@@ -103,8 +108,9 @@ class _Chunk:
 
 
 def _joined(lines: Sequence[str]) -> tuple[str, array[int]]:
-    """Return the lines as one text, each after a line end, and the positions at which they begin. The last position
-    is the end of the text.
+    """Join the lines to one text, with a line end before each line.
+
+    Return the text and the positions at which the lines begin. The last position is the end of the text.
     """
     return "".join(f"\n{line}" for line in lines), array("q", chain([0], accumulate(len(one) + 1 for one in lines)))
 

@@ -21,7 +21,7 @@ MAX_PATHS: Final = 200_000
 """The maximum number of paths in the list."""
 
 RULES_BYTES: Final = 64 * 1024
-"""The number of bytes that are read of a file with rules."""
+"""The maximum number of bytes that are read of a file with ignore rules."""
 
 GENERATED: Final = frozenset({"node_modules", "__pycache__", "venv"})
 """Directories that are never listed, because they contain files of other projects."""
@@ -35,18 +35,18 @@ _SECRET: Final = re.compile(
 
 
 class _Rules(NamedTuple):
-    """The rules of a file, and the number of directories above the directory of that file."""
+    """The ignore rules of one file, and the number of directories above the directory of that file."""
 
     rules: IgnoreRules
     depth: int
 
 
 def list_files(root: str, *, is_stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Return the paths of the files and directories below a directory, without links to directories.
+    """Return the paths of the files and directories below `root`, without links to directories.
 
-    The paths are relative to `root`, and those of directories end in `/`. The shortest way from the root comes
-    first. Hidden files, files that Git ignores, and files that usually contain secrets are left out. The list has a
-    limited length. Directories that cannot be read are left out.
+    The paths are relative to `root`. The paths of directories end in `/`. Paths with fewer directories come first.
+    The list does not contain hidden files, files that Git ignores, files that usually contain secrets, or the
+    content of directories that cannot be read. The length of the list is limited.
     """
     root = os.path.realpath(root)
     base, rules = _rules_above(root)
@@ -91,7 +91,8 @@ def _is_left_out(name: str, above: list[str], rules: tuple[_Rules, ...], *, is_d
 
 
 def _rules_above(root: str) -> tuple[str, tuple[_Rules, ...]]:
-    """Return the top directory of the repository that contains `root`, and the rules that apply above `root`.
+    """Return the top directory of the repository that contains `root`, and the ignore rules of the directories
+    above `root`.
 
     Without a repository, the top directory is `root`.
     """
@@ -110,7 +111,7 @@ def _rules_above(root: str) -> tuple[str, tuple[_Rules, ...]]:
 
 
 def _global_rules() -> tuple[_Rules, ...]:
-    """Return the rules in the user's file with the default name."""
+    """Return the rules in the user's global ignore file with the default name."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return _added((), os.path.join(folder, "git", "ignore"), 0)
 

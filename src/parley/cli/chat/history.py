@@ -1,6 +1,6 @@
 """The history of the input lines, which all chats of a home share.
 
-The file contains one JSON string on each line, so that a line of the history can have several lines. Only the user
+Each line of the file contains one input as a JSON string, so that an input can have several lines. Only the user
 can read the file.
 """
 
@@ -17,11 +17,13 @@ __all__ = ["FILE", "MAX_LINES", "InputHistory"]
 
 FILE: Final = "chat_history"
 MAX_LINES: Final = 1000
-"""The number of input lines that are kept when the file is shortened. It is shortened at twice this number."""
+"""The number of inputs that are kept when the file is shortened. The file is shortened when it contains twice as
+many.
+"""
 
 
 class InputHistory(History):
-    """The history in a file. If the file cannot be read or written, the history lasts as long as the chat."""
+    """The history in a file. If the file cannot be read or written, the history exists only in memory."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class InputHistory(History):
                 file.writelines(json.dumps(line) + "\n" for line in lines)
             os.replace(temporary, self._path)
         except OSError:
-            pass  # the history stays long
+            pass  # the file remains longer than necessary
 
 
 def _private(path: str, flags: int) -> int:

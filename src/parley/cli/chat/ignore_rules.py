@@ -1,6 +1,6 @@
-"""The rules of `.gitignore` files, which decide the files that completion offers.
+"""The rules of `.gitignore` files, which determine the files that completion offers.
 
-The rules are interpreted here, because Git runs programs that the settings of a repository name.
+This module interprets the rules itself, because Git would run programs that the settings of a repository name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 __all__ = ["IgnoreRules"]
 
 MAX_RULES: Final = 1000
-"""The maximum number of rules in one file. Further rules have no effect."""
+"""The maximum number of rules in one file. Rules beyond this number have no effect."""
 
 ANY: Final = "**"
 """The segment of a pattern that matches any number of directories."""
@@ -30,7 +30,8 @@ class IgnoreRules:
     def decide(self, path: Sequence[str], *, is_directory: bool) -> bool | None:
         """Return whether a path is ignored; None if no rule matches it.
 
-        `path` contains the names of the directories below the file with the rules, and the name of the entry.
+        `path` contains the names in the path of the file or directory, relative to the directory of the file with
+        the rules.
         """
         for rule in self._rules:
             if (is_directory or not rule.only_directories) and rule.matches(path):
@@ -42,9 +43,9 @@ class _Rule(NamedTuple):
     segments: tuple[_Segment | None, ...]
     """The pattern, split at `/`. None stands for any number of directories."""
     is_name: bool
-    """True if the pattern is a name that matches in every directory."""
+    """True if the pattern is a name without `/`, which matches in every directory."""
     ignores: bool
-    """False for a rule that begins with `!`."""
+    """True if the rule ignores matching paths, False if the rule begins with `!`."""
     only_directories: bool
 
     def matches(self, path: Sequence[str]) -> bool:
@@ -74,10 +75,7 @@ def _parse(line: str) -> _Rule | None:
 
 
 def _match(segments: Sequence[_Segment | None], path: Sequence[str]) -> bool:
-    """Return whether a pattern matches a path from its beginning to its end.
-
-    After a mismatch, the last `**` takes one more directory.
-    """
+    """Return whether a pattern matches a whole path. After a mismatch, the last `**` matches one more directory."""
     at = place = 0
     retry: tuple[int, int] | None = None
     while place < len(path):
@@ -100,7 +98,7 @@ def _match(segments: Sequence[_Segment | None], path: Sequence[str]) -> bool:
 
 
 class _Segment:
-    """The pattern of one name. It consists of pieces of a fixed length, and `*` between them."""
+    """The pattern of one name. The pattern consists of pieces of a fixed length with `*` between them."""
 
     def __init__(self, pattern: str) -> None:
         pieces: list[list[str]] = [[]]
@@ -134,7 +132,9 @@ class _Segment:
 
 
 def _tokens(pattern: str) -> Iterable[tuple[str, str | None]]:
-    """Yield the regular expression of each character of a pattern, with the character if it matches only itself."""
+    """Yield a regular expression for each element of a pattern, and the character if the element matches only one
+    character.
+    """
     place = 0
     while place < len(pattern):
         one = pattern[place]
@@ -156,7 +156,10 @@ def _tokens(pattern: str) -> Iterable[tuple[str, str | None]]:
 
 
 def _class(text: str) -> str:
-    """Convert a set of characters, such as `[!a-z]`; a set that is invalid matches no character."""
+    """Convert a set of characters, such as `[!a-z]`, to a regular expression.
+
+    An invalid set matches no character.
+    """
     inside = text[1:-1]
     negated = inside[:1] in ("!", "^")
     inside = inside[1:] if negated else inside

@@ -1,4 +1,4 @@
-"""The keys of the extensions of the chat."""
+"""The key bindings that the extensions of the chat add."""
 
 from __future__ import annotations
 

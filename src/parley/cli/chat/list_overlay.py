@@ -21,13 +21,13 @@ from parley.wire.text import visible
 __all__ = ["ListOverlay"]
 
 SEARCH_DELAY_SECONDS: Final = 0.15
-"""The time without a key after which a search begins."""
+"""The number of seconds without a key press after which a search begins."""
 
 PREVIEW_DELAY_SECONDS: Final = 0.1
 
 PREVIEW_LINES: Final = 7
 MIN_HEIGHT: Final = 16
-"""The minimum number of lines of a terminal on which there is a preview."""
+"""The minimum number of lines of a terminal for a preview to be shown."""
 
 AHEAD: Final = 20
 """The number of rows after the selected one that are loaded in advance."""
@@ -46,8 +46,10 @@ class ListOverlay:
         selected: str | None = None,
         empty: str = "nothing found",
     ) -> None:
-        """Create a list. `actions` contains the keys that end the list, and what they do. `selected` is the key of
-        the row that is selected first. `empty` is the text of an empty list.
+        """Create a list.
+
+        `actions` contains the keys that close the list, with a description of each. `selected` is the key of the
+        row that is selected first. `empty` is the text of an empty list.
         """
         self._title, self._source, self._actions = title, source, actions
         self._has_preview, self._wanted, self._empty = has_preview, selected, empty
@@ -122,7 +124,7 @@ class ListOverlay:
         self._begin(self._load_first(self._search.text, delay_seconds))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Load rows, unless rows are being loaded."""
+        """Load rows, unless rows are already being loaded."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.create_task(work)
         else:
@@ -221,7 +223,7 @@ _KEY_NAMES: Final = {"enter": "Enter", "tab": "Tab", "c-f": "Ctrl-F", "c-t": "Ct
 
 
 class _RowsControl(UIControl):
-    """Draws the rows that fit on the screen, so that a long list costs no more than a short one."""
+    """Draws only the rows that fit on the screen, so that a long list is drawn as fast as a short one."""
 
     def __init__(self, overlay: ListOverlay) -> None:
         self._overlay = overlay

@@ -13,7 +13,7 @@ class Row(NamedTuple):
 
     key: str
     text: str
-    """The text on one line."""
+    """The text of the row, which has one line."""
     is_marked: bool = False
     """True to show the row in bold."""
 
@@ -31,7 +31,7 @@ class Picked(NamedTuple):
 
     row: Row
     action: str
-    """The key that ended the list, such as `enter`."""
+    """The key that closed the list, such as `enter`."""
 
 
 class ListSource(Protocol):

@@ -1,6 +1,6 @@
-"""The live region above the input: everything that is not finished, as lines of a limited number.
+"""The live region above the input, which shows the unfinished work in a limited number of lines.
 
-Only this module decides which part of the unfinished work fits on the screen.
+Only this module decides which part of the unfinished work is shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.client import events
 __all__ = ["TAIL_LINES", "LiveRegion", "LiveState", "Pending", "Styled", "cut"]
 
 Styled: TypeAlias = tuple[str, str]
-"""A style of prompt_toolkit, and a text in this style. The style `ansi` marks a text with terminal escapes."""
+"""A style of prompt_toolkit and a text. The style `ansi` marks a text that contains terminal escapes."""
 
 TAIL_LINES: Final = 4
 """The maximum number of lines of the output of a running command."""
@@ -27,8 +27,8 @@ THOUGHT_LINES: Final = 2
 PLAN_LINES: Final = 5
 PENDING_LINES: Final = 3
 MAX_FORMATTED: Final = 4_000
-"""The maximum number of characters of an open block that is formatted at each change. Of a longer block, the end of
-its source is shown until the block is finished.
+"""The maximum length, in characters, of an open block that is formatted at each change. Of a longer block, only the
+end of the source is shown until the block is finished.
 """
 
 
@@ -45,7 +45,7 @@ class LiveState:
     """The unfinished work of the open conversation."""
 
     text: BlockSplitter | None = None
-    """The message that the agent is writing; None if there is none."""
+    """The message that the agent is writing; None if the agent is writing no message."""
     thought: str = ""
     """The reasoning that is being written."""
     command: str | None = None
@@ -63,7 +63,7 @@ class LiveState:
     """A state of the connection, such as `reconnecting`; empty if the connection is usable."""
 
     def reset(self) -> None:
-        """Forget the conversation."""
+        """Remove the state of the conversation."""
         empty = LiveState()
         for one in fields(self):
             setattr(self, one.name, getattr(empty, one.name))
@@ -86,7 +86,7 @@ class LiveRegion:
         """The block that was formatted last, with the width, the number of lines and the result."""
 
     def lines(self, *, width: int, height: int) -> list[Styled]:
-        """Return at most `height` lines. If they do not fit, the beginning of the open text is left out."""
+        """Return at most `height` lines. If there are more lines, leave out the beginning of the open text."""
         state = self.state
         below: list[Styled] = [*self._command(width), *self._plan(width), *self._pending(width)]
         if (activity := self._activity()) is not None:
@@ -159,7 +159,7 @@ class LiveRegion:
 
 
 def _first_shown(statuses: Sequence[str]) -> int:
-    """Return the number of the first step to show, so that the step in progress is visible."""
+    """Return the index of the first step of the plan to show, so that the step in progress is visible."""
     current = next((number for number, status in enumerate(statuses) if status != "completed"), len(statuses))
     return max(0, min(current - 1, len(statuses) - PLAN_LINES))
 

@@ -30,13 +30,15 @@ SHOWN_LINES: Final = 500
 LAST_SHOWN_LINES: Final = 20
 """The numbers of first and last lines of the output that are shown."""
 SENT_LINES: Final = 100
-"""The number of first lines, and of last lines, of the output that the next message contains."""
+"""The next message contains at most this number of first lines and this number of last lines of the output."""
 MAX_SENT: Final = 20_000
-"""The maximum number of characters of the output in the message. A longer output loses its middle."""
+"""The maximum number of characters of the output in the message. The middle of a longer output is left out."""
 PAUSE_SECONDS: Final = 0.005
 """The pause after a part of a long output, so that the chat can handle keys."""
 DRAIN_SECONDS: Final = 0.5
-"""How long the output is read after the end of the command, if a background process keeps it open."""
+"""The number of seconds that the output is read after the end of the command, if a background process keeps the
+output open.
+"""
 
 _STREAM: Final = "output"
 
@@ -53,7 +55,10 @@ class LocalCommands:
         return self._process is not None
 
     async def handle(self, context: ChatContext, line: str) -> bool:
-        """Run the command in a line until it ends. `!` alone removes the earlier outputs from the next message."""
+        """Run the command in a line, and wait until the command ends.
+
+        A line that contains only `!` removes the earlier outputs from the next message.
+        """
         command = line.strip().removeprefix(PREFIX).strip()
         if not command:
             removed = len(context.attachments)
@@ -70,7 +75,7 @@ class LocalCommands:
         return True
 
     def stop(self) -> None:
-        """Interrupt the running command; the second time, kill it."""
+        """Interrupt the running command. If the command has been interrupted before, kill it."""
         if self._process is not None:
             _signal(self._process, signal.SIGKILL if self._is_interrupted else signal.SIGINT)
             self._is_interrupted = True
@@ -151,7 +156,9 @@ class LocalCommands:
 
 @asynccontextmanager
 async def _started(command: str, cwd: str) -> AsyncIterator[tuple[Process, asyncio.StreamReader]]:
-    """Start a command. Yield its process and its output. Kill the command if it has not ended with the block.
+    """Start a command, and yield its process and its output.
+
+    If the command is still running at the end of the `async with` block, kill it.
 
     Raises:
         OSError, ValueError: the command cannot be started.
@@ -180,7 +187,7 @@ async def _started(command: str, cwd: str) -> AsyncIterator[tuple[Process, async
             if process.returncode is None:
                 _signal(process, signal.SIGKILL)
     finally:
-        transport.close()  # a process in the background may still have the other end
+        transport.close()  # a background process may still have the other end of the pipe open
 
 
 def _shell() -> str:

@@ -1,7 +1,7 @@
 """Renders blocks of Markdown as lines for the terminal, with `rich`.
 
-Importing `rich` takes long, so `load` imports it in another thread after the first frame has been drawn. Before
-that, and if `rich` fails, the source of a block is shown.
+Importing `rich` takes long, so `load` imports it in another thread after the first frame has been drawn. The source
+of a block is shown before `rich` has been imported, or if `rich` fails.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["MarkdownRenderer"]
 log: Final = logging.getLogger("parley.cli")
 
 MAX_RENDERED: Final = 20_000
-"""The maximum number of characters of a block that is formatted. A longer block is shown as its source, because
-formatting it would delay the input.
+"""The maximum length, in characters, of a block that is formatted. For a longer block, the source is shown, because
+formatting the block would delay the input.
 """
 MAX_WIDTH: Final = 100
 """The maximum width of formatted text in columns. Longer lines are hard to read."""
@@ -44,27 +44,30 @@ THEME: Final = {
 
 
 class MarkdownRenderer:
-    """Formats blocks. All text is escaped first, because a model has written it."""
+    """Formats blocks.
+
+    The control characters in each block are escaped first, because a model has written the text.
+    """
 
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
         self._format: Callable[[Block, int], RenderableType] | None = None
 
     def load(self) -> None:
-        """Import `rich`. This may be called in another thread."""
+        """Import `rich`. This method can be called in another thread."""
         from parley.cli.chat.rich_blocks import rich_block
 
         self._format = rich_block
         self.lines(
             Block("text", "a **b** `c`\n\n- d"), 80
-        )  # `rich` and its parser import further modules when used
+        )  # `rich` and its parser import more modules when they are first used
 
     @property
     def is_loaded(self) -> bool:
         return self._format is not None
 
     def lines(self, block: Block, width: int) -> list[str]:
-        """Return a block as lines with terminal escapes, at most `width` columns wide."""
+        """Format a block. Return lines with terminal escapes that are at most `width` columns wide."""
         safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
         if self._format is None or len(safe.text) > MAX_RENDERED:
             return safe.text.split("\n")
@@ -75,7 +78,7 @@ class MarkdownRenderer:
             return safe.text.split("\n")
 
     def render(self, renderable: object, width: int) -> list[str]:
-        """Return an object of `rich` as lines with terminal escapes."""
+        """Format an object of `rich`. Return lines with terminal escapes."""
         console = self._console(width)
         console.print(renderable, soft_wrap=False)
         assert isinstance(console.file, StringIO)

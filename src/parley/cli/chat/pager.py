@@ -1,4 +1,4 @@
-"""Shows long texts on the whole screen, and colours diffs."""
+"""Shows long texts on the whole screen, with colours for diffs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages", "wrapped"]
 TAB: Final = "    "
 
 _STYLES: Final = {"+++": "bold", "---": "bold", "+": "green", "-": "red", "@": "cyan"}
-"""The styles of the lines of a diff, by their beginnings."""
+"""The styles of the lines of a diff, by the beginning of the line."""
 
 _CLASSES: Final = {"": "", "bold": "bold", "green": "fg:ansigreen", "red": "fg:ansired", "cyan": "fg:ansicyan"}
-"""The styles of prompt_toolkit."""
+"""The definitions of the styles for prompt_toolkit."""
 
 
 class StyledLine(NamedTuple):
-    """A line with the name of its style. Its control characters are escaped."""
+    """A line and the name of its style. The control characters in the line are escaped."""
 
     style: str
     text: str
@@ -38,7 +38,7 @@ def diff_lines(diff: str) -> Iterator[StyledLine]:
 
 
 def as_rich_text(lines: Sequence[StyledLine]) -> Text:
-    """Return the lines as a text of `rich`."""
+    """Convert styled lines to a `Text` of `rich`."""
     from rich.text import Text  # imported here: the chat starts without this command
 
     text = Text()

@@ -21,14 +21,14 @@ __all__ = ["confirm", "pick_choice", "pick_conversation", "pick_message"]
 
 PAGE: Final = 50
 PREVIEW_EVENTS: Final = 60
-"""The number of last events in which the messages of a preview are searched."""
+"""The number of last events that are searched for the messages of a preview."""
 
 NO: Final = "no"
 YES: Final = "yes"
 
 
 async def confirm(context: ChatContext, question: str) -> bool:
-    """Ask a question to which the default answer is no."""
+    """Ask a yes-or-no question. The default answer is no."""
     answers = [Choice(NO, "change nothing"), Choice(YES)]
     return await pick_choice(context, question, answers) == YES
 

@@ -28,7 +28,7 @@ class PlainTerminal:
     """A terminal without a live region."""
 
     input_text = ""
-    """Always empty, because the terminal itself edits the input."""
+    """Empty, because the terminal itself edits the input."""
 
     def __init__(self, actions: Actions) -> None:
         self._actions = actions
@@ -36,7 +36,7 @@ class PlainTerminal:
         self._before: Callable[[], None] = lambda: None
         self._frame: asyncio.TimerHandle | None = None
         self._question: list[str] = []
-        """The question that was printed last, if it is still open."""
+        """The lines of the last question if the question is still open; otherwise an empty list."""
         self._shown: list[str] = []
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._partial = ""
@@ -65,7 +65,7 @@ class PlainTerminal:
         self._ended.set()
 
     def _interrupt(self) -> None:
-        """Handle Ctrl-C as on other terminals, but let the second one be enough."""
+        """Handle Ctrl-C as on other terminals, but exit at the second Ctrl-C."""
         self._actions.key_pressed()
         self._actions.escape()
         self._actions.interrupt_key(is_empty=True)
@@ -122,6 +122,9 @@ class PlainTerminal:
         """Do nothing, because the terminal reads whole lines."""
 
     async def overlay(self, container: object, *, focus: object, key_bindings: object) -> Any:
-        """Print that lists need another terminal. Return None, as if the user had chosen nothing."""
+        """Print that lists need another kind of terminal.
+
+        Return None, as if the user had closed the list without a choice.
+        """
         self.print("This list needs a terminal that can move its cursor. Give an id instead.\n")
         return None

@@ -1,4 +1,7 @@
-"""The appearance of Markdown blocks. This module imports `rich`, so `markdown.py` imports this module late."""
+"""Formats Markdown blocks with `rich`.
+
+Importing `rich` takes long, so `markdown.py` imports this module after the first frame.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from parley.cli.chat.blocks import Block
 __all__ = ["rich_block"]
 
 CODE_THEME: Final = "ansi_dark"
-"""A theme of the 16 colours that the user has chosen for the terminal."""
+"""A theme that uses only the 16 colours of the terminal, which the user can choose."""
 
 
 class _LeftHeading(Heading):

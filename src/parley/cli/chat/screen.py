@@ -1,7 +1,7 @@
 """The screen of the chat: an input line with a live region above it, below the terminal's own scrollback.
 
-Finished text is written above the live region and then belongs to the terminal. The screen uses neither the mouse
-nor the alternate screen, except for short overlays. Importing this module imports prompt_toolkit.
+Finished text is written above the live region, into the scrollback of the terminal. The screen uses neither the
+mouse nor the alternate screen, except for short overlays. Importing this module imports prompt_toolkit.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ __all__ = ["Screen", "width_of"]
 FRAME_SECONDS: Final = 0.08
 """The minimum time between two frames that events cause. A key draws a frame immediately."""
 BUSY_SHARE: Final = 4
-"""After a frame that took T seconds, the next frame that events cause comes after at least T times this number, so
-that on a slow computer most of the time remains for keys.
+"""The minimum time between two frames that events cause, as a multiple of the time that drawing the last frame
+took. On a slow computer, this leaves most of the time for keys.
 """
 ESCAPE_SECONDS: Final = 0.1
-"""How long Esc waits for the rest of an escape sequence, such as that of Alt-Enter."""
+"""The number of seconds that the screen waits after Esc for the rest of an escape sequence, such as the sequence of
+Alt-Enter.
+"""
 TICK_SECONDS: Final = 1.0
 INPUT_LINES: Final = 8
 MENU_LINES: Final = 8
@@ -98,10 +100,10 @@ class _HeldOutput(Vt100_Output):
             super().flush()
 
     def erase_down(self) -> None:
-        """Erase everything from the cursor, which is at the beginning of a line.
+        """Erase everything after the cursor, which is at the beginning of a line.
 
-        If the erased area is the whole screen, tmux would keep a copy of it in its scrollback. Therefore the first
-        line is erased separately.
+        The first line is erased separately. Otherwise tmux would copy the erased text to its scrollback if the
+        whole screen is erased.
         """
         self.write_raw("\x1b7\x1b[K\x1b[B\x1b[J\x1b8")
 
@@ -308,7 +310,7 @@ class Screen:
             text = "".join(self._printed)
             self._printed.clear()
             if self._held is not None:
-                self._held.is_held = True  # released when the frame below the text is complete
+                self._held.is_held = True  # the output is written when the frame below the text is complete
             self.app.renderer.erase(leave_alternate_screen=False)
             self.app.output.write_raw(text.replace("\n", "\r\n"))
         self.app.invalidate()
@@ -343,7 +345,7 @@ class Screen:
             sys.stdout.flush()
 
     def _on_tick(self) -> None:
-        """Draw the elapsed seconds."""
+        """Draw the elapsed time again, once a second."""
         self._tick = asyncio.get_running_loop().call_later(TICK_SECONDS, self._on_tick)
         self.changed()
 

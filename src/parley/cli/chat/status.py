@@ -1,4 +1,7 @@
-"""The status line below the input: the state of the conversation, its settings and its tokens."""
+"""The status line below the input.
+
+It shows the state of the conversation, its settings and the number of tokens used.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Terminal(Protocol):
 
     @property
     def input_text(self) -> str:
-        """The text that the user has written and not sent."""
+        """The text that the user has typed but not sent."""
 
     async def run(self) -> None:
         """Show the chat until `exit` is called."""
@@ -51,7 +51,7 @@ class Terminal(Protocol):
 
 
 class Actions(Protocol):
-    """What the keys do, and what the terminal shows."""
+    """The actions of the keys, and the lines that the terminal shows."""
 
     def first_frame_drawn(self) -> None: ...
     def live_lines(self, *, width: int, height: int) -> list[Styled]: ...
@@ -61,10 +61,10 @@ class Actions(Protocol):
     def prompt(self) -> str: ...
     def status_line(self, *, width: int) -> str: ...
     def submit(self, text: str, *, queue: bool) -> None:
-        """Handle the input."""
+        """Handle the finished input, which is a message, a command, or the reason of a denial."""
 
     def key_pressed(self) -> None:
-        """Record a key before it is handled."""
+        """Record that a key was pressed. This method is called before the key is handled."""
 
     def answer_key(self, key: str) -> bool:
         """Return whether a key answers an approval now."""
@@ -76,7 +76,7 @@ class Actions(Protocol):
         """Handle Esc, which interrupts the turn."""
 
     def interrupt_key(self, *, is_empty: bool) -> None:
-        """Handle Ctrl-C. `is_empty` tells whether the input was empty."""
+        """Handle Ctrl-C. `is_empty` is True if the input is empty."""
 
     def leave(self) -> None:
         """End the chat."""

@@ -1,7 +1,8 @@
-"""Turns the events of a conversation into finished lines, which are printed once, and a live state.
+"""Converts the events of a conversation to finished lines, which are printed once, and to the state of the
+unfinished work.
 
-`EventRenderer` decides how an event reads. This module adds what a live terminal needs: Markdown by blocks, diffs,
-folded reasoning, and the state of unfinished work.
+`EventRenderer` formats the events. This module adds the features of a live terminal: formatted Markdown, diffs and
+folded reasoning.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ HEAD_LINES: Final = 8
 END_LINES: Final = 8
 """The numbers of first and last lines of a command's output that are printed."""
 MAX_LINE: Final = 1000
-"""The maximum number of characters of a line of the running command's output."""
+"""The maximum number of characters that are shown of one line of the running command's output."""
 MAX_FOLDED: Final = 50
 """The maximum number of folded texts that can be expanded."""
 MAX_FOLDED_LENGTH: Final = 200_000
-"""The maximum number of characters of a folded text. Of a longer text, the end is kept."""
+"""The maximum number of characters of a folded text. Of a longer text, only the end is kept."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -73,20 +74,24 @@ class ChatView:
         self._item: object = None
         """The item id of the message that is being written."""
         self._last: str | None = None
-        """The kind of the last printed lines, which decides about empty lines; None if nothing was printed."""
+        """The kind of the last printed lines, which determines whether an empty line follows; None if nothing was
+        printed.
+        """
         self._outputs: dict[str, list[str]] = {}
         self._last_line = ""
-        """The end of the output of the running command, which has no line end yet."""
+        """The incomplete last line of the output of the running command."""
         self._output_lines = 0
         """The number of complete lines of the output of the running command."""
         self._asked: set[str] = set()
-        """The call ids of the approval requests that were shown; an empty string for a limit."""
+        """The call ids of the approval requests that were shown. The call id of a limit is an empty string."""
         self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)
-        """The titles and texts that are shown as one line; the last one is the newest."""
+        """The titles and texts of the folded texts, each of which is shown as one line. The last one is the
+        newest.
+        """
         self.usage: Tokens = NO_TOKENS
 
     def set_cwd(self, cwd: str | None) -> None:
-        """Set the working directory of the conversation. Paths below it are shortened."""
+        """Set the working directory of the conversation. Paths below this directory are shortened."""
         self._renderer = EventRenderer(self._out, cwd=cwd, head_lines=HEAD_LINES, tail_lines=END_LINES)
 
     def take_printed(self) -> str:
@@ -138,7 +143,10 @@ class ChatView:
             self._print_block(block)
 
     def _discard_text(self) -> None:
-        """Print the rest of a text that will not be completed, because the user has seen it already."""
+        """Print the rest of a text that will not be completed.
+
+        The text is not discarded, because the user has already seen it.
+        """
         if self._text is None:
             return
         blocks = self._text.end()
@@ -174,7 +182,7 @@ class ChatView:
         self._print_lines([line + more], kind="thought", dim=True)
 
     def fold(self, title: str, text: str) -> None:
-        """Keep a text that is not shown completely, so that a key can expand it."""
+        """Store a text that is not shown completely, so that a key can expand the text."""
         self.folded.append((title, text[-MAX_FOLDED_LENGTH:]))
 
     # --- other events ----------------------------------------------------------------------
@@ -193,7 +201,7 @@ class ChatView:
                     if sent in messages:
                         one.is_queued = True
                     elif one.is_queued:
-                        del state.pending[sent]  # removed from the queue, perhaps by another client
+                        del state.pending[sent]  # the message was removed from the queue, perhaps by another client
                 return
             case events.PlanUpdate():
                 state.plan = msg
@@ -272,7 +280,7 @@ class ChatView:
         self.state.output.clear()
 
     def show_approval(self, approval: Approval) -> None:
-        """Print the action of an approval, unless its event was shown."""
+        """Print the action of an approval, unless the event of the approval was shown."""
         if approval.call_id not in self._asked:
             self._print_request(request_of(approval))
 
@@ -295,7 +303,10 @@ class ChatView:
         self._print_lines(for_terminal(text).split("\n"), kind="note", dim=True)
 
     def expand(self) -> bool:
-        """Print the folded text that was added last, and remove it. Return False if there is none."""
+        """Print the newest folded text, and remove it from the folded texts.
+
+        Return False if there is no folded text.
+        """
         if not self.folded:
             return False
         title, text = self.folded.pop()
@@ -304,7 +315,7 @@ class ChatView:
         return True
 
     def add_pending(self, message_id: str, text: str, *, is_queued: bool) -> None:
-        """Show a message that is not an event yet."""
+        """Show a sent message that is not an event yet."""
         self.state.pending[message_id] = Pending(text, is_queued)
 
     def _print_lines(self, lines: list[str], *, kind: str, dim: bool = False) -> None:
