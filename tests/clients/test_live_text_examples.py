@@ -70,6 +70,7 @@ async def test_the_python_example_prints_the_text_as_it_is_written(
         await check_live(parley_model, sys.executable, example, env=env, cwd=home.work)
 
 
+@pytest.mark.long
 async def test_the_python_example_reports_a_failed_turn(parley_model: ScriptedModel, tmp_path: Path) -> None:
     parley_model.fails(400, body="no")
     with home_of(parley_model, tmp_path / "bin") as (home, env):

@@ -69,7 +69,7 @@ def reply_on_tour(request: RecordedRequest) -> Says:
     ("generation", "transport"),
     [
         pytest.param("1", "http", marks=pytest.mark.long),
-        ("2", "http"),
+        pytest.param("2", "http", marks=pytest.mark.long),
         ("modern", "http"),
         pytest.param("modern", "stdio", marks=pytest.mark.long),
         pytest.param("1", "stdio", marks=pytest.mark.long),

@@ -39,6 +39,7 @@ with Confined() as confined:
     assert said == ["0", *[str(NOBODY)] * len(MODES)]
 
 
+@pytest.mark.long
 @BUBBLEWRAP
 def test_a_fork_bomb_comes_to_an_end_by_itself_in_namespaces_of_its_own() -> None:
     bomb = """

@@ -242,6 +242,7 @@ async def test_the_workflow_reviews_a_change(
 # --- code ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.waits
 def test_the_tests_of_the_page_about_testing_pass(tmp_path: Path) -> None:
     for snippet in (one for one in snippets() if one.page == "docs/howto/testing.md" and one.title):
