@@ -33,6 +33,8 @@ CHECKED: Final = frozenset({"console", "json", "python", "sh", "toml", "yaml"})
 ELSEWHERE: Final[dict[tuple[str, str], str]] = {
     ("README.md", "4. Send a message"): "tests/scenario/test_demo.py",
     ("README.md", "   <- exec_command_begin: cp"): "tests/scenario/test_demo.py",
+    ("docs/config.md", "/home/ada/.parley/config.toml, line 7"): "tests/unit/config/test_config_docs.py",
+    ("docs/config.md", "config argument: `approvalPolicy`"): "tests/unit/config/test_config_docs.py",
     ("docs/howto/proxy.md", "parley.example {"): "tests/scenario/test_howtos.py",
     ("docs/howto/proxy.md", "server {"): "tests/scenario/test_howtos.py",
     ("docs/howto/proxy.md", "example.org {"): "tests/scenario/test_howtos.py",
@@ -45,8 +47,6 @@ NOT_CHECKED: Final[dict[tuple[str, str], str]] = {
     ("docs/architecture.md", "           frames"): "a diagram",
     ("docs/architecture.md", "src/parley/"): "a table of packages; tests/test_layers.py has the rules",
     ("docs/architecture.md", " client of A"): "a diagram",
-    ("docs/config.md", "/home/ada/.parley/config.toml, line 7"): "messages of errors in files that the page omits",
-    ("docs/config.md", "config argument: `approvalPolicy`"): "messages of errors in files that the page omits",
     ("docs/from-codex.md", "-{"): "a change of one line; both lines are JSON",
     (
         "docs/howto/typescript.md",
