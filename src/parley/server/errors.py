@@ -64,10 +64,14 @@ class SessionNotSaved(VisibleError):
 
     code = "session_not_saved"
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_number_taken: bool = False) -> None:
+        """Create the error. `is_number_taken` is True if another node has given the number of the stream to another
+        stream of the session.
+        """
         super().__init__(
             f"the stream was not opened, because the session cannot be saved: {reason}; try again later"
         )
+        self.is_number_taken = is_number_taken
 
 
 class TooManyStreams(VisibleError):

@@ -54,10 +54,6 @@ the id in a header, whose length is limited.
 T = TypeVar("T")
 
 
-class _NumberTaken(SessionNotSaved):
-    """Raised when another node has given the number of a new stream to another stream of the session."""
-
-
 class HttpSessions:
     """All sessions of the server."""
 
@@ -276,7 +272,7 @@ class HttpSessions:
         try:
             error = await asyncio.shield(self._start(self._save(session)))
             for _ in range(MAX_ATTEMPTS):
-                if not isinstance(error, _NumberTaken):
+                if not (isinstance(error, SessionNotSaved) and error.is_number_taken):
                     break
                 place = session.opening.index(stream)
                 stream = session.opening[place] = replace(stream, number=session.client.session.next_stream())
@@ -343,7 +339,9 @@ class HttpSessions:
                 merged = merge_states(state, base=base, stored=theirs, own_streams=session.stored_streams)
                 client.last_stream = max(client.last_stream, theirs.last_stream)
             if merged is None:
-                return _NumberTaken("another node has changed the session at the same time")
+                return SessionNotSaved(
+                    "another node has changed the session at the same time", is_number_taken=True
+                )
             data = encode_state(merged)
             if data is None:
                 # Otherwise the stored session contains no streams that have not been opened.
