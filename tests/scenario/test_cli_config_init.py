@@ -251,6 +251,25 @@ def test_a_model_server_that_answers_on_this_computer_is_suggested_with_its_mode
     assert settings_of(tmp_path)["model"] == "ollama/large"
 
 
+def test_providers_without_a_key_and_with_a_script_are_offered_and_not_asked(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        'model_provider = "demo"\n[model_providers.gateway]\nbase_url = "https://gateway.invalid/v1"\n'
+        '[model_providers.demo]\nwire_api = "scripted"\n' + addresses("http://127.0.0.1:1/v1")
+    )
+    (tmp_path / "auth.json").write_text('{"GROQ_API_KEY": "x"}')
+    with terminal(tmp_path, "--force", "--model", "m", "--sandbox", "read-only", GROQ_API_KEY=KEY) as program:
+        providers = program.answer("Provider [2]: ", "demo")
+        program.answer("Permissions [1]: ", "")
+        program.answer("Send a tiny test request to the provider now? (y/n) [y]: ", "")
+        program.read_until("the provider answered")
+        code = program.finish()
+
+    assert code == 0
+    assert "1. gateway     needs no key\n   2. demo        needs no key\n" in providers
+    assert "3. groq        the key is in auth.json\n" in providers
+    assert settings_of(tmp_path)["model"] == "demo/m"
+
+
 def test_another_server_is_asked_for_its_models(tmp_path: Path, service: ModelService) -> None:
     with terminal(tmp_path, "--sandbox", "read-only", "--approval", "untrusted", OWN_KEY=KEY) as program:
         program.answer("Provider [1]: ", "other")

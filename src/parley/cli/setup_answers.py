@@ -1,0 +1,117 @@
+"""The answers to the questions of the set-up: those in the command line, and the suggested ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from parley.cli.runner import CommandFailed, UsageError
+from parley.cli.setup_providers import UNLISTED, candidates, with_provider
+from parley.config.load import Loader
+from parley.config.providers import READY_PROVIDERS, split_model
+from parley.config.types import Settings
+
+__all__ = [
+    "SUGGESTED_MODELS",
+    "SUGGESTED_STYLE",
+    "Answers",
+    "GivenAnswers",
+    "chosen_provider",
+    "resolved",
+    "suggested_answers",
+    "suggested_style",
+    "with_split_model",
+]
+
+SUGGESTED_MODELS: Final = {"openai": "gpt-5", "anthropic": "claude-opus-4-5", "scripted": "scripted"}
+"""The suggested models, by provider. For other providers, no model is suggested, because their model names change
+often.
+"""
+
+SUGGESTED_STYLE: Final = ("workspace-write", "on-request")
+
+
+class GivenAnswers(NamedTuple):
+    """The answers in the command line. None stands for a missing answer."""
+
+    provider: str | None = None
+    base_url: str | None = None
+    env_key: str | None = None
+    model: str | None = None
+    sandbox: str | None = None
+    approval: str | None = None
+
+
+class Answers(NamedTuple):
+    """The answers to all questions."""
+
+    provider: str
+    table: Mapping[str, Any]
+    """The settings for the table of the provider; empty if the provider needs no settings."""
+    model: str
+    sandbox: str
+    approval: str
+
+
+def suggested_answers(loader: Loader, given: GivenAnswers, current: Settings | None) -> Answers:
+    given = with_split_model(loader, given)
+    if given.provider is None and current is not None:
+        given = given._replace(provider=current.provider.id, model=given.model or current.model_name)
+    models: Sequence[str] = ()
+    if given.provider is None:
+        usable = next((one for one in candidates(loader) if one.is_usable), None)
+        if usable is None:
+            raise CommandFailed(
+                "no provider has a key, and no model server answers on this computer; set the key of a provider, "
+                "such as OPENAI_API_KEY or ANTHROPIC_API_KEY, or name the provider with --provider"
+            )
+        given = given._replace(provider=usable.name)
+        models = usable.models
+    provider, table = chosen_provider(loader, given)
+    model = given.model or (models[0] if models else SUGGESTED_MODELS.get(provider))
+    if model is None:
+        raise UsageError(f"the option --model is needed for the provider {provider!r}", prog="parley config init")
+    sandbox, approval = suggested_style(current)
+    return Answers(provider, table, model, given.sandbox or sandbox, given.approval or approval)
+
+
+def suggested_style(current: Settings | None) -> tuple[str, str]:
+    return SUGGESTED_STYLE if current is None else (current.sandbox_mode, current.approval_policy)
+
+
+def with_split_model(loader: Loader, given: GivenAnswers) -> GivenAnswers:
+    """Return the answers with the provider that the name of the model contains, if no option names a provider."""
+    if given.provider is not None:
+        return given
+    if given.base_url is not None:
+        return given._replace(provider="server")
+    if given.model and (parts := split_model(given.model, loader.providers())):
+        return given._replace(provider=parts[0], model=parts[1])
+    return given
+
+
+def chosen_provider(loader: Loader, given: GivenAnswers) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of the provider, and the settings that its table needs.
+
+    Raises:
+        UsageError: the provider is unknown, or the options contradict each other.
+    """
+    name = given.provider or ""
+    own = loader.providers()
+    if given.base_url is None:
+        if name not in ("openai", *READY_PROVIDERS, *UNLISTED, *own):
+            known = ", ".join(("openai", *READY_PROVIDERS, *own))
+            raise UsageError(
+                f"unknown provider {name!r} (choose from {known}, or give its address with --base-url)",
+                prog="parley config init",
+            )
+        if given.env_key is not None:
+            raise UsageError("--env-key needs --base-url", prog="parley config init")
+        return name, {}
+    if name in ("openai", *UNLISTED):
+        raise UsageError(f"the address of {name!r} cannot be changed; use another name", prog="parley config init")
+    return name, {"base_url": given.base_url} | ({"env_key": given.env_key} if given.env_key else {})
+
+
+def resolved(loader: Loader, answers: Answers) -> Settings:
+    return with_provider(loader, answers.provider, answers.table, answers.model)

@@ -1,0 +1,93 @@
+"""The providers that the set-up offers, and whether each can be used."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from parley.config.load import Loader
+from parley.config.provider_keys import find_key, key_variable
+from parley.config.providers import AZURE_ENDPOINT, READY_PROVIDERS
+from parley.config.types import Settings, SettingsOverrides
+from parley.errors import ConfigError
+
+__all__ = ["UNLISTED", "Candidate", "candidates", "has_key", "with_provider"]
+
+UNLISTED: Final = ("scripted", "oss")
+"""Providers that the user can name, but that the list of choices does not contain."""
+
+
+class Candidate(NamedTuple):
+    """A provider that the user can choose."""
+
+    name: str
+    state: str
+    """A description of what the provider still needs, or of the reason why the provider can be used."""
+    is_usable: bool
+    models: tuple[str, ...] = ()
+    """The models of a server on this computer; empty for other providers."""
+
+
+def has_key(settings: Settings) -> bool:
+    return find_key(settings.provider, settings.home, settings.environ) is not None
+
+
+def candidates(loader: Loader) -> list[Candidate]:
+    """Return the providers, with the usable ones first."""
+    names = dict.fromkeys((*loader.providers(), "openai", *READY_PROVIDERS))
+    settings = {name: one for name in names if (one := _usable_settings(loader, name)) is not None}
+    local = [one for one in settings.values() if key_variable(one.provider) is None and _is_local(one)]
+    running = asyncio.run(_answering(local)) if local else {}
+    found = [_candidate(name, settings.get(name), running.get(name)) for name in names if name not in UNLISTED]
+    return sorted(found, key=lambda one: not one.is_usable)
+
+
+def _is_local(settings: Settings) -> bool:
+    """Return whether the address of the provider is on this computer."""
+    return urlsplit(settings.provider.base_url or "").hostname in ("localhost", "127.0.0.1", "::1")
+
+
+async def _answering(local: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
+    from parley.app.model_lists import answering_providers
+
+    return await answering_providers(local)
+
+
+def _candidate(name: str, settings: Settings | None, models: tuple[str, ...] | None) -> Candidate:
+    if settings is None:  # Azure is the only listed provider without a fixed address
+        return Candidate(name, f"{AZURE_ENDPOINT} is not set", is_usable=False)
+    variable = key_variable(settings.provider)
+    if variable is None:
+        if not _is_local(settings):
+            return Candidate(name, "needs no key", is_usable=True)
+        if models is None:
+            return Candidate(name, f"does not answer at {settings.provider.base_url}", is_usable=False)
+        count = "1 model" if len(models) == 1 else f"{len(models)} models"
+        return Candidate(
+            name, f"answers at {settings.provider.base_url}, with {count}", is_usable=True, models=models
+        )
+    if has_key(settings):
+        source = "auth.json" if find_key(settings.provider, settings.home, {}) else variable
+        return Candidate(name, f"the key is in {source}", is_usable=True)
+    return Candidate(name, f"{variable} is not set", is_usable=False)
+
+
+def _usable_settings(loader: Loader, provider: str) -> Settings | None:
+    """Return the settings with a provider; None if the provider has no address."""
+    try:
+        return with_provider(loader, provider, {}, "unknown")
+    except ConfigError:
+        return None
+
+
+def with_provider(loader: Loader, provider: str, table: Mapping[str, Any], model: str) -> Settings:
+    """Return the settings in which a provider and a model are chosen.
+
+    Raises:
+        ConfigError: the provider cannot be used.
+    """
+    chosen = {"model_provider": provider, "model": model}
+    tables = {"model_providers": {provider: dict(table)}} if table else {}
+    return loader.choose(SettingsOverrides(config=chosen | tables)).settings
