@@ -275,6 +275,24 @@ async def test_a_terminal_that_cannot_move_its_cursor(home: Home, parley_model: 
     assert not (home.work / "other").exists()
 
 
+async def test_a_message_before_the_end_of_the_chat_is_not_lost(home: Home, parley_model: ScriptedModel) -> None:
+    parley_model.says("Heard.")
+    try:
+        async with chat(home) as terminal:
+            await terminal.until_shows("connecting")
+            terminal.type("Do it")
+            terminal.press("Enter", "C-d")
+            await terminal.until_shows("to continue: parley chat --resume", "exit code 0")
+        await parley_model.wait_for_requests(1)
+    finally:
+        await stop(home)
+
+
+async def test_invalid_settings_end_the_chat(home: Home) -> None:
+    async with chat(home, "-c", "nonsense") as terminal:
+        await terminal.until_shows("nonsense", "exit code 2")
+
+
 async def test_without_a_terminal_the_chat_names_exec(home: Home) -> None:
     code, _, err = await parley("chat", env=home.environ, cwd=home.work)
 

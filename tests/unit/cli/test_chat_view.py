@@ -28,7 +28,7 @@ from parley.cli.chat.markdown import MarkdownRenderer
 from parley.cli.chat.status import status_line
 from parley.cli.chat.view import ChatView
 from parley.client import Event, StreamEvent, events
-from parley.wire.ids import CallId, ItemId, MessageId
+from parley.wire.ids import CallId, ItemId, MessageId, Seq
 from parley.wire.notifications import EventMeta
 from parley.wire.tools import NO_TOKENS
 
@@ -45,6 +45,7 @@ class Chat:
 
     def __init__(self, *, width: int = 80, formats: bool = False) -> None:
         self.now = 0.0
+        self.seq = 0
         self.state = LiveState()
         markdown = MarkdownRenderer(colour=False)
         if formats:
@@ -63,7 +64,8 @@ class Chat:
     def show(self, *shown: Event, item: str = "i") -> str:
         """Show events, and return what was printed."""
         for event in shown:
-            self.view.show(StreamEvent(event, EventMeta(item=ItemId(item)), True))
+            self.seq += 1
+            self.view.show(StreamEvent(event, EventMeta(item=ItemId(item), seq=Seq(self.seq)), True))
         return self.view.take_printed()
 
     def live(self, width: int = 80, height: int = 10) -> list[str]:
@@ -230,6 +232,14 @@ def test_an_interrupted_turn_is_over() -> None:
 
     assert printed.startswith("error: Turn interrupted\ntokens: ")
     assert chat.live() == []
+
+
+def test_tokens_that_the_status_contains_are_not_counted_twice() -> None:
+    chat = Chat()
+    chat.view.usage_seq = 1
+    chat.show(token_count(input_tokens=1, output_tokens=2), token_count(input_tokens=10, output_tokens=20))
+
+    assert (chat.view.usage.input_tokens, chat.view.usage.output_tokens) == (10, 20)
 
 
 def test_the_status_line_is_cut_to_the_width() -> None:

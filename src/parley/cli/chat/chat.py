@@ -61,6 +61,8 @@ RECONNECT_SECONDS: Final = 30 * 24 * 3600.0
 """The number of seconds that a chat tries to reconnect. The number is large, because a person may leave a chat open
 for days.
 """
+SEND_SECONDS: Final = 5.0
+"""The maximum number of seconds that the chat waits at its end for the server to accept the last messages."""
 STEP_SECONDS: Final = 0.005
 """The time, in seconds, after which a chat that is processing many events of one stream lets other tasks run."""
 SETTLE_SECONDS: Final = 0.3
@@ -103,6 +105,8 @@ class Chat:
         self._hooks_loaded = asyncio.Event()
         self._connected = asyncio.Event()
         self._outgoing: asyncio.Queue[tuple[str, Delivery]] = asyncio.Queue()
+        self._sending: tuple[str, Delivery] | None = None
+        """The message that is being sent."""
         self._followed: _Followed | None = None
         self._settings: SettingsListResult | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,16 +140,27 @@ class Chat:
         serving.add_done_callback(lambda _: screen.exit())
         try:
             await screen.run()
+            await self._send_rest(serving)
         finally:
             tasks = [serving, *self._tasks]
             for task in tasks:
                 task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
-        self._flush_view()
         if isinstance(results[0], Exception):
             raise results[0]
         self._say_how_to_return()
         return 0
+
+    async def _send_rest(self, serving: asyncio.Task[None]) -> None:
+        """Wait until the server has accepted the messages that the user has sent. Print those that it has not."""
+        rest = asyncio.create_task(self._outgoing.join())
+        await asyncio.wait((rest, serving), timeout=SEND_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        rest.cancel()
+        unsent = [] if self._sending is None else [self._sending]
+        while not self._outgoing.empty():
+            unsent.append(self._outgoing.get_nowait())
+        for text, _ in unsent:
+            print_note("chat", f"not sent: {text}")
 
     def first_frame_drawn(self) -> None:
         self._spawn(self._load())
@@ -191,11 +206,14 @@ class Chat:
             if self._args.prompt is not None:
                 self._outgoing.put_nowait((self._args.prompt, "join"))
             while True:
-                text, delivery = await self._outgoing.get()
+                self._sending = await self._outgoing.get()
+                text, delivery = self._sending
                 try:
                     await self.send(text, delivery=delivery)
                 except ClientError as error:
                     self._give_back(text, error)
+                self._sending = None
+                self._outgoing.task_done()
 
     def _give_back(self, text: str, error: ClientError) -> None:
         """Report that a message was not sent, and insert its text into the input again."""
@@ -295,12 +313,13 @@ class Chat:
         self._follow(_Followed(conversation, view, status.cwd, stream))
         self.note(f"conversation {conversation.id[:SHORT]}: {status.title or '(no title)'}")
         if status.tokens is not None:
-            view.usage = status.tokens
+            view.usage, view.usage_seq = status.tokens, status.seq
         self._state.queued, self._state.queue_paused = len(queue.messages), queue.paused
         for one in queue.messages:
             view.add_pending(one.message_id, text_of(one.content), is_queued=True)
         if status.state != "idle":
             self._state.running_since = time.monotonic()
+        self._spawn(mark_read(conversation, status.seq))
         await self._refresh_settings()
 
     async def new(self) -> None:

@@ -13,6 +13,7 @@ import signal
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from parley.cli.chat.terminal import Actions
@@ -59,7 +60,8 @@ class PlainTerminal:
             loop.remove_reader(descriptor)
             if self._frame is not None:
                 self._frame.cancel()
-            self._draw()
+            with suppress(OSError):  # the terminal was closed
+                self._draw()
 
     def exit(self) -> None:
         self._ended.set()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -340,9 +341,11 @@ class Screen:
                 self._frame.cancel()
             if self._held is not None:
                 self._held.is_held = False
-            sys.stdout.write("".join(self._printed))
+            self._before()
+            with suppress(OSError):  # the terminal was closed
+                sys.stdout.write("".join(self._printed))
+                sys.stdout.flush()
             self._printed.clear()
-            sys.stdout.flush()
 
     def _on_tick(self) -> None:
         """Draw the elapsed time again, once a second."""

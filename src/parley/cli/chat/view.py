@@ -12,6 +12,8 @@ from collections.abc import Callable
 from io import StringIO
 from typing import Final
 
+from msgspec import UnsetType
+
 from parley.cli.chat.approvals import Request, request_lines, request_of
 from parley.cli.chat.blocks import Block, BlockSplitter
 from parley.cli.chat.diffs import DIFF_LINES, change_lines
@@ -89,6 +91,9 @@ class ChatView:
         newest.
         """
         self.usage: Tokens = NO_TOKENS
+        """The tokens of the conversation."""
+        self.usage_seq = 0
+        """The position up to which `usage` contains the tokens."""
 
     def set_cwd(self, cwd: str | None) -> None:
         """Set the working directory of the conversation. Paths below this directory are shortened."""
@@ -103,6 +108,9 @@ class ChatView:
 
     def show(self, event: StreamEvent) -> None:
         """Add an event to the view."""
+        seq = event.meta.seq
+        if isinstance(event.msg, events.TokenCount) and not isinstance(seq, UnsetType) and seq > self.usage_seq:
+            self.usage, self.usage_seq = self.usage.plus(event.msg), seq
         self._show(event.msg, event.meta.item)
 
     def _show(self, msg: Event, item: object) -> None:
@@ -206,8 +214,6 @@ class ChatView:
             case events.PlanUpdate():
                 state.plan = msg
                 return
-            case events.TokenCount():
-                self.usage = self.usage.plus(msg)
             case events.ExecCommandBegin(call_id=call_id, command=command):
                 self._last_line, self._output_lines = "", 0
                 state.command, state.command_since = command_lines(command)[0], self._clock()
