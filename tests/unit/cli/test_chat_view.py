@@ -7,8 +7,11 @@ Modules: `parley.cli.chat.view`, `parley.cli.chat.live`, `parley.cli.chat.markdo
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
 from prompt_toolkit.utils import get_cwidth
+from rich.table import Table
 
 from kit.builders.events import (
     agent_message,
@@ -30,9 +33,12 @@ from parley.cli.chat.view import ChatView
 from parley.client import Event, StreamEvent, events
 from parley.wire.ids import CallId, ItemId, MessageId, Seq
 from parley.wire.notifications import EventMeta
+from parley.wire.text import unseen
 from parley.wire.tools import NO_TOKENS
 
 CALL = CallId("c")
+ALLOWED = set(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
+"""Invisible characters that may be printed without colours."""
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +123,15 @@ def test_a_formatted_line_fits_the_width() -> None:
 
     assert len(lines) > 5
     assert all(len(line) > 0 for line in lines)
+
+
+def test_tables_of_commands_are_escaped() -> None:
+    table = Table("name")
+    table.add_row("a\x1b[8mb\x07")
+
+    lines = MarkdownRenderer(colour=True).render_escaped(table, 40)
+
+    assert "a\\x1b[8mb " in "\n".join(lines)  # `rich` removes other control characters itself
 
 
 def test_a_text_that_the_agent_discards_stays_and_is_marked() -> None:
@@ -232,6 +247,50 @@ def test_an_interrupted_turn_is_over() -> None:
 
     assert printed.startswith("error: Turn interrupted\ntokens: ")
     assert chat.live() == []
+
+
+HOSTILE = st.lists(
+    st.sampled_from(
+        ["\x1b[2J", "\x9b1m", "\u202e", "\x07", "\r", "\t", "\n", "\n\n", "```", "- ", "日本", "🙂", "word ", "\\"]
+    )
+).map("".join)
+SHOWN = st.one_of(
+    HOSTILE.map(delta),
+    HOSTILE.map(agent_message),
+    HOSTILE.map(agent_reasoning),
+    HOSTILE.map(lambda text: events.AgentReasoningDelta(delta=text)),
+    HOSTILE.map(lambda text: exec_command_begin(CALL, "sh", "-c", text)),
+    HOSTILE.map(output),
+    HOSTILE.map(lambda text: error(text, reason="interrupted")),
+    HOSTILE.map(background_event),
+    HOSTILE.map(user_message),
+    HOSTILE.map(
+        lambda text: events.PlanUpdate(explanation=text, plan=(events.PlanStep(step=text, status="pending"),))
+    ),
+    HOSTILE.map(
+        lambda text: events.ApplyPatchApprovalRequest(
+            call_id=CALL, changes={text: events.OtherChange(add=events.AddedFile(content=text))}, reason=text
+        )
+    ),
+    HOSTILE.map(lambda text: events.ExecApprovalRequest(call_id=CALL, command=(text, text), cwd=text, reason=text)),
+    st.builds(task_started),
+    st.builds(task_complete),
+    st.builds(lambda: exec_command_end(CALL)),
+)
+
+
+@given(shown=st.lists(SHOWN, max_size=12), height=st.integers(1, 12), width=st.integers(10, 60))
+def test_no_event_controls_the_terminal_or_exceeds_the_screen(shown: list[Event], height: int, width: int) -> None:
+    chat = Chat(width=width, formats=True)
+    for event in shown:
+        printed = chat.show(event)
+        live = chat.region.lines(width=width, height=height)
+
+        assert unseen(printed).keys() <= ALLOWED
+        assert len(live) <= height
+        for _, line in live:
+            assert get_cwidth(line) <= width
+            assert unseen(line).keys() <= ALLOWED - {ord("\n"), ord("\t")}
 
 
 def test_tokens_that_the_status_contains_are_not_counted_twice() -> None:

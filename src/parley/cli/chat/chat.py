@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindingsBase
     from prompt_toolkit.layout import AnyContainer
     from prompt_toolkit.layout.layout import FocusableElement
+    from rich.console import RenderableType
 
     from parley.cli.chat.terminal import Terminal
 
@@ -360,7 +361,12 @@ class Chat:
         if isinstance(renderable, str):
             self._write(f"{for_terminal(renderable)}\n")
         else:
-            self._write("".join(f"{line}\n" for line in self._markdown.render(renderable, self._width())))
+            self._write(
+                "".join(
+                    f"{line}\n"
+                    for line in self._markdown.render_escaped(cast("RenderableType", renderable), self._width())
+                )
+            )
 
     def note(self, text: str) -> None:
         self._view.note(text)

@@ -117,16 +117,16 @@ class LiveRegion:
 
     def _end_of(self, text: str, width: int, room: int) -> list[str]:
         """Return the last lines of a text, wrapped."""
-        end = for_terminal(text[-2 * width * max(room, 1) :])
+        end = for_terminal(text[-2 * width * max(room, 1) :]).expandtabs()
         return [part for line in end.split("\n")[-room:] for part in wrapped(line, width, self._width_of)][-room:]
 
     def _command(self, width: int) -> Iterator[Styled]:
         if self.state.command is None:
             return
         for line in self.state.output:
-            yield cut(("class:dim", f"  {for_terminal(line)}"), width, self._width_of)
+            yield cut(("class:dim", f"  {for_terminal(line).expandtabs()}"), width, self._width_of)
         seconds = self._clock() - self.state.command_since
-        text = f"  running {_duration(seconds)}: {for_terminal(self.state.command)}"
+        text = f"  running {_duration(seconds)}: {for_terminal(self.state.command).expandtabs()}"
         yield cut(("class:dim", text), width, self._width_of)
 
     def _plan(self, width: int) -> Iterator[Styled]:

@@ -77,8 +77,18 @@ class MarkdownRenderer:
             log.exception("cannot format a block of Markdown")
             return safe.text.split("\n")
 
+    def render_escaped(self, renderable: RenderableType, width: int) -> list[str]:
+        """Format an object of `rich`, and escape the control characters in its texts."""
+        from rich.segment import Segment, Segments
+
+        console = self._console(width)
+        parts = [
+            Segment(for_terminal(part.text), part.style) for part in console.render(renderable) if not part.control
+        ]
+        return self.render(Segments(parts), width)
+
     def render(self, renderable: object, width: int) -> list[str]:
-        """Format an object of `rich`. Return lines with terminal escapes."""
+        """Format an object of `rich` whose texts are escaped. Return lines with terminal escapes."""
         console = self._console(width)
         console.print(renderable, soft_wrap=False)
         assert isinstance(console.file, StringIO)
