@@ -4,7 +4,7 @@
     ├── InvalidRequest     a request of a client cannot be executed; nothing was changed
     ├── ShuttingDown       the server takes no new work
     ├── ConfigError        the settings cannot be used
-    ├── BadFile            a file holds no conversation that can be imported
+    ├── BadFile            a file contains no conversation that can be imported
     ├── StoreError         a conversation cannot be read or written
     ├── WorkspaceUnavailable  the worktree of a conversation cannot be prepared
     ├── ModelError         the model gave no answer, or an invalid one
@@ -83,15 +83,17 @@ TOOL_SERVER_FAILED: Final = "tool_server_failed"
 BRANCH_DIVERGED: Final = "branch_diverged"
 """The error code for a branch in the repository that has diverged from the branch of the conversation."""
 COMMIT_FAILED: Final = "commit_failed"
-"""The error code for files of a worktree that could not be committed."""
+"""The error code for a failure to commit files of a worktree."""
 COMMIT_MISSING: Final = "commit_missing"
 """The error code for a conversation whose newest commit was never pushed and is not on this computer."""
 FETCH_FAILED: Final = "fetch_failed"
-"""The error code for a repository that could not be read, so that the turn begins at the commit on the disk."""
+"""The error code for a failure to fetch from the repository. The turn then begins at the commit on this
+computer.
+"""
 PUSH_FAILED: Final = "push_failed"
-"""The error code for commits of a conversation that could not be pushed."""
+"""The error code for a failure to push commits of a conversation."""
 WORK_SET_ASIDE: Final = "work_set_aside"
-"""The error code for a worktree with work that no longer belongs to the conversation, and was stored under another
+"""The error code for work in a worktree that does not belong to the conversation. The work was stored under another
 name.
 """
 
@@ -306,8 +308,8 @@ class OwnedElsewhere(StoreError):
         """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
         `shares_database` is True if the owner may use another home, because several homes can use the store.
 
-        `pid` is 0 if the owner is not known yet. This happens while the owner is waiting for the write lock.
-        `lock_holder` then describes the process that holds the write lock.
+        `pid` is 0 if the owner is not known yet. While the owner is waiting for the write lock, the owner is not
+        known. In this case, `lock_holder` describes the process that holds the write lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")
@@ -316,8 +318,8 @@ class OwnedElsewhere(StoreError):
 
 
 class NotOwned(StoreError):
-    """Raised when the process that received a request is not running the turn of the conversation, or when it has
-    exited.
+    """Raised when the process that received a request is not running the turn of the conversation, or when that
+    process has exited.
     """
 
     code = "not_owned"
@@ -327,7 +329,10 @@ class NotOwned(StoreError):
 
 
 class OwnerUnresponsive(StoreError):
-    """Raised when the process that is running a turn does not answer. It may still execute the request later."""
+    """Raised when the process that is running a turn does not answer.
+
+    That process may still execute the request later.
+    """
 
     code = "owner_unresponsive"
 
@@ -359,7 +364,7 @@ class OwnerNotLinked(OwnerUnresponsive):
 
 class LeaseLost(StoreError):
     """Raised when a process uses a lease that it no longer holds, because another process has taken over the
-    conversation or this process has given it up.
+    conversation or this process has given up the conversation.
 
     This process can no longer write to the conversation.
     """
@@ -369,7 +374,8 @@ class LeaseLost(StoreError):
     def __init__(self, *, is_given_up: bool = False) -> None:
         """Create the error.
 
-        `is_given_up` is True if the process gave the conversation up because it could not reach the database.
+        `is_given_up` is True if the process gave up the conversation because the process could not reach the
+        database.
         """
         super().__init__(
             "the server could not reach its database and has stopped its turns. The call may still take effect"

@@ -1,1 +1,1 @@
-"""Helpers for all packages. They import only the standard library."""
+"""Helper modules for all packages. These modules import only the standard library."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["EXPECTED_ADDRESS", "GIT_SEARCH_PATH", "GitAddress", "parse_git_address"]
 
 GIT_SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""The directories in which the server searches for Git. Commands of the model cannot write to them."""
+"""The directories in which the server searches for Git. Commands of the model cannot write to these directories."""
 
 EXPECTED_ADDRESS: Final = (
     "expected an absolute path, or an address that begins with https://, ssh://, file:/// or USER@HOST:"
@@ -26,16 +26,16 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class GitAddress(NamedTuple):
-    """The parsed address of a repository. `url` contains no password; `password` does."""
+    """The parsed address of a repository. `url` does not contain the password."""
 
     url: str
     protocol: Literal["file", "http", "https", "ssh"]
     path: str | None = None
     """The path of a repository on this computer; None for other repositories."""
     user: str | None = None
-    """The user in an http or https URL; None if there is none."""
+    """The user in an http or https URL; None if the URL contains no user."""
     password: str | None = None
-    """The password in an http or https URL; None if there is none."""
+    """The password in an http or https URL; None if the URL contains no password."""
 
 
 def parse_git_address(text: str) -> GitAddress:

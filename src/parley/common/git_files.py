@@ -12,8 +12,8 @@ __all__ = ["common_dir", "git_dir", "git_dirs", "is_repository"]
 
 _PREFIX: Final = "gitdir: "
 _MAX_BYTES: Final = 4096
-"""The maximum number of bytes that are read from a `.git` or `commondir` file. It is the length of the longest path
-that Linux accepts.
+"""The maximum number of bytes that are read from a `.git` or `commondir` file. The number is the length of the
+longest path that Linux accepts.
 """
 
 

@@ -21,8 +21,8 @@ from parley.common.paths import is_below
 __all__ = ["DirFds", "HiddenPath", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""The maximum number of directories that are open at the same time. Beyond it, the least recently used directory is
-closed. If it is opened again, it must have the same identity as before.
+"""The maximum number of directories that are open at the same time. When the maximum is reached, the least recently
+used directory is closed. A directory that is opened again must have the same identity as before.
 """
 
 _MAX_LINKS: Final = 40
@@ -171,7 +171,7 @@ class DirFds:
             here = "" if target.startswith("/") else here
             waiting += target.split("/")[::-1]
         if self._is_hidden(here.rpartition("/")[0]):
-            self.open(here)  # only a visible directory can be named here
+            self.open(here)  # only a visible directory can be given here
         here = here or "/"
         if from_project and project is not None and not is_below(here, project):
             raise OSError(0, "a symbolic link leads out of the project")
@@ -355,8 +355,9 @@ class _Hidden:
         """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden: itself, or through another hard link. If there are too many hidden
-        entries for a comparison, return True for every file with several hard links.
+        """Return whether a file is hidden, or is a hard link to a hidden file.
+
+        If there are too many hidden entries for a comparison, return True for every file with several hard links.
         """
         its = identity_of(found)
         if its in self.identities:
@@ -389,7 +390,7 @@ class _Hidden:
                         if entry.is_dir(follow_symlinks=False):
                             waiting.append(entry.path)
             except OSError:
-                continue  # not a directory, removed meanwhile, or not readable
+                continue  # the entry is not a directory, was removed in the meantime, or cannot be read
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -11,7 +11,8 @@ import os
 import stat
 import struct
 
-TYPE_CHECKING = False  # as in `typing`; importing `typing` would take a third of the fork server's start
+# set as in `typing`, because importing `typing` would take a third of the fork server's start time
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
@@ -44,7 +45,7 @@ _FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
 
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
-_add: Final = libc["syscall"]  # declared with its types for speed: there can be hundreds of rules
+_add: Final = libc["syscall"]  # the argument types are declared for speed, because there can be hundreds of rules
 _add.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_long, ctypes.c_char_p, ctypes.c_long)
 
 
@@ -60,7 +61,7 @@ def abi_version() -> int:
 def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
     """Create a ruleset and return its descriptor.
 
-    The ruleset takes away the rights `files` and `network`, except where a rule grants them. `scoped` restricts
+    The ruleset removes the rights `files` and `network`, except where a rule grants them. `scoped` restricts
     signals and abstract Unix sockets. All three are bit masks.
     """
     handled = _RULESET.pack(files, network, scoped)

@@ -10,7 +10,7 @@ from typing import Final
 __all__ = ["LimitedLog"]
 
 SECONDS: Final = 60.0
-"""The time in seconds in which at most one line of each kind is written."""
+"""The minimum time, in seconds, between two lines of the same kind."""
 
 
 class LimitedLog:

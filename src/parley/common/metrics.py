@@ -21,7 +21,7 @@ OTHER: Final = "other"
 Labels = tuple[str, ...]
 """The values of the labels of one series, in the order of the names."""
 Sample = tuple[str, Labels, float]
-"""The suffix of the name, the values of the labels, and the value."""
+"""A sample of a metric: the suffix of the name, the values of the labels, and the value."""
 
 
 class Metric:
@@ -38,7 +38,7 @@ class Metric:
 
 
 class Counter(Metric):
-    """A number for each label set that only grows."""
+    """A number for each label set, which never decreases."""
 
     kind: Literal["counter", "gauge", "histogram"] = "counter"
 
@@ -65,12 +65,12 @@ class Histogram(Metric):
         """The number of durations in each bucket; the last bucket is above all bounds."""
         self.sums: dict[Labels, float] = {}
         self.recorded: Callable[[float, Labels], None] | None = None
-        """A callback that also gets each duration with its labels; None if there is none."""
+        """A callback that is called with each duration and its labels; None if there is no callback."""
         if not labels:
             self.counts[()], self.sums[()] = [0] * (len(bounds) + 1), 0.0
 
     def observe(self, seconds: float, *labels: str) -> None:
-        """Add a duration."""
+        """Add a duration to the distribution."""
         labels = self._bounded(self.counts, labels)
         if labels not in self.counts:
             self.counts[labels], self.sums[labels] = [0] * (len(self.bounds) + 1), 0.0

@@ -1,8 +1,8 @@
-"""The proof that two nodes have the same token, without sending it.
+"""Proves that two nodes have the same token, without sending the token.
 
 The node that connects sends a random number. The other node answers with a random number of its own, the version
-of the link, and a proof. The first node checks the proof and connects again with a proof of its own, which is valid
-once.
+of the link, and a proof. The first node checks the proof, and connects again with a proof of its own. This proof is
+valid only once.
 
 Each proof is an HMAC over both numbers, the version, and the address of the node that was called. The address is
 the one that this node has announced, so a server with another address cannot pass the proofs on.
@@ -59,7 +59,10 @@ def write_fields(**fields: str) -> str:
 
 
 def read_fields(value: str) -> dict[str, str]:
-    """Return the fields of the value of a header. They are empty if the value has another scheme or is too long."""
+    """Return the fields of the value of a header.
+
+    The result is empty if the value has another scheme or is too long.
+    """
     scheme, _, rest = value.partition(" ")
     if scheme.lower() != SCHEME.lower() or len(value) > _MAX_CHARACTERS:
         return {}

@@ -18,7 +18,7 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
     if not named:
         return None
-    from urllib.parse import urlsplit  # start-up does not need it
+    from urllib.parse import urlsplit  # imported here: start-up does not need this module
 
     # The variable in lower case sorts last and takes precedence.
     proxies = {name[:-6].lower(): value for name, value in sorted(named.items())}

@@ -85,11 +85,11 @@ def connect(home: str) -> socket.socket:
     began = time.monotonic()
     try:
         channel = open_socket(os.path.join(home, SOCKET), timeout_seconds=ANSWER_SECONDS)
-        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # the timeout for `ask`
+        channel.settimeout(max(0.1, ANSWER_SECONDS - (time.monotonic() - began)))  # the timeout applies to `ask`
         return channel
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         raise NoResident from None
-    except OSError as error:  # includes a timeout
+    except OSError as error:  # `OSError` includes a timeout
         raise NoResident(f"the resident server cannot be reached: {error.strerror or error}") from None
 
 
@@ -132,7 +132,8 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
         channel.sendall(encode_line(kind, **members))
         while not answer.endswith(b"\n"):
             channel.settimeout(max(0.1, until - time.monotonic()))
-            piece = channel.recv(4096)  # reads only the answer: the server sends nothing else until the client does
+            # this reads only the answer, because the server sends nothing else until the client sends more
+            piece = channel.recv(4096)
             if not piece or len(answer) > MAX_ANSWER_BYTES:
                 raise NoResident("the resident server ended during the handshake")
             answer += piece

@@ -16,7 +16,7 @@ __all__ = ["DaemonResolver"]
 
 
 class DaemonResolver:
-    """A resolver for the HTTP library that looks names up in daemon threads."""
+    """A resolver for the HTTP library that looks up host names in daemon threads."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -11,15 +11,15 @@ __all__ = ["REDACTED", "SecretValues"]
 
 REDACTED: Final = "[redacted]"
 SHORTEST: Final = 8
-"""The minimum length of a value. Shorter values are parts of ordinary words."""
+"""The minimum length, in characters, of a value that is removed. Shorter values may be parts of ordinary words."""
 
 _SECRET_NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(?:^|_)AUTH|HEADERS$", re.IGNORECASE)
 _PASSWORD: Final = re.compile(r"(\w+://[^/\s:@]*:)[^@/\s]+@")
-"""A URL with a password."""
+"""The pattern of a URL with a password."""
 
 
 class SecretValues:
-    """The values of the environment variables whose names say that they are secret."""
+    """The values of those environment variables whose names suggest secrets."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         values = {value for name, value in environ.items() if _SECRET_NAMES.search(name) and len(value) >= SHORTEST}

@@ -1,7 +1,7 @@
-"""Reports what the server does to observers: the log, the metrics and the traces.
+"""Reports the operations of the server to observers, which are the log, the metrics and the traces.
 
-Without observers, a report costs one comparison. The texts of messages and the arguments of tools are reported only
-to observers that ask for content.
+Without observers, each report costs only one comparison. The texts of messages and the arguments of tools are
+reported only to observers that ask for content.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from typing import Any, Final, Protocol
 __all__ = ["Observer", "Operation", "Telemetry", "telemetry"]
 
 MAX_CAUSES: Final = 1024
-"""The maximum number of conversations whose last request is remembered."""
+"""The maximum number of conversations for which the last request is stored."""
 
 
 class Operation:
-    """Something that begins and ends, such as a turn or a request to a model."""
+    """An operation with a beginning and an end, such as a turn or a request to a model."""
 
     __slots__ = ("began", "content", "fields", "handle", "name", "outcome", "parent", "seconds", "token")
 
     def __init__(self, name: str, parent: Operation | None, fields: dict[str, Any]) -> None:
         self.name, self.parent, self.fields = name, parent, fields
         self.content: dict[str, str] = {}
-        """Texts of users, models and tools. They are reported only to observers that ask for content."""
+        """The texts of users, models and tools, which are reported only to observers that ask for content."""
         self.outcome = "ok"
-        """`ok`, `cancelled`, `failed`, or a more specific word of the operation."""
+        """The result of the operation: `ok`, `cancelled`, `failed`, or a more specific word."""
         self.seconds = 0.0
-        """The duration, when the operation has ended."""
+        """The duration of the operation in seconds, set when the operation has ended."""
         self.handle: Any = None
         """The trace span of the operation; None without traces."""
         self.began = time.perf_counter()
 
     def add(self, **fields: Any) -> None:
-        """Add fields to the report of the end."""
+        """Add fields to the report about the end of the operation."""
         self.fields.update(fields)
 
 
@@ -46,7 +46,7 @@ class Observer(Protocol):
     """Receives reports. Its methods must not raise errors and must not wait."""
 
     wants_content: bool
-    """True if the observer uses the content of operations."""
+    """True if the observer asks for the content of operations."""
 
     def started(self, operation: Operation) -> None: ...
 
@@ -57,19 +57,19 @@ class Observer(Protocol):
         ...
 
     def measured(self, name: str, seconds: float, outcome: str) -> None:
-        """Handle the duration of an operation that is too frequent for fields."""
+        """Handle the duration of an operation that is too frequent to be reported with fields."""
         ...
 
 
 class Telemetry:
-    """Passes reports to the observers of this process."""
+    """Forwards reports to the observers of this process."""
 
     def __init__(self) -> None:
         self._observers: tuple[Observer, ...] = ()
         self.is_active = False
         """True if there are observers."""
         self.wants_content = False
-        """True if an observer uses the content of operations."""
+        """True if an observer asks for the content of operations."""
         self.takes_parents = False
         """True if an observer continues the traces of clients."""
         self.deltas = 0
@@ -80,7 +80,7 @@ class Telemetry:
         self._causes: OrderedDict[str, Operation] = OrderedDict()
 
     def add(self, observer: Observer) -> None:
-        """Report to a further observer from now on."""
+        """Add an observer, which receives all reports from now on."""
         self._set((*self._observers, observer))
 
     def remove(self, observer: Observer) -> None:
@@ -94,9 +94,9 @@ class Telemetry:
     # --- operations --------------------------------------------------------------------
 
     def start(self, name: str, *, parent: Operation | None = None, **fields: Any) -> Operation | None:
-        """Report the beginning of an operation; return None if there is no observer.
+        """Report the beginning of an operation, and return the operation; return None if there is no observer.
 
-        `parent` is the operation that caused it. The default is the operation of the current task.
+        `parent` is the operation that caused the new operation. The default is the operation of the current task.
         """
         if not self.is_active:
             return None
@@ -106,7 +106,7 @@ class Telemetry:
         return operation
 
     def end(self, operation: Operation | None, outcome: str | None = None, **fields: Any) -> None:
-        """Report the end of an operation. Do nothing if it is None."""
+        """Report the end of an operation. Do nothing if `operation` is None."""
         if operation is None:
             return
         operation.seconds = time.perf_counter() - operation.began
@@ -118,7 +118,7 @@ class Telemetry:
 
     @contextmanager
     def operation(self, name: str, **fields: Any) -> Iterator[Operation | None]:
-        """Report a block as an operation, which is the parent of the operations that begin in the block."""
+        """Report the `with` block as an operation. It is the parent of the operations that begin in the block."""
         if not self.is_active:
             yield None
             return
@@ -140,7 +140,9 @@ class Telemetry:
 
     @contextmanager
     def within(self, operation: Operation | None) -> Iterator[None]:
-        """Make an operation the parent of the operations that begin in the block and in its new tasks."""
+        """Make an operation the parent of all operations that begin in the `with` block, or in tasks that are
+        created in the block.
+        """
         if operation is None:
             yield
             return
@@ -156,14 +158,14 @@ class Telemetry:
             operation.fields.update(fields)
 
     def cause(self, conversation_id: str) -> None:
-        """Remember the operation of the current task as the cause of the next turn of a conversation."""
+        """Store the operation of the current task as the cause of the next turn of a conversation."""
         if self.is_active and (operation := self._current.get()) is not None:
             self._causes[conversation_id] = operation
             if len(self._causes) > MAX_CAUSES:
                 self._causes.popitem(last=False)
 
     def take_cause(self, conversation_id: str) -> Operation | None:
-        """Return the cause of the next turn of a conversation, once; None if it is unknown."""
+        """Return and remove the stored cause of the next turn of a conversation; None if the cause is unknown."""
         return self._causes.pop(conversation_id, None)
 
     # --- other reports -----------------------------------------------------------------
@@ -180,4 +182,4 @@ class Telemetry:
 
 
 telemetry: Final = Telemetry()
-"""The reports of this process."""
+"""The object through which all modules of this process report."""

@@ -43,8 +43,7 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
     Cancelling the future does not stop the work, and the process can exit before the work is done.
 
-    Raises:
-        MemoryError, RuntimeError: as for `start_thread`.
+    Raises: MemoryError, RuntimeError: the thread cannot be started, as for `start_thread`.
     """
     import asyncio
 
@@ -80,7 +79,7 @@ def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Ca
 
 def checked_pool(*, max_workers: int | None = None, name: str) -> ThreadPoolExecutor:
     """Return a thread pool whose `submit` raises `MemoryError` if there is too little memory for a thread."""
-    from concurrent.futures import Future, ThreadPoolExecutor  # start-up does not need it
+    from concurrent.futures import Future, ThreadPoolExecutor  # imported here: start-up does not need this module
 
     class CheckedPool(ThreadPoolExecutor):
         def submit(self, fn: Callable[Args, Result], /, *args: Args.args, **kwargs: Args.kwargs) -> Future[Result]:

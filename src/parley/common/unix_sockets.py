@@ -60,10 +60,10 @@ def is_of_same_user(channel: socket.socket) -> bool:
 def is_confined(channel: socket.socket) -> bool:
     """Return whether the peer process appears to be a sandboxed command.
 
-    Landlock does not prevent a command from connecting to a socket whose path it knows. But a sandboxed command has
-    a seccomp filter that it cannot remove. A peer counts as confined unless it has no seccomp filters, or as many
-    filters as this process. A peer whose number of filters is unknown also counts as confined. Return False if the
-    number of filters of this process is unknown, or if the system is not Linux.
+    Landlock does not prevent a command from connecting to a socket whose path the command knows. But a sandboxed
+    command has a seccomp filter that it cannot remove. A peer counts as confined unless it has no seccomp filters,
+    or as many filters as this process. A peer whose number of filters is unknown also counts as confined. Return
+    False if the number of filters of this process is unknown, or if the system is not Linux.
     """
     if sys.platform != "linux":
         return False

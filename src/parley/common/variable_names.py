@@ -1,4 +1,6 @@
-"""Matches the names of environment variables with patterns, such as the patterns of names that secrets have."""
+"""Matches the names of environment variables with patterns, such as the patterns for variables that hold
+secrets.
+"""
 
 from __future__ import annotations
 

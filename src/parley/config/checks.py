@@ -59,8 +59,10 @@ class Wrong(Exception):
 
 
 class Table:
-    """A check for a table with known keys. It removes unknown keys, and keys whose value is null, because null
-    means the same as a missing key.
+    """A check for a table with known keys.
+
+    The check removes unknown keys. It also removes keys whose value is null, because null means the same as a
+    missing key.
     """
 
     def __init__(self, fields: Mapping[str, Check]) -> None:
@@ -122,7 +124,7 @@ def _expect_map(value: Any, at: KeyPath) -> dict[str, Any]:
 def text(value: Any, at: KeyPath) -> str:
     if not isinstance(value, str):
         raise _invalid("type", value, at, "a string")
-    if "\0" in value:  # no path, argument, header or URL can contain NUL
+    if "\0" in value:  # no path, argument, header or URL can contain a NUL character
         raise _invalid("value", value, at, "a string without NUL")
     return value
 
@@ -136,8 +138,8 @@ def _secret(value: Any, at: KeyPath) -> str:
 
 
 MAX_PATH_BYTES: Final = 4096
-"""The maximum length of a path, in bytes. Linux cannot open a longer path, and resolving one would take a long
-time.
+"""The maximum length of a path, in bytes. Linux cannot open a longer path, and resolving a longer path would take a
+long time.
 """
 
 
@@ -251,10 +253,10 @@ MAX_AMOUNT: Final = 1e9
 
 
 def amount(value: Any, at: KeyPath) -> float:
-    """Check that a value is an amount of money, and return it."""
+    """Check that a value is an amount of money, and return the value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid("type", value, at, "a number")
-    if not 0 <= value <= MAX_AMOUNT:  # false for NaN
+    if not 0 <= value <= MAX_AMOUNT:  # the comparison is false for NaN
         raise _invalid("value", value, at, f"a number from 0 to {MAX_AMOUNT:.0f}")
     return value
 

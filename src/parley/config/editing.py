@@ -1,4 +1,4 @@
-"""Changes of the text of config.toml that keep its comments and its order.
+"""Changes the text of config.toml. Comments and the order of the lines are kept.
 
 This module works on text and imports tomlkit, which is slow to import. Only `parley config` imports this module.
 `app/config_file.py` reads and writes the file.
@@ -53,8 +53,9 @@ def with_setting(text: str, key: str, value: str) -> tuple[str, KeyPath, Any]:
 
 
 def without_setting(text: str, key: str) -> tuple[str, KeyPath] | None:
-    """Remove one setting, or a table of settings, from the text of config.toml. Return the new text and the path of
-    the setting; None if the text does not set it.
+    """Remove one setting, or a table of settings, from the text of config.toml.
+
+    Return the new text and the path of the setting; None if the text does not contain the setting.
 
     Raises:
         BadSetting: `key` is neither in the text nor the key of a setting.
@@ -118,7 +119,8 @@ def _with_line(text: str, path: KeyPath, value: Any) -> str:
     lines = text.splitlines(keepends=True)
     tables = [at - 1 for at in lines_of_keys(text).values() if lines[at - 1].lstrip().startswith("[")]
     first_table = end = min(tables, default=len(lines))
-    while tables and end and lines[end - 1].startswith("#"):  # the comment above the first table belongs to it
+    # a comment above the first table belongs to that table
+    while tables and end and lines[end - 1].startswith("#"):
         end -= 1
     while end and not lines[end - 1].strip():
         end -= 1

@@ -74,8 +74,9 @@ def effective_settings(loader: Loader) -> Iterator[EffectiveSetting]:
 
 
 def shown_value(path: KeyPath, value: Any) -> tuple[Any, bool]:
-    """Return the value of a setting without secrets, and whether the whole value may be a secret. If it may be one,
-    the returned value is None.
+    """Return the value of a setting without secrets, and whether the whole value may be a secret.
+
+    If it may be a secret, the returned value is None.
     """
     check = check_at(path)
     # The path of a webhook's URL may be a secret.
@@ -123,7 +124,10 @@ class _Report:
                 yield self._setting(at, default if value is None else value)
 
     def _entry(self, at: KeyPath, check: Check, value: Mapping[str, Any]) -> Iterator[EffectiveSetting]:
-        """Yield the settings of a named entry that a source sets. The defaults of the others are documented."""
+        """Yield those settings of a named entry that a source sets.
+
+        The other settings have their documented defaults.
+        """
         for name, one in value.items():
             inner = check_below(check, name)
             if isinstance(inner, Named | Table):

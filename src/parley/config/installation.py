@@ -118,8 +118,9 @@ def _names() -> Iterator[str]:
 
 
 def _environments_in(roots: Iterable[str]) -> Iterator[str]:
-    """Yield the path of each virtual environment that is directly in a root and contains a program `parley`. Then
-    also yield this path without symbolic links.
+    """Yield the path of each virtual environment that is directly in a root and contains a program `parley`.
+
+    For each path, also yield the path with symbolic links resolved.
     """
     for root in roots:
         for name in _ENVIRONMENTS:

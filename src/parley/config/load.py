@@ -1,8 +1,7 @@
 """Combines config.toml, the command line and the arguments of a call into the settings of one conversation.
 
-This module decides which source takes precedence. The settings do not contain the keys of providers. They contain
-only the names of the variables that contain the keys. No settings are read from the working directory of a
-conversation.
+This module decides which source takes precedence. The settings do not contain the keys of providers, but only the
+names of the environment variables with the keys. No settings are read from the working directory of a conversation.
 """
 
 from __future__ import annotations
@@ -75,15 +74,15 @@ __all__ = ["STORE_VARIABLE", "Loader", "check_overrides", "why_unusable"]
 _REMEMBERED: Final = 64
 """The maximum number of resolved combinations of settings that are cached.
 
-Clients normally use fewer. The limit bounds the memory that a client can use by sending a new combination with each
-call.
+Clients normally use fewer combinations. The limit prevents a client from filling the memory by sending a new
+combination with each call.
 """
 
 
 _MAX_INSTRUCTIONS_BYTES: Final = 16 * 1024 * 1024
 
 STORE_VARIABLE: Final = "PARLEY_STORE_URL"
-"""The environment variable with the URL of the database. It takes precedence over config.toml."""
+"""The environment variable with the URL of the database. The variable takes precedence over config.toml."""
 
 NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
 """The environment variable with the token that all nodes share."""
@@ -182,7 +181,9 @@ class Loader:
         return self._file, self._overrides
 
     def variable(self, name: str) -> str | None:
-        """Return the value of an environment variable, without spaces around the value; None if it is empty."""
+        """Return the value of an environment variable without surrounding spaces; None if the variable is empty or
+        not set.
+        """
         return self._environ.get(name, "").strip() or None
 
     def store_settings(self) -> StoreSettings:
@@ -289,8 +290,10 @@ class Loader:
         return tuple(self._tables("model_providers"))
 
     def ready_providers(self) -> dict[str, str | None]:
-        """Return the names of the ready providers. Each has the name of the environment variable that it needs and
-        that is not set; None if it can be used. A key in auth.json replaces the variable.
+        """Return the names of the ready providers.
+
+        The value for each provider is the name of an environment variable that the provider needs and that is not
+        set; None if the provider can be used. A key in auth.json replaces the variable.
         """
         tables = self._tables("model_providers")
         missing: dict[str, str | None] = {}
@@ -457,7 +460,7 @@ class Loader:
             values["model_provider"], named_by("model_provider"), values["model_providers"], home, sources
         )
         model = values["model"]
-        if provider.is_openai and provider.base_url == OPENAI_URL:  # its names contain no slash
+        if provider.is_openai and provider.base_url == OPENAI_URL:  # the names of its models contain no slash
             split = split_model(model, values["model_providers"])
             if split is not None:
                 chosen, model = split
@@ -530,7 +533,7 @@ class Loader:
         return tuple(dict.fromkeys((path, *_targets_of_links((path,)))))
 
     def _repository(self, name: str | None) -> str | None:
-        """Check the name of the repository of a conversation, and return it. Return None if `name` is None.
+        """Check the name of the repository of a conversation, and return the name. Return None if `name` is None.
 
         Raises:
             BadSetting: config.toml does not define the repository, or the server has no worktrees.
@@ -640,8 +643,7 @@ def _without_private(source: Source) -> Source:
     """Check that a source defines no webhook, no repositories and no database with the conversations, and return
     the source unchanged.
 
-    Raises:
-        BadSetting: the source defines one of them, which only config.toml may do.
+    Raises: BadSetting: the source defines one of these, which only config.toml may do.
     """
     if "webhook" in source.values:
         raise setting_error([source], ("webhook",), "can only be set in config.toml")
@@ -780,8 +782,9 @@ def _home_of_account() -> str:
 
 
 def _targets_of_links(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the real path of each path that exists. The target of a link then stays hidden even if the link is
-    removed.
+    """Yield the real path of each existing path.
+
+    Thus the target of a hidden link stays hidden even if the link is removed.
     """
     for path in paths:
         try:

@@ -8,7 +8,8 @@ __all__ = ["why_not_node"]
 
 
 def why_not_node(loader: Loader) -> str | None:
-    """Return the reason why a server with these settings is not a node, even if it serves HTTP; None if it is one.
+    """Return the reason why a server with these settings is not a node, even if it serves HTTP; None if the server
+    is a node.
 
     Raises:
         ConfigError: the settings, the URL of the database or the token cannot be used.

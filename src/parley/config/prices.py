@@ -47,8 +47,9 @@ _DATED: Final = re.compile(r"(.+)-(?:\d{8}|\d{4}-\d{2}-\d{2})", re.ASCII)
 
 
 def default_price(provider: Provider, model: str) -> Price | None:
-    """Return the price of a model at its own provider; None if it is unknown. Another provider of the same model
-    may have another price.
+    """Return the price of a model at this provider; None if the price is unknown.
+
+    Another provider of the same model may have another price.
     """
     prices = DEFAULT_PRICES.get(urlsplit(provider.base_url or "").hostname or "", {})
     dated = _DATED.fullmatch(model)

@@ -40,7 +40,8 @@ def may_use_stored_key(provider: Provider) -> bool:
     """Return whether a key in auth.json may be sent to a provider: to OpenAI, and to a ready provider at its own
     address.
 
-    The settings can give a provider another address, and a client can change the settings of its conversations.
+    A key must not be sent to any other address, because clients can change the addresses of providers for their
+    conversations.
     """
     if provider.is_openai:
         return True
@@ -53,7 +54,7 @@ def may_use_stored_key(provider: Provider) -> bool:
 
 
 def _stored_key(home: str, variable: str) -> str | None:
-    """Return the key in auth.json; None if there is none, or if the file cannot be used."""
+    """Return the key in auth.json; None if the file does not contain the key or cannot be used."""
     try:
         members = msgspec.json.decode(read_file(os.path.join(home, AUTH_FILE)), type=dict[str, Any])
     except (OSError, ValueError):

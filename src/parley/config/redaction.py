@@ -46,7 +46,7 @@ def stored_overrides(stored: dict[str, Any]) -> SettingsOverrides:
 def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
     """Return a value without the secrets and unknown keys in it; None if nothing is left.
 
-    Add the keys of removed secrets to `left_out`.
+    Add the paths of the removed secrets to `left_out`.
     """
     if check is None:
         return None

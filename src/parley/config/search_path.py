@@ -1,8 +1,8 @@
 """Removes the directories that commands may write to from the `PATH` of the programs that the server runs itself.
 
-These programs are tool servers and the notify program. They run outside the sandbox. A command could put a program
-with the name of such a program, or of its interpreter, into a directory of `PATH` in the project, such as
-`node_modules/.bin`.
+These programs are tool servers and the notify program. They run outside the sandbox. If a directory of `PATH` is in
+the project, such as `node_modules/.bin`, a command could create a program there with the same name as one of these
+programs or its interpreter.
 """
 
 from __future__ import annotations

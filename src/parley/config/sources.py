@@ -226,7 +226,7 @@ def utf8(text: str, *, source: str) -> str:
     """Return a string unchanged after checking that it can be encoded as UTF-8.
 
     Raises:
-        BadSetting: the string contains lone surrogates. Python uses them for bytes that are not UTF-8.
+        BadSetting: the string contains lone surrogates. Python uses lone surrogates for bytes that are not UTF-8.
     """
     try:
         text.encode()

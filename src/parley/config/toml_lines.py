@@ -110,7 +110,7 @@ def key_on(line: int, text: str) -> KeyPath | None:
     """Return the key on a line of a document, which may be invalid TOML; None if there is no key on the line."""
     try:
         lines = lines_of_keys("\n".join(text.split("\n")[:line]))
-    except IndexError:  # a closing bracket without an opening one
+    except IndexError:  # there is a closing bracket without an opening bracket
         return None
     return max((path for path, at in lines.items() if at == line), key=len, default=None)
 
@@ -135,7 +135,7 @@ def lines_of_keys(text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
     key: list[str] = []
-    value_of: KeyPath | None = None  # None while a key or a header is being read
+    value_of: KeyPath | None = None  # the table is None while a key or a header is being read
     # Brackets in values, each with the table and key to return to.
     open_brackets: list[tuple[str, KeyPath, KeyPath]] = []
     line = 1

@@ -193,7 +193,7 @@ class Approvals(Struct, frozen=True, kw_only=True):
     """The time after which an approval request times out, in seconds; 0 means no timeout."""
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
-    """What happens to an approval request if only `codex` calls are waiting for the turn and no client can be
+    """The treatment of an approval request if only `codex` calls are waiting for the turn and no client can be
     asked.
     """
     session_hours: Hours = 12
@@ -224,7 +224,7 @@ class McpTable(Struct, frozen=True, kw_only=True):
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
     when_client_leaves: WhenClientLeaves = "continue"
-    """What a resident server does with the turns of a client when the client disconnects."""
+    """The effect of a disconnect on the running turns of a client of a resident server."""
     modern: bool = True
     """True if requests with the protocol version 2026-07-28 are handled by the rules of that version."""
 
@@ -250,7 +250,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     never.
     """
     http: WithHttp = "auto"
-    """Whether the server also serves HTTP. `auto` means yes, unless `parley mcp` started the server."""
+    """Determines whether the server also serves HTTP. `auto` means yes, unless `parley mcp` started the server."""
     host: str = "127.0.0.1"
     port: Annotated[int, integer(0, 65_535)] = 0
     """The TCP port; 0 means any free port."""
@@ -293,8 +293,8 @@ class Repository(Struct, frozen=True, kw_only=True):
     """The table `[workspace.repositories.NAME]`: a Git repository in which conversations can work."""
 
     url: Annotated[str, repository_address] | None = None
-    """The path or the URL of the repository, which may contain a password. It must be given; None means that it is
-    missing.
+    """The path or the URL of the repository, which may contain a password. This setting is required; None means
+    that it is missing.
     """
     branch: str | None = None
     """The branch from which the branches of conversations begin; None means the repository's default branch."""
@@ -315,8 +315,8 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     """The table `[workspace]`: which nodes can run turns in the working directory of a conversation."""
 
     mode: WorkspaceMode = "local"
-    """Where the working directories are: on the disk of one node, on a file system that all nodes mount, or in
-    worktrees of Git repositories.
+    """The place of the working directories: the disk of one node, a file system that all nodes mount, or worktrees
+    of Git repositories.
     """
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
     """The directories below which this node can run turns. If there are none, the node can run turns in every
@@ -334,14 +334,15 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
 
 
 class WebhookTable(Struct, frozen=True, kw_only=True):
-    """The table `[webhook]`: the receiver that is notified when a conversation needs a person. Only config.toml can
-    set it.
+    """The table `[webhook]`: the receiver that is notified when a conversation needs a person.
+
+    Only config.toml can contain this table.
     """
 
     url: Annotated[str, webhook_address] | None = None
     secret_env: str | None = None
     """The name of the environment variable that contains the secret with which notifications are signed. A webhook
-    must have one; None means that it is missing.
+    needs a secret; None means that the variable is not configured.
     """
     events: Annotated[tuple[WebhookState, ...], sequence_of(one_of("waiting", "failed", "finished"))] = (
         "waiting",
@@ -485,7 +486,7 @@ class Profile(Struct, frozen=True, kw_only=True):
     """
     model_reasoning_summary: Summary = "auto"
     model_thinking: Thinking | None = None
-    """How the model reasons in the Anthropic Messages API; None means the model's own default."""
+    """The kind of reasoning in the Anthropic Messages API; None means the model's own default."""
     model_thinking_budget: Annotated[int, integer(1024, 2**31 - 1)] | None = None
     """The maximum number of tokens for reasoning in the Anthropic Messages API, for models without adaptive
     reasoning; None means no such limit.
@@ -523,7 +524,7 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     """True if the notify program gets its payload not only on stdin, but also as its last argument."""
     internal_originator: str = "codex_cli_rs"
     record: PathOrHomePath | None = None
-    """The file in which requests to the model and its replies are recorded; None if they are not recorded."""
+    """The file in which the requests to the model and the replies are recorded; None if nothing is recorded."""
 
 
 class ConfigFile(CommonSettings, frozen=True, kw_only=True):
@@ -556,7 +557,7 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     cwd: str | None = None
     repository: str | None = None
     """The name of the repository in which the conversation works; None for a directory. Only the call that creates
-    the conversation can give it.
+    the conversation can contain a repository.
     """
     approval_policy: str | None = None
     sandbox: str | None = None
@@ -596,7 +597,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """The name of the repository of which the working directory is a worktree; None if it is not a worktree."""
     provider: Provider
     model_name: str = ""
-    """The name of the model at its provider. It is `model` without a leading name of a provider and a slash."""
+    """The name of the model at its provider. This is `model` without a leading provider name and slash."""
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     base_instructions: str | None
@@ -610,10 +611,10 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """
     include_plan_tool: bool
     output_schema: dict[str, Any] | None = None
-    """The JSON Schema for the answers of the model; None if they are free text."""
+    """The JSON Schema for the answers of the model; None if the answers are free text."""
     clones: tuple[str, ...] = ()
-    """The absolute path of the directory with the clones of repositories, as it was given and without symbolic
-    links. Commands must not write to it. Empty if there is no such directory.
+    """The absolute path of the directory with the clones of repositories, both as configured and with symbolic
+    links resolved. Commands must not write to this directory. The tuple is empty if no directory is configured.
     """
     tls_files: tuple[str, ...] = ()
     """The absolute paths of the certificate and of the private keys that are named in the settings."""

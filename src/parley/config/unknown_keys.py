@@ -2,7 +2,7 @@
 
 An unknown key in config.toml may belong to another program or version, so the key is only reported. An unknown key
 in a call, on the command line or in the chosen profile is an error if it may be meant as a setting that restricts
-the agent. If the server ignored such a key, the agent would be unrestricted.
+the agent. If the server ignored such a key, the intended restriction would have no effect.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ clients wait during the comparison.
 """
 
 _FEWEST_LETTERS: Final = 5
-"""The minimum number of letters in the name of a setting that is recognised outside its table. A shorter name may
-have another meaning outside the table.
+"""The minimum number of letters in the name of a setting that is recognised in a wrong place. A shorter name may
+have another meaning there.
 """
 
 _MISPLACED: Final[dict[str, KeyPath]] = {

@@ -34,8 +34,10 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 
 class SocketLink:
-    """A connection to another process. The connection stays open while `read` is running. An invalid message ends
-    the connection, because the receiver can no longer be sure to have all messages.
+    """A connection to another process.
+
+    The connection stays open while `read` is running. An invalid message ends the connection, because the receiver
+    may have missed messages.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """The connections between the nodes of one database, in addition to the connections between the processes of a
 home.
 
-A node is reached at its URL, over a WebSocket, which carries the same messages as the Unix socket of a process.
+A process connects to a node at the node's URL, over a WebSocket, which carries the same messages as the Unix socket
+of a process.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class NodePeers:
         self._notification_links.pop(url, None)
 
     def has_others(self) -> bool:
-        return True  # finding out would take a query of the database
+        return True  # an exact answer would need a query of the database
 
     async def close(self) -> None:
         self._closed = True

@@ -49,7 +49,7 @@ the connection can often be reused.
 
 CLOSE_SECONDS: Final = 0.2
 """The maximum time in seconds that `close` waits until other processes have read all messages. A process that is
-not stopped needs less time, and the server has little time to shut down.
+not stopped reads them faster. The limit is short because a shutdown must be fast.
 """
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
@@ -106,7 +106,7 @@ class UnixPeers:
                         return self._connect(address, on_notification=on_notification, gone=gone)
                     except BlockingIOError:
                         await asyncio.sleep(BUSY_SECONDS)
-        except OSError as error:  # includes the timeout
+        except OSError as error:  # `OSError` includes the timeout
             log.warning("cannot connect to %s: %s", address, str(error) or "its backlog is full")
         return None
 
@@ -114,7 +114,7 @@ class UnixPeers:
         try:
             return address in names_in(self._directory)
         except OSError:
-            return True  # whether there are others is unknown
+            return True  # it is not known whether there are other processes
 
     def notify_all(self, method: str, params: bytes) -> None:
         if self._closed:

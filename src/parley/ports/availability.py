@@ -17,7 +17,7 @@ AVAILABLE: AvailabilityState = "available"
 
 @runtime_checkable
 class ReportsAvailability(Protocol):
-    """A store that may become unreachable for some time, and reports this."""
+    """A store that may become unreachable for some time, and that reports its availability."""
 
     @property
     def availability(self) -> AvailabilityState:

@@ -86,8 +86,8 @@ class Command(Struct, frozen=True, kw_only=True):
     policy: SandboxPolicy | None = None
     """The sandbox policy; None means no sandbox."""
     files: tuple[bytes, ...] = ()
-    """The contents of the files that the command gets as its descriptors 3, 4, and so on. Each file is
-    positioned at its beginning.
+    """The contents of files that the command can read from the descriptors 3, 4, and so on. The offset of each
+    descriptor is at the beginning of its file.
     """
     approved: Approved | None = None
     """The directory and the program that a command without a sandbox must still have when it starts; None if this
@@ -102,7 +102,9 @@ class CommandResult(Struct, frozen=True, kw_only=True):
 
     exit_code: int | None = None
     signal: int | None = None
-    """The signal that killed the command; None if the server sent it, or if no signal killed the command."""
+    """The signal that killed the command; None if the server sent the signal, or if no signal killed the
+    command.
+    """
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
@@ -152,8 +154,8 @@ class CommandRunner(Protocol):
     def confine_thread(self, policy: SandboxPolicy) -> bool:
         """Allow the calling thread, and the threads that it starts, to write only where the policy allows.
 
-        Return False, without a restriction, if this system does not support it. The restriction is permanent, so
-        the thread should end soon afterwards.
+        Return False, and restrict nothing, if this system does not support the restriction. The restriction is
+        permanent, so the thread should end soon afterwards.
 
         Raises:
             SandboxUnavailable: the system supports the restriction, but applying it failed.
@@ -209,8 +211,8 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     cwd: str
     env: Mapping[str, str]
     files: tuple[bytes, ...] = ()
-    """The contents of the files that the command gets as its descriptors 3, 4, and so on. Each file is
-    positioned at its beginning.
+    """The contents of files that the command can read from the descriptors 3, 4, and so on. The offset of each
+    descriptor is at the beginning of its file.
     """
     reports: bool = False
     """True for a launcher that reports the start of the command and its exit code on the descriptor after

@@ -105,7 +105,7 @@ class HttpRequest(Protocol):
         ...
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers to the response, besides the headers of the answer."""
+        """Add headers to the response, in addition to the headers of the answer."""
         ...
 
     def open_link(self, protocol: str, accept: Callable[[socket], None]) -> object:

@@ -109,7 +109,7 @@ class OpaqueDone(Struct, frozen=True):
 
     item: OpaqueItem | MessageFields | None
     search: WebSearch | None = None
-    """The search of the web that the item reports; None if it reports none."""
+    """The search of the web that the item reports; None if the item reports no search."""
 
 
 class ResponseDone(Struct, frozen=True):
@@ -121,13 +121,15 @@ class ResponseDone(Struct, frozen=True):
     cut, the arguments of the last call may be incomplete.
     """
     refused: str | None = None
-    """The model's explanation for declining the request, with a category; it may be empty. None if the model did
-    not decline. If it did, the calls in the response must not run.
+    """The model's explanation for declining the request, with a category; None if the model did not decline. The
+    explanation may be empty. If the model declined, the calls in the response must not run.
     """
     is_paused: bool = False
-    """True if the provider has paused the response, and continues it in answer to the next request."""
+    """True if the provider has paused the response. The provider continues the response in its answer to the next
+    request.
+    """
     cache_write_tokens: int = 0
-    """The number of input tokens that the provider wrote to its cache. It has a price of its own."""
+    """The number of input tokens that the provider wrote to its cache. These tokens have a price of their own."""
 
 
 class Retrying(Struct, frozen=True, kw_only=True):

@@ -25,8 +25,8 @@ class Node(Struct, frozen=True, kw_only=True):
     mode: WorkspaceMode = "local"
     """`local` if the working directories are on the node's own disk, `shared` if all nodes share a file system."""
     roots: tuple[str, ...] = ()
-    """The directories below which the node can run turns. If empty, it can run turns in every directory that exists
-    on it.
+    """The directories below which the node can run turns. If empty, the node can run turns in every directory that
+    exists on its disk.
     """
     missing: tuple[str, ...] = ()
     """The roots that do not exist now, for example because a file system is not mounted."""
@@ -102,7 +102,7 @@ class Nodes(Protocol):
         ...
 
     def announce_load(self) -> None:
-        """Store the load of this process at once, because it has changed in a way that other nodes must know."""
+        """Store the load of this process at once. Call this method after a change that other nodes must know."""
         ...
 
     async def nodes(self) -> list[Node]:
@@ -114,7 +114,7 @@ class Nodes(Protocol):
         ...
 
     async def announced(self) -> list[Node]:
-        """Return every node that the database knows: this node, the other nodes, and nodes that have ended.
+        """Return every node in the database: this node, the other running nodes, and nodes that have ended.
 
         Raises:
             StoreFailed: the database cannot be reached.

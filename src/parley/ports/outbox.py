@@ -61,7 +61,7 @@ class FrameOutbox(Outbox, Protocol):
     def begin_frame(self) -> OpenFrame:
         """Begin a message that is sent in parts.
 
-        The outbox must be writable. It is then not writable until the message ends, and other messages are delayed
-        until then.
+        The outbox must be writable. The outbox is then not writable until the message ends. Other messages are
+        delayed until then.
         """
         ...

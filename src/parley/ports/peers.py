@@ -28,8 +28,8 @@ class Link(Protocol):
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         """Send a request.
 
-        `answered` is called with the answer before the next message is handled. It is not called if the link
-        breaks.
+        `answered` is called with the answer before the next message is handled. The callback `answered` is not
+        called if the link breaks.
         """
         ...
 
@@ -78,7 +78,7 @@ class Peers(Protocol):
     def notify_all(self, method: str, params: bytes) -> None:
         """Send a notification to every other process, without waiting.
 
-        A process that misses the notification finds the change in the store.
+        A process that misses the notification finds the change in the store later.
         """
         ...
 

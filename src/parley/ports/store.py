@@ -91,8 +91,8 @@ class Owner(Struct, frozen=True, kw_only=True):
     """The process that holds the lease of a conversation."""
 
     node: str
-    """The id of the computer or container on which the process is running; empty if unknown. It is needed because
-    process ids are unique only within a node.
+    """The id of the computer or container on which the process is running; empty if unknown. The field is needed
+    because process ids are unique only within a node.
     """
     pid: int
     address: str
@@ -106,8 +106,9 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The fields of a conversation that a list shows. They are a projection of its log and are written together
-    with the entries.
+    """The fields of a conversation that a list shows.
+
+    The summary is a projection of the log and is written together with the entries.
     """
 
     title: str
@@ -154,8 +155,8 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """The process that holds the lease; None if no process holds it. For an idle conversation, it may be None while
-    a process is about to release the lease.
+    """The process that holds the lease; None if no process holds the lease. For an idle conversation, the field may
+    also be None while a process is about to release the lease.
     """
     summary: Summary
     archived: bool
@@ -300,8 +301,9 @@ class StoredToken(Struct, frozen=True, kw_only=True):
 
     @property
     def token_id(self) -> str:
-        """The id of the token. It distinguishes the token from a removed token with the same name. It is not
-        secret.
+        """The id of the token.
+
+        The id, which is not secret, distinguishes the token from a removed token with the same name.
         """
         return self.digest.hex()[:16]
 
@@ -333,7 +335,9 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
     used_at: float
     """The time of the last use, in seconds since the epoch and accurate to some minutes."""
     push: bytes | None = None
-    """The push subscription of the browser; None if there is none. The store does not interpret it."""
+    """The push subscription of the browser; None if there is none. The store does not interpret the
+    subscription.
+    """
 
     @property
     def is_code(self) -> bool:
@@ -463,7 +467,9 @@ class Store(Protocol):
         ...
 
     async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
-        """Return the saved checkpoint of a log; None if there is none or it cannot be decoded."""
+        """Return the saved checkpoint of a log; None if there is no checkpoint or the checkpoint cannot be
+        decoded.
+        """
         ...
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
@@ -561,8 +567,9 @@ class Store(Protocol):
         ...
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Archive a conversation or, if `archived` is False, undo this. Lists omit archived conversations by
-        default.
+        """Archive a conversation, or restore an archived conversation if `archived` is False.
+
+        Lists omit archived conversations by default.
         """
         ...
 
@@ -632,7 +639,7 @@ class Store(Protocol):
         ...
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None:
-        """Store a new sign-in or a new code. A sign-in or a code that has this digest is not changed."""
+        """Store a new sign-in or a new code. If a sign-in or a code with this digest exists, it is not changed."""
         ...
 
     async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:

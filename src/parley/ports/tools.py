@@ -175,8 +175,8 @@ class Tools(Protocol):
     async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Start the tool servers in the settings that are not running yet.
 
-        Wait until they have started, but at most ten seconds after the last of them began to start. Return the
-        name of each server that could not be started and a sentence about the failure, in the order of the
+        Wait until all of them have started, but at most until ten seconds after the last one began to start. Return
+        the name of each server that could not be started and a sentence about the failure, in the order of the
         settings. A server that needs longer continues to start and is not reported.
         """
         ...

@@ -16,7 +16,7 @@ __all__ = ["Transcript"]
 
 
 class Transcript(Protocol):
-    """The log of a conversation, as a running turn sees it."""
+    """The log of a conversation, with the operations that a running turn needs."""
 
     @property
     def history(self) -> History: ...

@@ -90,6 +90,6 @@ def _text(value: Any) -> str | None:
 
 
 def _value(text: str) -> str:
-    """Return a string as the value of a header. A string that might not arrive unchanged is encoded in base64."""
+    """Return a string as the value of a header. A string that could be changed on the way is encoded in base64."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?")
     return text if is_plain else f"=?base64?{b64encode(text.encode('utf-8', 'replace')).decode()}?="

@@ -1,9 +1,9 @@
 """A session with an untrusted MCP server: requests and their results, and the protocol version of the server.
 
-The session first sends `initialize`, which servers of the 2025 versions accept. If a server answers it with an
-error, the session sends `server/discover` to find out whether the server supports version 2026-07-28. In that
-version, each request contains the data about the client that `initialize` contains in earlier versions. A carrier
-transports the messages.
+The session first sends `initialize`, which servers of the 2025 versions accept. If a server answers this request
+with an error, the session sends `server/discover` to find out whether the server supports version 2026-07-28. In
+that version, each request contains the data about the client that `initialize` contains in earlier versions. A
+carrier transports the messages.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ MAX_WAITING: Final = 1000
 """The maximum number of answers that wait for a server which does not read them. Further answers are discarded."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
-"""A function that is called with the progress of a request, the total, and the server's message. The last two may
-be None.
+"""A function that is called with the progress of a request, the total, and the server's message. The total and the
+message may be None.
 """
 
 
@@ -137,13 +137,16 @@ class Session:
 
     @property
     def limit(self) -> int:
-        """The maximum size of the next message from the server, in bytes. It is lower for the first answer."""
+        """The maximum size of the next message from the server, in bytes.
+
+        The limit is lower for the first answer.
+        """
         return self._limit
 
     # --- to the server -------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect to the server, and agree with it on a protocol version."""
+        """Connect to the server, and negotiate a protocol version."""
         params = {"protocolVersion": FULL_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
         try:
             result = await self.request(InitializeParams.METHOD, params)

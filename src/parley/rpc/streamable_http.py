@@ -50,7 +50,7 @@ answer.
 
 KEEP_SECONDS: Final = 2.0
 """The time in seconds for which an idle connection is kept. Most servers close idle connections after five seconds.
-The time is shorter, so that no message is sent on a connection that the server is closing.
+`KEEP_SECONDS` is shorter, so that no message is sent on a connection that the server is closing.
 """
 
 REOPEN_SECONDS: Final = 0.5
@@ -77,7 +77,7 @@ can the connection be reused.
 """
 
 CHECK_SECONDS: Final = 1.0
-"""The time in seconds between two checks whether the connection is lost, while no data of an answer arrives. The
+"""The time, in seconds, between two checks for a lost connection while no data of an answer arrives. The
 HTTP library does not always report the loss.
 """
 
@@ -395,7 +395,7 @@ class StreamableHttp:
             async for chunk in _chunks(response, self._idle_seconds):
                 for event in events.feed(chunk):
                     if not event.data:
-                        continue  # such an event only sets the event id
+                        continue  # an event without data only sets the event id
                     try:
                         is_answer = self._receiver.receive(event.data, of_request=request_id)
                     except UnreadableAnswer:
@@ -473,8 +473,10 @@ class StreamableHttp:
             raise SessionLost from None
 
     def _moved(self, response: aiohttp.ClientResponse) -> bool:
-        """Use the target of a redirect for all further requests, if it has the same origin as the current URL.
-        Return whether it has.
+        """Use the target of a redirect for all further requests, if the target has the same origin as the current
+        URL.
+
+        Return whether the origin is the same.
         """
         from yarl import URL
 
@@ -489,7 +491,10 @@ class StreamableHttp:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return a body for the HTTP library, which writes a file in pieces, but large bytes at once with a warning."""
+    """Return a body for the HTTP library.
+
+    A large body is returned as a file object, which the library writes in pieces and without a warning.
+    """
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 
 

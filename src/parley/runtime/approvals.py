@@ -1,7 +1,7 @@
 """The approvals of one conversation. A turn requests an approval, which is settled exactly once.
 
-This module also decides how long an open approval waits if no client can be asked. The module `server/elicitor.py`
-sends approvals to clients and reports each delivery (`delivered_to`).
+This module also determines how long an open approval waits if no client can be asked. The module
+`server/elicitor.py` sends approvals to clients and reports each delivery (`delivered_to`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ POLL_SECONDS: Final = 60.0
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The answer to an approval request, in the form in which the turn gets it."""
+    """The answer to an approval request that the turn receives."""
 
     decision: Decision
     reason: str | None = None
@@ -86,8 +86,8 @@ class OpenApprovals:
         self._turn: _Turn | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._not_durable: ApprovalId | None = None
-        """The id of an approval whose request has not been stored yet; None if there is none. Storing it may still
-        fail.
+        """The id of an approval whose request has not been stored yet; None if there is none. The request may still
+        fail to be stored.
         """
         self._approvals = Approvals()
         self._listeners: dict[object, Callable[[], None]] = {}
@@ -121,8 +121,8 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which another client can begin to follow the turn of a waiting call; 0
-        if no other client may follow the conversation.
+        """The remaining time, in seconds, that a waiting call leaves for another client to begin to follow the
+        turn; 0 if no other client may follow the conversation.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
@@ -171,7 +171,7 @@ class OpenApprovals:
             return result
 
     def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:
-        """Return a future for the answer to the open approval. The caller passes it to `wait_for`."""
+        """Return a future for the answer to the open approval. The caller passes the future to `wait_for`."""
         self._approvals = approvals
         self._answer = asyncio.get_running_loop().create_future()
         self.recheck()
@@ -182,15 +182,15 @@ class OpenApprovals:
     ) -> Answered:
         """Wait for the answer to the approval, and return it.
 
-        `answer` is the future from `expect`. `written` is done when the approval is durable; None if it is already
-        durable.
+        `answer` is the future from `expect`. `written` is a future that is done when the approval is durable; None
+        if the approval is already durable.
         """
         try:
             if written is not None:
                 await run_to_completion(written)
             result = await answer
             if result.decision == "abort":
-                await asyncio.Event().wait()  # until the turn is cancelled
+                await asyncio.Event().wait()  # wait until the turn is cancelled
             return result
         finally:
             if self._answer is answer:
@@ -286,7 +286,10 @@ class OpenApprovals:
             self._settle(pending, record)
 
     def leave_open(self) -> None:
-        """Leave the open approval to another process: cancelling the turn then does not settle the approval."""
+        """Leave the open approval to another process.
+
+        After this call, cancelling the turn does not settle the approval.
+        """
         self._answer = None
         for waiting in (self._timeout, self._polled):
             if waiting is not None:
@@ -354,9 +357,9 @@ class OpenApprovals:
         self.recheck()
 
     def to_deliver(self) -> PendingApproval | None:
-        """Return the open approval, so that the caller sends it to a client; None if no approval is open.
+        """Return the open approval for delivery to a client; None if no approval is open.
 
-        First, earlier settlements are reported to the clients to which the approvals were sent.
+        Before that, report earlier settlements to the clients to which the approvals were sent.
         """
         if not self._log.is_owner:
             self.refresh()
@@ -428,7 +431,7 @@ class OpenApprovals:
             await self._settle_by_timeout(pending.approval_id, "abort" if aborts else "timed_out")
         except (ApprovalIsSettled, UnknownApproval, LeaseLost, HomeLost):
             pass  # a client answered just before the timeout, or another process owns the turn
-        except Exception:  # this is a bug: the approval stays open, and a client may still answer it
+        except Exception:  # the error is a bug: the approval stays open, and a client may still answer it
             log.exception("failed to settle an approval after its timeout")
 
     async def _settle_by_timeout(self, approval_id: ApprovalId, decision: Settlement) -> None:

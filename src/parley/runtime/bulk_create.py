@@ -76,7 +76,7 @@ async def _folded(
         projections.replay(page)
         projections.history.drop_texts()
         yield page
-        await asyncio.sleep(0)  # lets other tasks run: a store in memory never waits
+        await asyncio.sleep(0)  # let other tasks run, because a store in memory never waits
 
 
 def _checkpoint(projections: Projections) -> Checkpoint | None:

@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory. Earlier entries are read from the store."""
 LACKING_ENTRIES: Final = 10_000
-"""The maximum number of entries after the last checkpoint of a log. If a process loads a log with more, it stores a
-new checkpoint, even if no client writes to the conversation.
+"""The maximum number of entries after the last checkpoint of a log. A process that loads a log with more such
+entries stores a new checkpoint, even if no client writes to the conversation.
 """
 SMALL: Final = 4000
 """The maximum number of items in projections that are encoded on the event loop, which takes a few milliseconds.
@@ -66,7 +66,8 @@ class Checkpoints:
         return self._copies[-1].position if self._copies else START
 
     async def restore(self) -> Projections | None:
-        """Return the projections of the stored checkpoint; None if there is none or it cannot be decoded.
+        """Return the projections of the stored checkpoint; None if there is no checkpoint or the checkpoint cannot
+        be decoded.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -77,7 +78,8 @@ class Checkpoints:
             return None
         try:
             decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
-            restored = await asyncio.to_thread(decode)  # decoding a long history takes long
+            # decoded in a thread, because decoding a long history takes long
+            restored = await asyncio.to_thread(decode)
             if restored.position != checkpoint.seq:
                 raise ValueError(f"its position is {restored.position}, not {checkpoint.seq}")
         except ValueError as error:
@@ -87,9 +89,7 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether another copy must be made, because the position `last` is far enough after the newest
-        copy.
-        """
+        """Return whether the position `last` is so far after the newest copy that another copy must be made."""
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
@@ -154,5 +154,5 @@ class Checkpoints:
         """
         while self._encoding is not None:
             await asyncio.wait({self._encoding})
-            await asyncio.sleep(0)  # lets `_encoded` run
+            await asyncio.sleep(0)  # let `_encoded` run
             self.store_newest(lease)

@@ -97,7 +97,7 @@ class Command:
     applied without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if the command waits for the store's write lock before it is applied while a turn is running."""
+    """True if a command that arrives during a turn waits for the store's write lock before it is applied."""
     starts_turn: ClassVar = False
     """True if the command begins a turn, and therefore waits for the end of an interrupted turn."""
     applies_while_closing: ClassVar = False
@@ -120,8 +120,8 @@ class Command:
         self.was_refused = False
         """True if the last process that received the command answered that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error that names an owner which received the command, but has neither executed nor rejected it; None
-        if there is no such owner.
+        """The error about an owner that received the command, but has neither executed nor rejected the command;
+        None if there is no such owner.
         """
         self.is_placed = is_from_peer
         """True if this process may execute the command although the command begins a turn, because this node was

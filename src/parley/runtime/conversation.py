@@ -1,6 +1,6 @@
-"""One conversation as clients and other processes see it: its state and its operations.
+"""The state and the operations of one conversation, for clients and other processes.
 
-A turn belongs to the conversation, not to the client that started it. This module treats clients only as readers.
+A turn belongs to the conversation, not to the client that started it. In this module, clients are only readers.
 Commands are put into the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
 """
 
@@ -283,8 +283,9 @@ class Conversation:
             stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
-        """Wait until the log, which follows the owner, has all entries that are in the store at the time of the
-        call.
+        """Wait until the log contains all entries that are in the store at the time of the call.
+
+        The entries come from the owner, which this process follows.
         """
         head = await self._deps.store.head(self.id)
         ownership = self._ownership
@@ -339,7 +340,7 @@ class Conversation:
     async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
         """Return the last durable entries before a position, in order.
 
-        The limits and errors are those of `read_after`.
+        The limits and errors are the same as for `read_after`.
         """
         return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
 
@@ -370,7 +371,7 @@ class Conversation:
         return self._log.lease_ended
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. From the next durable entry on, it sends the entries after its cursor."""
+        """Attach a reader. From the next durable entry on, the reader sends the entries after its cursor."""
         self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -482,7 +483,8 @@ class Conversation:
             is_limited=is_limited,
         )
         if message.message_id == MessageId(self.id):
-            raise MessageIdTaken(message.message_id)  # an id that, as a parent, means the start of the conversation
+            # as the id of a parent, this value means the start of the conversation
+            raise MessageIdTaken(message.message_id)
         kind = QueueMessage if queued else SubmitMessage
         await self._execute(
             kind(
@@ -698,7 +700,7 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Let `tool_servers_started` return now. Failures are reported when the next turn begins."""
+        """Make `tool_servers_started` return now. Failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
 
     # --- deletion and shutdown ---------------------------------------------------------
@@ -739,8 +741,8 @@ class Conversation:
         self._log.wake()
         self._tool_servers.stop_waiting()
         await self._mailbox.stop()
-        self._runner.stop()  # again, because the mailbox may have begun a turn meanwhile
+        self._runner.stop()  # wait again, because the mailbox may have begun a turn in the meantime
         await self._tool_servers.begun()
         await self._runner.over()
-        await asyncio.sleep(0)  # lets the mailbox run, which the end of the turn has woken
+        await asyncio.sleep(0)  # let the mailbox run, because the end of the turn has woken it
         await self._mailbox.at_rest()

@@ -1,4 +1,4 @@
-"""The approvals of one conversation as the server sees them.
+"""The interface of one conversation's approvals for the server.
 
 The server registers the clients that read the conversation, sends them the open approval, and posts their answers.
 Answers are commands, because the turn may be running in another process.
@@ -48,9 +48,9 @@ class ConversationApprovals:
         return self._approvals.open
 
     def to_deliver(self) -> PendingApproval | None:
-        """Return the open approval, so that the caller sends it to a client; None if no approval is open.
+        """Return the open approval for delivery to a client; None if no approval is open.
 
-        First, earlier settlements are reported to the clients to which the approvals were sent.
+        Before that, report earlier settlements to the clients to which the approvals were sent.
         """
         return self._approvals.to_deliver()
 
@@ -65,8 +65,8 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which a client of another process can begin to follow the turn of a
-        waiting call.
+        """The remaining time, in seconds, that a waiting call leaves for a client of another process to begin to
+        follow the turn.
         """
         return self._approvals.seconds_for_followers
 
@@ -149,7 +149,7 @@ class ConversationApprovals:
     ) -> asyncio.Future[None]:
         """Settle an approval as `answer` does. If the settlement cannot be stored, try again until it is stored.
 
-        The client of such an answer waits for no result, so a failure cannot be reported to it.
+        The client that sent such an answer waits for no result, so a failure cannot be reported to the client.
         """
         answer = self._answer(approval_id, decision, by, principal, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))

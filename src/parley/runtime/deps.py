@@ -41,8 +41,9 @@ class RuntimeDeps(Struct, frozen=True):
     conversation.
     """
     continues_queues: bool
-    """True if this process begins turns with the queued messages of each conversation that it loads. Any other
-    process begins such turns only after it has run a turn of the conversation or a client has sent a message to it.
+    """True if this process begins turns with the queued messages of each conversation that it loads. If False, this
+    process begins such turns only after it has run a turn of the conversation or received a message for the
+    conversation from a client.
     """
     is_store_silent: Callable[[], bool] | None
     """A function that returns whether the store has stopped answering; None if the store is a local database, which

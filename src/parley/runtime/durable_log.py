@@ -1,6 +1,6 @@
 """The log of one conversation in this process: entries, projections, readers, and the lease.
 
-The server uses an appended entry for its decisions at once, but readers see the entry only when it is durable. If
+The projections include an appended entry at once, but readers see the entry only when it is durable. If
 the store cannot write an entry, the log and its projections roll back to the last durable entry. The newest entries
 are in memory; earlier entries are read from the store.
 
@@ -180,7 +180,7 @@ class DurableLog:
                     return
                 if after == self.log.durable:
                     await self._apply_page(page)
-                await asyncio.sleep(0)  # lets other tasks run: a store in memory never waits
+                await asyncio.sleep(0)  # let other tasks run, because a store in memory never waits
 
     @property
     def _may_load(self) -> bool:
@@ -318,7 +318,7 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """From now on, accept entries of the owner only from the connection `source`.
+        """Accept entries of the owner only from the connection `source` from now on.
 
         Return False and change nothing if the log does not end at the position `after`, or if this process is about
         to become the owner.
@@ -398,7 +398,7 @@ class DurableLog:
         if self._lease is None:
             raise LeaseLost
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append(payloads, at=at)  # may raise an error; nothing has changed then
+        entries = self.log.append(payloads, at=at)  # this call may raise an error, after which nothing has changed
         try:
             for one in payloads:
                 self.projections.apply(one, at=at)
@@ -472,8 +472,9 @@ class DurableLog:
             self._show()
 
     def _on_lost(self) -> None:
-        """Roll back to the durable entries, because the store has reported that the lease is lost. Do nothing if
-        this process does not hold it.
+        """Roll back to the durable entries, because the store has reported that the lease is lost.
+
+        Do nothing if this process does not hold the lease.
         """
         if self._lease is not None:
             self._lose_lease()
@@ -596,7 +597,7 @@ class DurableLog:
     async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
         """Return the last durable entries before a position, in order.
 
-        The limits and errors are those of `read_after`.
+        The limits and errors are the same as for `read_after`.
         """
         before = min(before, Seq(self.log.durable + 1))
         if before <= START + 1:
@@ -655,7 +656,7 @@ class DurableLog:
         return await self._store.position_of(self.id, kind, key)
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. From the next durable entry on, it sends the entries after its cursor."""
+        """Attach a reader. From the next durable entry on, the reader sends the entries after its cursor."""
         self._readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -690,7 +691,8 @@ class DurableLog:
         for reader in tuple(self._readers):
             try:
                 reader.pump()
-            except Exception as error:  # a bug, or memory is exhausted: remove this reader, but continue the turn
+            # the error is a bug, or memory is exhausted: remove this reader, but continue the turn
+            except Exception as error:
                 is_bug = not isinstance(error, MemoryError)
                 log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
                 if reader in self._readers:

@@ -41,7 +41,8 @@ class NoNodeForDirectory(InvalidRequest):
         """Create the error.
 
         `place` is the directory or the repository that no node can use, as a phrase, for example `directory
-        /srv/app`. `announced` describes the nodes whose announcements come close, for the error text.
+        /srv/app`. `announced` is the part of the error text that describes the nodes with a similar directory or
+        repository.
         """
         known = ", ".join(announced)
         why = f"announced by: {known}" if known else "no node has announced it"

@@ -58,8 +58,8 @@ class SessionGrants:
     def record(
         self, action: RunCommand, settings: Settings, principal: PrincipalRef | None
     ) -> SessionGranted | None:
-        """Return the record of a session grant, after a person has approved an action for the session; None if the
-        approval is valid only once.
+        """Return the record of a session grant for an action that a person has approved for the session; None if
+        the approval is valid only once.
 
         An approval without a known principal is valid only once.
         """
@@ -87,6 +87,6 @@ def _key(action: RunCommand, settings: Settings) -> str | None:
         settings.network_access,
         action.escalated,
     )
-    import hashlib  # imported here: most servers do not need it
+    import hashlib  # imported here: most servers do not need this module
 
     return hashlib.sha256(msgspec.json.encode(same)).hexdigest()

@@ -59,7 +59,7 @@ async def scan_back(
 ) -> bool:
     """Call `take` with each entry that is before a position and visible to clients, until `take` returns False.
 
-    The newest entry comes first. Return whether `take` returned False. Events whose type is in `hidden` are
+    The newest of these entries is first. Return whether `take` returned False. Events whose type is in `hidden` are
     skipped. The log is read in pages of at most `page` entries.
 
     Raises:

@@ -56,8 +56,8 @@ doubles the delay.
 """
 
 SILENCE_SECONDS: Final = 0.25
-"""The time in seconds that a command waits beyond its deadline before it fails because the store is silent. While
-the store answers, the command is checked again after the same time.
+"""The time, in seconds after its deadline, at which a command fails because the store does not answer. While the
+store answers, the command is checked again after the same time.
 """
 
 MAX_RETRY_SECONDS: Final = 30.0
@@ -99,7 +99,7 @@ class Mailbox:
         """The tasks that read the files of messages."""
         self._task: asyncio.Task[None] | None = None
         self._watched: LocalTurn | None = None
-        """The turn after whose end this mailbox checks its commands again; None if there is none."""
+        """The turn whose end makes this mailbox check its commands again; None if there is none."""
         self._has_tried_queue = False
         """True if the next queued message is beginning a turn, or failed to begin one and waits for the next
         attempt.
@@ -167,7 +167,10 @@ class Mailbox:
         return current
 
     def _wake(self) -> None:
-        """Execute the commands that do not have to wait. If any are left, start a task that executes them."""
+        """Execute the commands that do not have to wait.
+
+        If any commands are left, start a task that executes them.
+        """
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
             self._task = asyncio.create_task(self._run())
@@ -230,7 +233,7 @@ class Mailbox:
     async def _release(self) -> None:
         try:
             await self._ownership.release()
-        except StoreError as error:  # the lease is lost when this process ends
+        except StoreError as error:  # this process loses the lease when it ends
             log.warning("%s: the lease was not released: %s", self._local.log.id, error)
 
     # --- executing ---------------------------------------------------------------------
@@ -445,7 +448,7 @@ class Mailbox:
         return self._placer is not None and is_new and self._local.runner.turn is None
 
     async def _place(self, command: Command) -> None:
-        """Find the node that runs the turn of a command. If it is another node, send the command to it.
+        """Find the node that runs the turn of a command. If it is another node, send the command to that node.
 
         If that node does not execute the command, the caller must call this method again.
 
@@ -561,7 +564,7 @@ class Mailbox:
             return  # the deadline has passed, or the caller was cancelled
         if isinstance(answer, NotOwned):
             command.was_refused = True
-            return  # following ends then, which returns the command to the queue
+            return  # in this case following ends, which returns the command to the queue
         timer.cancel()
         del self._sent[command]
         if isinstance(answer, ParleyError):
@@ -612,7 +615,7 @@ class Mailbox:
     def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
         self._watched = None
         self.continues_queue = True
-        if turn.task is not None:  # otherwise the start of the turn could not be stored
+        if turn.task is not None:  # if the turn is not running, its start could not be stored
             self._has_tried_queue = False
         self._ownership.forget_remote_turn()
         if turn.handed_over and not self._closing.is_set():

@@ -34,8 +34,8 @@ from parley.wire.principals import PrincipalRef, name_of
 __all__ = ["Accepted", "MessageIntake"]
 
 CONTINUE: Final = "Continue."
-"""The input for the model if the history ends with the model's own text. It is needed because many APIs require
-input at the end of the history.
+"""The input for the model if the history ends with the model's own text. This input is needed because many APIs
+require input at the end of the history.
 """
 
 LEAST_ITEMS: Final = 2
@@ -236,8 +236,8 @@ class MessageIntake:
     ) -> asyncio.Future[None]:
         """Begin a turn for a principal without a message, after a turn that was interrupted or failed.
 
-        The future is done when the start of the turn is durable. `began` is called then, before any reader sees the
-        start. The write waits for the write lock until the time `until`.
+        The future is done when the start of the turn is durable. At that time, `began` is called, before any reader
+        sees the start. The write waits for the write lock until the time `until`.
 
         Raises:
             TurnIsRunning: a turn is unfinished.

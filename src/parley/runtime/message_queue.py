@@ -51,7 +51,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     message_id: MessageId
     content: tuple[InputItem, ...]
     read: tuple[InputItem, ...] | None
-    """The content including the files that the message names; None if it names no files."""
+    """The content including the files that the message names; None if the message names no files."""
     asked: dict[str, Any] | None
     """The settings that the message contains, without secrets; None if it contains no settings."""
     principal: PrincipalRef | None
@@ -81,7 +81,7 @@ class MessageQueue:
         return next(iter(self._log.queue.waiting.items()), None)
 
     def takes(self) -> bool:
-        """Return whether a new message would wait in the queue now. If not, the message would begin a turn."""
+        """Return whether a new message would now wait in the queue instead of beginning a turn."""
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 
     async def read(self, message_id: MessageId, place: QueuedMessage) -> Waiting:

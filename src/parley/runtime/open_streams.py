@@ -1,4 +1,4 @@
-"""The streams of one conversation to clients of this process. Another client can take them over."""
+"""The streams of one conversation to clients of this process, which another client can take over."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class OpenStreams:
         self._streams[stream] = self._clock.now(), end
 
     def remove(self, stream: Hashable) -> None:
-        """Remove a stream. Do nothing if it is not open."""
+        """Remove a stream. Do nothing if the stream is not open."""
         self._streams.pop(stream, None)
 
     def take_over(self, stream: Hashable, by: str) -> float:
         """End all other streams of the conversation in this process, because the principal `by` is taking over.
 
-        Return the time when `stream` was opened, in seconds since the epoch. Other processes use it as the time of
-        the takeover.
+        Return the time when `stream` was opened, in seconds since the epoch. Other processes use this time as the
+        time of the takeover.
         """
         opened_at, _ = self._streams[stream]
         for other in tuple(self._streams):

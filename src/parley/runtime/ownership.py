@@ -1,5 +1,6 @@
-"""The ownership of one conversation: which process owns the conversation, and when another process becomes the
-owner.
+"""The ownership of one conversation.
+
+It determines which process owns the conversation, and when another process becomes the owner.
 
 The owner holds the lease, runs the turn and applies commands. Other processes follow the owner. Only the methods of
 `Ownership`, which the mailbox calls, change the state. `TRANSITIONS` contains all state changes. The tables in
@@ -172,7 +173,7 @@ class Ownership:
         await self.recover(deadline)
 
     async def recover(self, deadline: Deadline) -> None:
-        """End or resume an orphaned turn. Release the lease if that fails.
+        """End or resume an orphaned turn. If this fails, release the lease.
 
         Raises:
             StoreFailed: the end of the turn cannot be stored.
@@ -258,9 +259,7 @@ class Ownership:
         self._log.wake()
 
     def _applied(self) -> None:
-        """Bring the open approval and the remote turn up to date with the entries of another process that were just
-        applied.
-        """
+        """Update the open approval and the remote turn after entries of another process were applied."""
         self._approvals.refresh()
         self.forget_remote_turn()
 

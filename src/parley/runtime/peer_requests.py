@@ -1,5 +1,6 @@
-"""Turns the requests of other processes into commands. The owner of a conversation executes them like the commands
-of its own clients.
+"""Converts the requests of other processes to commands.
+
+The owner of a conversation executes them like the commands of its own clients.
 """
 
 from __future__ import annotations

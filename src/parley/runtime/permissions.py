@@ -1,4 +1,6 @@
-"""Decides which actions of the agent are allowed in one conversation: by the settings, or by asking a person.
+"""Decides which actions of the agent are allowed in one conversation.
+
+The decision follows from the settings, or a person is asked.
 
 The module `approvals.py` decides which clients are asked. The module `grants.py` contains the approvals for the
 session.
@@ -125,7 +127,7 @@ class PermissionGate:
         decision = decide(action, settings, policy=within, unconfined=unconfined, safe=safe, unrestored=unrestored)
         asks = isinstance(decision, Ask)
         if asks and isinstance(action, RunCommand) and any("\0" in word for word in (*action.argv, action.cwd)):
-            return RejectedByPolicy(why="it contains a NUL character")  # not displayable
+            return RejectedByPolicy(why="it contains a NUL character")  # the command cannot be displayed
         return decision
 
     def _is_granted(self, action: RunCommand, settings: Settings) -> bool:
@@ -171,7 +173,7 @@ def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy
     """
     if policy is None and settings.approval_policy != "untrusted":
         return False
-    from parley.agent.safe import is_safe  # imported when the first command is checked
+    from parley.agent.safe import is_safe  # imported here: the module is needed when the first command is checked
 
     try:
         writable = (os.path.realpath(settings.cwd),) if policy is None else _paths(policy)

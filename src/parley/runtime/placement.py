@@ -1,4 +1,6 @@
-"""Decides which node runs the next turn of a conversation: by the working directory first, then by load.
+"""Decides which node runs the next turn of a conversation.
+
+The working directory is considered first, then the load.
 
 The functions of this module are pure.
 """
@@ -36,9 +38,9 @@ def choose_node(
 ) -> Node:
     """Return the node that runs the next turn in a directory.
 
-    `here` is the id of this node, and `mode` says where the working directories of the nodes are. `exists_here` is
-    True if the directory exists on this node. `refused` are the ids of nodes that do not accept the turn or cannot
-    be reached.
+    `here` is the id of this node. `mode` is the place of the working directories (`WorkspaceMode`). `exists_here`
+    is True if the directory exists on this node. `refused` are the ids of nodes that do not accept the turn or
+    cannot be reached.
 
     Raises:
         NoNodeForDirectory: no node can run the turn.
@@ -67,7 +69,7 @@ def choose_node(
 
 
 def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: bool) -> bool:
-    """Return whether a node has announced a root or a repository that makes it able to run turns in a directory."""
+    """Return whether a node has announced a root or a repository with which it can run turns in a directory."""
     if directory.repository is not None:
         return directory.repository in node.repositories
     if node.roots:

@@ -1,6 +1,8 @@
-"""Finds what other processes have written to the conversations that clients of this process are reading.
+"""Finds the entries that other processes have written to the conversations that clients of this process are
+reading.
 
-Polling is necessary because a notification `parley/changed` may be lost, and a process that was killed sends none.
+Polling is necessary because a notification `parley/changed` may be lost, and a process that was killed sends no
+notification.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Poller:
         """The conversations that a call or another process has used since they were last examined."""
 
     def touch(self, conversation_id: ConversationId) -> None:
-        """Let the next poll examine a conversation, because it was used."""
+        """Make the next poll examine a conversation, because the conversation was used."""
         self._touched.add(conversation_id)
 
     async def prepare(self) -> None:
@@ -146,7 +148,10 @@ class _Polled:
         """
 
     def examine(self, conversation_id: ConversationId, conversation: Conversation | None) -> None:
-        """Record how a conversation must be polled. `conversation` is None if it is no longer in memory."""
+        """Record how a conversation must be polled.
+
+        `conversation` is None if the conversation is no longer in memory.
+        """
         self.ends.pop(conversation_id, None)
         for some in (self.watched, self.with_turns, self.unfinished):
             some.discard(conversation_id)
@@ -169,6 +174,7 @@ async def keep_running(work: Callable[[], Awaitable[None]], clock: Clock) -> Non
         try:
             await work()
             return
-        except Exception:  # a bug; without this loop, clients would miss entries, or memory would fill up
+        # the error is a bug; without this loop, clients would miss entries, or memory would fill up
+        except Exception:
             log.exception("a background loop of the conversations failed, and begins again")
             await clock.sleep(RESTART_SECONDS)

@@ -1,4 +1,6 @@
-"""The commands on the queue of one conversation, and their effects in the process that owns the conversation."""
+"""The commands that change the message queue of one conversation, and their effects in the process that owns the
+conversation.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ __all__ = ["EventEncoder", "Reader"]
 log = logging.getLogger(__name__)
 
 STEPS_PER_ROUND: Final = 512
-"""The maximum number of entries that one reader sends before the other readers of its connection get their turn."""
+"""The maximum number of entries that one reader sends before the other readers of the same connection can send
+entries.
+"""
 
 
 ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
@@ -95,8 +97,8 @@ class Reader:
     def close(self) -> None:
         """Stop sending, and remove the references to the callbacks.
 
-        The callbacks refer to objects that refer to the reader. Without these references, reference counting frees
-        the reader and its conversation.
+        The callbacks refer to objects that refer to the reader. When these cycles are broken, reference counting
+        can free the reader and its conversation.
         """
         self._closed = True
         if self._reading is not None:
@@ -123,8 +125,9 @@ class Reader:
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        """Send the newest delta of the log. If the client is not keeping up, only record that it lacks the delta.
-        This is a hot path.
+        """Send the newest delta of the log.
+
+        If the client is not keeping up, only record that the client lacks the delta. This is a hot path.
         """
         cursor = self._cursor
         if cursor.live:
@@ -135,14 +138,15 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """Handle entries that were appended, beginning at the position `first`. The next `pump` sends those that
-        are durable.
+        """Handle entries that were appended, beginning at the position `first`.
+
+        The next call of `pump` sends the durable ones.
         """
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
         """Send all durable entries and deltas that the client lacks, until the outbox is full or other readers must
-        get their turn.
+        be able to send.
         """
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):
@@ -191,7 +195,8 @@ class Reader:
         self._waiting = False
         try:
             self.pump()
-        except Exception as error:  # a bug, or no memory; the other readers of the connection continue
+        # the error is a bug, or memory is exhausted; the other readers of the connection continue
+        except Exception as error:
             is_bug = not isinstance(error, MemoryError)
             log.error("a reader was dropped: %s", error if is_bug else OUT_OF_MEMORY, exc_info=is_bug)
             self.drop(error)

@@ -1,7 +1,7 @@
 """The clients that can answer an approval of one conversation: readers, polling clients, and clients that were sent
 a request.
 
-This module only holds the data. The module `approvals.py` waits for answers.
+This module only contains the data; the module `approvals.py` waits for answers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from parley.wire.principals import PrincipalRef
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""The time after the start of a call during which other clients can begin to follow its turn, in seconds."""
+"""The time, in seconds after the start of a call, during which other clients can begin to follow the turn of the
+call.
+"""
 
 
 class ApprovalRecipient(Protocol):
@@ -34,7 +36,9 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
     """The properties of a reader's client that determine how long an open approval waits."""
 
     principal: PrincipalRef | None
-    """The principal of the client; None for another process, which reports only clients that may answer."""
+    """The principal of the client; None for a client of another process, which reports only clients that may
+    answer.
+    """
     can_be_asked: bool
     """True if the client can be asked for approvals."""
     knows_limits: bool

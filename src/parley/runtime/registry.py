@@ -122,7 +122,9 @@ class ConversationRegistry:
         self._used: dict[ConversationId, float] = {}
         """The time of the last use of each conversation in `_kept`, in seconds since the epoch."""
         self._grants: dict[ConversationId, SessionGrants] = {}
-        """The session grants. They outlive an evicted conversation if the log does not contain all their data."""
+        """The session grants. The grants of an evicted conversation are kept if the log does not contain all their
+        data.
+        """
         self._store_settings, self._release_memory = store_settings, release_memory
         self._evicting: asyncio.Task[None] | None = None
         store.watch(self._lose)
@@ -284,8 +286,9 @@ class ConversationRegistry:
             return None
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Archive a conversation or, if `archived` is false, list it again. Raises UnknownConversation,
-        StoreError.
+        """Archive a conversation, or restore an archived conversation if `archived` is False.
+
+        Raises UnknownConversation, StoreError.
         """
         await self._store.archive(conversation_id, archived=archived)
         self._deps.activity.notify(conversation_id, True)
@@ -303,8 +306,9 @@ class ConversationRegistry:
             self._deps.peers.announce(conversation_id)
 
     async def delete(self, conversation_id: ConversationId, *, deadline: Deadline | None = None) -> None:
-        """Delete a conversation, even one that cannot be read. The call does not wait for a process that runs a
-        turn.
+        """Delete a conversation, even if the conversation cannot be read.
+
+        The call does not wait for a process that runs a turn.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -376,7 +380,7 @@ class ConversationRegistry:
         self._start_polling()
 
     def unwatch(self, owner: Hashable) -> None:
-        """Remove an owner's callback. Do nothing if there is none."""
+        """Remove an owner's callback. Do nothing if the owner has no callback."""
         self._deps.activity.unwatch(owner)
 
     # --- conversations in memory -------------------------------------------------------
@@ -404,7 +408,7 @@ class ConversationRegistry:
     async def drain(self) -> None:
         """Begin no more turns. Return when no turn is running and all commands have been executed.
 
-        Turns that wait for an approval continue on another node, if there is one that can run them. Otherwise they
+        Turns that wait for an approval continue on another node that can run them. Without such a node, the turns
         stay open. If this process is a node, queued messages begin their turns on other nodes.
         """
         self._draining.set()
@@ -446,7 +450,7 @@ class ConversationRegistry:
             closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
-        if self._is_shared:  # otherwise there is no polling
+        if self._is_shared:  # if this fails, there is no polling
             self._poller.touch(conversation.id)
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation

@@ -1,6 +1,6 @@
 """Follows a conversation that another process owns, over a connection to that process.
 
-The owner sends entries and deltas in order, and they are added to the log of this process. Commands are sent to the
+The owner sends entries and deltas in order, and this process adds them to its log. Commands are sent to the
 owner.
 """
 
@@ -54,7 +54,7 @@ this process reads the conversation from the store. The owner may have been stop
 
 
 class RemoteOwner:
-    """The owner of one conversation, as seen by a process that follows the conversation over a connection."""
+    """The owner of one conversation, in a process that follows the conversation over a connection."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RemoteOwner:
         """Create the object; `follow` begins to follow the owner.
 
         `process` describes the owner in error texts. `applied` is called after each entry of the owner. `over` is
-        called once, when following ends; it is not called if following never began.
+        called once, when following ends. If following never began, `over` is not called.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -197,7 +197,7 @@ class RemoteOwner:
 
     def on_notification(self, news: PeerNews) -> None:
         if not self._log.has_source(self):
-            return  # this process has become the owner meanwhile
+            return  # this process has become the owner in the meantime
         match news:
             case PeerDelta(item=item, type=kind, offset=offset, text=text):
                 self._log.mirror(item, ItemKind(kind), offset, text)
@@ -210,7 +210,7 @@ class RemoteOwner:
                 try:
                     self._log.apply_remote([entry])
                 except EarlierEntriesNeeded:
-                    self.lost()  # the next read of the store folds the whole log
+                    self.lost()  # the next read of the store computes the projections from the whole log
                     return
                 self._applied()
                 if self._log.projections.state.phase is Phase.IDLE and seq > self._last:

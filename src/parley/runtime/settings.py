@@ -1,7 +1,5 @@
-"""Resolves the settings of one conversation at each message.
-
-The settings are resolved with the config.toml, the command line and the environment of this process or of one
-client.
+"""Resolves the settings of one conversation at each message, with the config.toml, the command line and the
+environment of this process or of one client.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _REAL_CWD: Final = "real_cwd"
 
 
 class SettingsResolver:
-    """Resolves settings when they are first needed, and caches them."""
+    """Resolves settings when they are first needed, and caches the result."""
 
     def __init__(
         self,
@@ -55,7 +53,9 @@ class SettingsResolver:
         contained them. The log contains no secrets.
         """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
-        """The resolved settings, by the message that changed them. They stay valid when the log is read again."""
+        """The resolved settings, by the message that changed them. These settings stay valid when the log is read
+        again.
+        """
         self.real_cwds: dict[str, str] = {}
         """The working directories of the conversation, each with the path without symbolic links that it had when
         it was first chosen. The log contains these paths, so that later processes also know them.
@@ -148,10 +148,10 @@ def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, name
 
 
 def _real_path(path: str) -> str | None:
-    """Return a path without symbolic links; None if it cannot be resolved or stored."""
+    """Return a path without symbolic links; None if the path cannot be resolved or stored."""
     try:
         real = os.path.realpath(path)
-        real.encode()  # the log is UTF-8
+        real.encode()  # the log cannot store the path, because the log is UTF-8
     except (OSError, ValueError):
         return None
     return real

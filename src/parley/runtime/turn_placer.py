@@ -45,8 +45,9 @@ class TurnPlacer:
             raise
 
     async def send(self, node: Node, command: Command, *, takes_over: bool) -> Raw | None:
-        """Let a node execute a command, or only take over the conversation if `takes_over` is True. Return the
-        node's answer.
+        """Send a command to a node for execution.
+
+        If `takes_over` is True, the node only takes over the conversation. Return the node's answer.
 
         Return None, and record in the command that the node did not execute it, if the node refuses the command, is
         stopping or has ended.
@@ -110,7 +111,7 @@ class _Answer:
             self.result.set_result(Raw(b"{}") if message.result is UNSET else message.result)
 
     def on_notification(self, news: PeerNews) -> None:
-        pass  # a request that follows no conversation gets no notifications
+        pass  # there are no notifications, because the request follows no conversation
 
     def lost(self) -> None:
         if not self.result.done():

@@ -96,7 +96,7 @@ class LocalTurn(Turn):
         turn. None if the turn was resumed and its settings are no longer valid.
         """
         self.cut_short: Interruption | None = None
-        """The reason why the turn was interrupted; None if it was not interrupted."""
+        """The reason why the turn was interrupted; None if the turn was not interrupted."""
         self.interrupted_by: PrincipalRef | None = None
         """The principal that interrupted the turn; None if no principal did."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -123,7 +123,7 @@ class LocalTurn(Turn):
 
     @property
     def failure(self) -> BaseException | None:
-        """The exception of the finished turn; None if there is none or the turn was cancelled."""
+        """The exception of the finished turn; None if there is no exception or the turn was cancelled."""
         return None if self.work.cancelled() else self.work.exception()
 
 
@@ -149,8 +149,8 @@ class TurnRunner:
         self._stopped: EventId | None = None
         """The id of the turn that this process has stopped because it lost the lease; None if there is none."""
         self.turn: LocalTurn | None = None
-        """The turn of this process; None if there is none. It is set before the start of the turn is durable, and
-        stays set until the end of the turn is durable.
+        """The turn of this process; None if there is none. The field is set before the start of the turn is
+        durable, and is cleared when the end of the turn is durable.
         """
 
     @property
@@ -230,7 +230,7 @@ class TurnRunner:
 
     def _resume(self) -> None:
         pending = self._approvals.open
-        assert pending is not None  # the phase implies it
+        assert pending is not None  # the phase implies that there is an open approval
         try:
             settings = self._settings_of_turn()
         except ConfigError as error:
@@ -459,7 +459,7 @@ class TurnRunner:
                 log.warning("%s: %s", self._log.id, failure)  # the new owner stores the end
             elif not isinstance(failure, StoreError | ConfigError | WorkspaceUnavailable | MemoryError):
                 log.error("turn of %s failed", self._log.id, exc_info=failure)
-        while True:  # until the end is stored; on shutdown, the next owner recovers the turn
+        while True:  # repeat until the end is stored; on shutdown, the next owner recovers the turn
             try:
                 await self._append_end_of(turn)
             except (LeaseLost, HomeLost):

@@ -1,4 +1,4 @@
-"""The worktree of one turn: prepared before the turn, and saved before the end of the turn is stored."""
+"""The worktree of one turn, which is prepared before the turn and saved before the end of the turn is stored."""
 
 from __future__ import annotations
 
