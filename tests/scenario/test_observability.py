@@ -109,6 +109,7 @@ async def test_a_turn_is_counted_in_the_metrics(parley_model: ScriptedModel, hom
     assert value(series, "parley_store_append_seconds_count") > 3
     assert value(series, "parley_store_appends_total", outcome="ok") > 3
     assert value(series, "parley_store_wal_bytes") > 0
+    assert value(series, "parley_store_free_bytes") > 0
     assert value(series, "parley_resident_memory_bytes") > 1_000_000
     assert value(series, "parley_store_available") == 1
     assert not [one for one in CONTENT if one in text]

@@ -41,10 +41,11 @@ class ServerMetrics:
         *,
         clients: Callable[[], int],
         wal_bytes: Callable[[], int | None],
+        free_bytes: Callable[[], int | None],
         is_store_available: Callable[[], bool],
     ) -> None:
         """Begin to count. `clients` returns the number of connected clients. `wal_bytes` returns the size of the
-        write-ahead log; None if the store is not a file.
+        write-ahead log, and `free_bytes` the free space of its disk; None if the store is not a file.
         """
         self._conversations = conversations
         self.requests = Counter(
@@ -116,6 +117,7 @@ class ServerMetrics:
             Gauge("parley_leases", "Leases that this process holds.", self._leases),
             Gauge("parley_store_available", "1 if the store can be used.", lambda: {(): is_store_available()}),
             Gauge("parley_store_wal_bytes", "Size of the write-ahead log of SQLite.", lambda: _known(wal_bytes())),
+            Gauge("parley_store_free_bytes", "Free space on the disk of SQLite.", lambda: _known(free_bytes())),
             Gauge("parley_resident_memory_bytes", "Memory of the process.", lambda: _known(_memory())),
             Gauge("parley_deltas_total", "Deltas that turns have produced.", lambda: {(): telemetry.deltas}),
             Gauge("parley_events_total", "Events that were appended.", lambda: {(): telemetry.events}),

@@ -207,6 +207,7 @@ class Server:
                 self.conversations,
                 clients=clients or (lambda: len(self.core.clients)),
                 wal_bytes=self._wal_bytes,
+                free_bytes=self._free_bytes,
                 is_store_available=lambda: self._context.availability == AVAILABLE,
             )
         return self._metrics
@@ -217,6 +218,16 @@ class Server:
             return None if self.loader.store_url() is not None else log_bytes(self.loader.home)
         except (ConfigError, OSError):
             return None
+
+    def _free_bytes(self) -> int | None:
+        """Return the free space on the disk of the home; None if the conversations are in a database server."""
+        try:
+            if self.loader.store_url() is not None:
+                return None
+            found = os.statvfs(self.loader.home)
+        except (ConfigError, OSError):
+            return None
+        return found.f_bavail * found.f_frsize
 
     async def serve(self, transport: Transport) -> None:
         """Serve one client until the client leaves or the transport stops reading. Then release all resources."""
