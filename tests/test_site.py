@@ -110,6 +110,21 @@ def test_the_reference_has_every_tool_and_event_and_command(site: Site) -> None:
     assert {f"parley {one.name}" for one in COMMANDS} - headings(site, "reference/commands.html") == set()
 
 
+def test_every_field_of_an_event_has_a_type_and_a_description(site: Site) -> None:
+    text = site.files["reference/events.html"].decode().partition('id="types"')[0]
+    sections = re.findall(r'<h2 id="(\w+)">(.*?)(?=<h2|\Z)', text, re.DOTALL)
+    cells = r"<tr>\s*<td><code>(.*?)</code></td>\s*<td>(.*?)</td>\s*<td>.*?</td>\s*<td>(.*?)</td>"
+    rows = [(kind, row) for kind, section in sections for row in re.findall(cells, section, re.DOTALL)]
+    prose = {kind: section.partition("<table>")[0] for kind, section in sections}
+
+    assert len(rows) > 80
+    assert [
+        f"{kind}.{name}"
+        for kind, (name, type_, text) in rows
+        if not type_ or not (text or f"<code>{name}</code>" in prose[kind])
+    ] == []
+
+
 def test_the_reference_has_the_public_python_names(site: Site) -> None:
     assert {*client_names} - MODULES - headings(site, "reference/client.html") == set()
     assert {*testing_names} - headings(site, "reference/testing.html") == set()

@@ -1,6 +1,9 @@
-"""The reference page of the events, from their structs."""
+"""The reference page of the events: the types from their structs, and the descriptions from `docs/events.md`."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import msgspec
 from docs.site.reference.docstrings import paragraphs
@@ -14,31 +17,47 @@ __all__ = ["events_page"]
 _HEAD = """\
 # Types of events
 
-The fields of each event with their types. [Events](../events.md) describes the events and the order in which
-they come. `parley schema events` prints the JSON Schemas.
+The events with the types of their fields. [Events](../events.md) lists them by subject, and
+[Turns](../protocol.md#turns) describes their order.
+`parley schema events` prints the JSON Schemas.
 """
 
 
 def events_page() -> str:
     """Return the page as Markdown."""
     sent = {kind: struct for kind, struct in EVENT_TYPES.items() if kind not in NEVER_SENT}
+    described = _sections()
     inner = [struct for struct in inner_structs(sent.values()) if struct not in EVENT_TYPES.values()]
     return "\n".join(
         [
             _HEAD,
-            *(
-                f"## `{kind}`\n\n{_body(struct)}[Description](../events.md#{kind})\n"
-                for kind, struct in sent.items()
-            ),
+            *(f"## `{kind}`\n\n{_event(struct, described.get(kind, ''))}" for kind, struct in sent.items()),
             "## Types\n",
-            *(f"### `{one.__name__}`\n\n{_body(one)}" for one in sorted(inner, key=lambda one: one.__name__)),
+            *(f"### `{one.__name__}`\n\n{_type(one)}" for one in sorted(inner, key=lambda one: one.__name__)),
         ]
     )
 
 
-def _body(struct: type[Struct]) -> str:
+def _sections() -> dict[str, str]:
+    """Return the section of each event in `docs/events.md`, with links for a page in `docs/reference/`."""
+    page = (Path(__file__).parents[2] / "events.md").read_text()
+    page = re.sub(r"\]\((?!#|[a-z]+:)", "](../", page).replace("](#", "](../events.md#")
+    return dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL))
+
+
+def _event(struct: type[Struct], section: str) -> str:
+    """Return the text of an event: its description, and a table of its fields with their types."""
+    texts = {
+        name: text
+        for names, text in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", section, re.MULTILINE)
+        for name in re.findall(r"\w+", names)
+    }
+    prose = re.sub(r"^\|.*\n", "", section, flags=re.MULTILINE).strip()
+    return f"{prose or paragraphs(struct.__doc__)}\n\n{field_table(struct, texts=texts)}\n"
+
+
+def _type(struct: type[Struct]) -> str:
     info = msgspec.inspect.type_info(struct)
     assert isinstance(info, msgspec.inspect.StructType)
-    is_event = struct in EVENT_TYPES.values()
-    tag = "" if is_event or not info.tag else f"`{info.tag_field}` is `{info.tag}`.\n\n"
-    return f"{paragraphs(struct.__doc__)}\n\n{tag}{field_table(struct) or 'There are no fields.'}\n"
+    tag = f"`{info.tag_field}` is `{info.tag}`.\n\n" if info.tag else ""
+    return f"{paragraphs(struct.__doc__)}\n\n{tag}{field_table(struct)}\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -55,14 +55,17 @@ def _union(types: Iterable[inspect.Type]) -> str:
     return " or ".join(dict.fromkeys(words))
 
 
-def field_table(struct: type[Struct], *, is_argument: bool = False) -> str:
-    """Return a table of the fields of a struct; an empty string if it has none."""
+def field_table(struct: type[Struct], *, is_argument: bool = False, texts: Mapping[str, str] | None = None) -> str:
+    """Return a table of the fields of a struct; an empty string if it has none.
+
+    `texts` contains descriptions of fields, which replace their docstrings.
+    """
     info = msgspec.inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
     docstrings = field_docstrings(struct)
     rows = []
     for field in info.fields:
-        text = _description(field.type) or docstrings.get(field.name, "")
+        text = (texts or {}).get(field.encode_name) or _description(field.type) or docstrings.get(field.name, "")
         optional = "" if field.required else "optional"
         kind = described(field.type)
         if is_argument and optional:
