@@ -1,8 +1,8 @@
 """Images and files in requests to the model.
 
-This module reads the local images that a message names. If a request would be too large, it replaces the oldest
-images and files in the history with text. A client acts as the user, so it may name any file that is not hidden,
-but a symbolic link in the project must not lead out of the project.
+This module reads the local images that a message names. If a request would be too large, the module replaces the
+oldest images and files in the history with text. A client acts as the user, so the client may name any file that is
+not hidden. However, a symbolic link in the project must not lead out of the project.
 """
 
 from __future__ import annotations

@@ -92,8 +92,9 @@ class TokenMeter:
         self._overflow: int | None = None
 
     def window(self, settings: Settings) -> int | None:
-        """Return the context window in tokens; None if it is unknown. It is smaller than configured if the provider
-        has refused a shorter request as too long.
+        """Return the context window in tokens; None if the context window is unknown.
+
+        The result is smaller than the configured window if the provider has refused a shorter request as too long.
         """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)
@@ -154,8 +155,9 @@ async def compact_if_needed(
 async def summary_of_all(
     transcript: Transcript, model: Model, settings: Settings, clock: Clock, meter: TokenMeter
 ) -> tuple[HistoryCompacted, BackgroundEvent]:
-    """Return the entries that replace the whole history with a summary. Input that has not been sent to the model
-    stays in the history. The caller appends the entries.
+    """Return the entries that replace the whole history with a summary.
+
+    The caller appends the entries. Input that has not been sent to the model stays in the history.
 
     Raises:
         ModelError: the request for the summary failed, or the summary is empty.
@@ -192,7 +194,7 @@ def _replacement(
 ) -> tuple[HistoryCompacted, BackgroundEvent]:
     """Return the entries that replace the first items of the history with a summary of at most `longest` tokens.
 
-    `size` is the number of tokens before, as clients see it.
+    `size` is the number of tokens before the compaction that clients are told.
     """
     text = SUMMARY_PREFIX + _fitted(replace_surrogates(summary), longest, meter)
     return (
@@ -292,8 +294,9 @@ def _written_out(items: Sequence[HistoryItem], longest: int) -> Iterator[str]:
 
 
 def _user_requests(items: Sequence[HistoryItem]) -> str:
-    """Return the previous summary and the user's latest messages as text, for the case that the model's summary is
-    empty.
+    """Return the previous summary and the user's latest messages as text.
+
+    The text is used if the model's summary is empty.
     """
     texts = [text for item in items if isinstance(item, UserItem) and (text := text_of(item.content))]
     earlier = [text.removeprefix(SUMMARY_PREFIX) for text in texts if text.startswith(SUMMARY_PREFIX)]

@@ -12,7 +12,7 @@ __all__ = ["estimated_micros", "price_of", "priced"]
 
 
 def price_of(settings: Settings) -> Price | None:
-    """Return the price of the model; None if it is unknown. The settings override the default price."""
+    """Return the price of the model; None if the price is unknown. The settings override the default price."""
     own = settings.prices.get(settings.model) or settings.prices.get(settings.model_name) or Price()
     known = default_price(settings.provider, settings.model_name) or Price()
     chosen = {
@@ -24,7 +24,8 @@ def price_of(settings: Settings) -> Price | None:
 
 
 def priced(usage: TokenCount, settings: Settings, *, cache_write_tokens: int = 0) -> TokenCount:
-    """Return token counts together with their cost; return them unchanged if the price is unknown.
+    """Return token counts with their cost added; return the token counts unchanged if the price is unknown.
+
     `cache_write_tokens` is the number of input tokens that the provider wrote to its cache.
     """
     if (price := price_of(settings)) is None:

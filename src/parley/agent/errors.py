@@ -25,8 +25,10 @@ class ModelRefused(ModelError):
     worth_repeating = False
 
     def __init__(self, explanation: str) -> None:
-        """Create the error. `explanation` is the provider's explanation, which begins with the category in
-        parentheses and a colon. It may be empty.
+        """Create the error.
+
+        `explanation` is the provider's explanation, which begins with the category in parentheses and a colon. The
+        explanation may be empty.
         """
         super().__init__(f"the model refused the request{explanation}")
         self.explanation = explanation

@@ -58,8 +58,9 @@ class LimitGate:
         )
 
     async def before_call(self) -> LimitReached | None:
-        """Check the limits on time and calls before a tool call. The limits on tokens are not checked, because a
-        tool call uses none.
+        """Check the limits on time and calls before a tool call.
+
+        The limits on tokens are not checked, because a tool call uses no tokens.
 
         Return the limit that is reached if the user does not allow the turn to exceed it; otherwise return None.
         """
@@ -96,8 +97,10 @@ def _allowed(size: int, agreed: int) -> int:
 
 
 def notice_without_price(settings: Settings) -> tuple[BackgroundEvent, ...]:
-    """Return an event that tells clients that the limits on the cost have no effect, because the price of the model
-    is unknown; nothing if there is no such limit, or if the price is known.
+    """Return an event that tells clients that the limits on the cost have no effect because the price of the model
+    is unknown.
+
+    Return an empty tuple if there is no such limit, or if the price is known.
     """
     limits = settings.limits
     if not (limits.turn_cost or limits.conversation_cost) or price_of(settings) is not None:
@@ -133,6 +136,6 @@ async def counted_if_cut(
     try:
         yield
     except (ModelStreamBroken, ReplyTooLarge, asyncio.CancelledError):
-        with suppress(StoreError):  # the reason why the turn ends is more important than this failure
+        with suppress(StoreError):  # the error that ends the turn is more important than this failure
             await transcript.append(*estimated_cost(request, said(), settings))
         raise

@@ -35,14 +35,15 @@ class ModelReport:
             operation.fields["first_seconds"] = time.perf_counter() - operation.began
 
     def retried(self) -> None:
-        """Record that the request is repeated, because the provider has refused it for now."""
+        """Record that the request will be repeated after a temporary refusal by the provider."""
         if self._operation is not None:
             self._operation.fields.pop("first_seconds", None)
             self._operation.add(retries=self._operation.fields.get("retries", 0) + 1)
 
     def used(self, usage: TokenCount | None) -> None:
-        """Record the tokens that the response has used, with their cost; None if the provider did not report
-        them.
+        """Record the tokens that the response has used, with their cost.
+
+        `usage` is None if the provider did not report the tokens.
         """
         if self._operation is None or usage is None:
             return
@@ -56,7 +57,7 @@ class ModelReport:
         )
 
     def said(self, request: ModelRequest, text: str | None) -> None:
-        """Record the newest message to the model and its text, if an observer uses them."""
+        """Record the newest message to the model and the text of the model, if an observer asks for content."""
         if self._operation is None or not telemetry.wants_content:
             return
         messages = [item for item in request.history if isinstance(item, UserItem)]
@@ -68,7 +69,7 @@ class ModelReport:
 
 @contextmanager
 def model_request(settings: Settings, *, purpose: str = "chat") -> Iterator[ModelReport]:
-    """Report a block as a request to the model. `purpose` is `chat` or `compact`."""
+    """Report the `with` block as a request to the model. `purpose` is `chat` or `compact`."""
     provider, model = settings.provider.id, settings.model
     with telemetry.operation("model_request", provider=provider, model=model, purpose=purpose) as operation:
         try:

@@ -50,7 +50,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
         with _file_with(payload) as stdin:
             process = subprocess.Popen(
                 argv,
-                # Not the project, because programs may load modules from their directory, and commands write there.
+                # The program does not run in the project, because programs may load modules from their working
+                # directory, and commands can write to the project.
                 cwd="/",
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
@@ -65,7 +66,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
     except (OSError, ValueError) as error:
         log.warning("notify program %r could not be run: %s", argv[0], error)
     else:
-        threading.Thread(target=process.wait, name="notify", daemon=True).start()  # reaps it
+        # wait for the program, so that it does not remain a zombie
+        threading.Thread(target=process.wait, name="notify", daemon=True).start()
 
 
 def _file_with(payload: bytes) -> BinaryIO:
@@ -75,7 +77,7 @@ def _file_with(payload: bytes) -> BinaryIO:
     if hasattr(os, "memfd_create"):
         file: BinaryIO = os.fdopen(os.memfd_create("notify", os.MFD_CLOEXEC), "w+b")
     else:
-        import tempfile  # imported here: Linux does not need it
+        import tempfile  # imported here: Linux does not need this module
 
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
     file.write(payload)

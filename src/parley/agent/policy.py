@@ -1,7 +1,7 @@
 """Decides which actions need an approval (see "who decides" in docs/protocol.md).
 
-The decision is a pure function of the settings and the action. Other modules request approvals from clients, store
-them, confine commands and recognise safe commands.
+The decision is a pure function of the settings and the action. Other modules request and store approvals, confine
+commands and recognise safe commands.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ class Ask(Struct, frozen=True, kw_only=True):
     for the approval; otherwise empty.
     """
     leaves_sandbox: bool
-    """True if the approved action runs without the sandbox of the settings. False if the settings have no sandbox,
-    or if the action stays in a sandbox.
+    """True if the approved action runs outside the sandbox that the settings require. False if the settings require
+    no sandbox, or if the action stays in a sandbox.
     """
     within: Granted | None = None
-    """The verdict for an approved action that stays in a sandbox; None if it runs without one. If this field is
-    set, an approval never applies to the whole session.
+    """The verdict for an approved action that stays in a sandbox; None if the action runs without a sandbox. If
+    this field is set, an approval never applies to the whole session.
     """
 
 
 AFTER_FAILURE: Final = Ask(reason=RETRY, leaves_sandbox=True)
-"""The decision for an action that failed in the sandbox: ask whether to repeat it without the sandbox."""
+"""The decision for an action that failed in the sandbox: a person is asked whether to repeat the action without the
+sandbox.
+"""
 
 Decision = Granted | RejectedByPolicy | Ask
 
@@ -131,6 +133,6 @@ def _has_sandbox(settings: Settings) -> bool:
 
 
 def _are_below(paths: Sequence[str], roots: Sequence[WritableRoot]) -> bool:
-    from pathlib import PurePath  # imported here: a server starts without it
+    from pathlib import PurePath  # imported here: the start of a server does not need this module
 
     return all(any(PurePath(path).is_relative_to(root.path) for root in roots) for path in paths)

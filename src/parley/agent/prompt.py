@@ -70,11 +70,12 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """Return the user's notes in Parley's home, which is hidden from commands; None if there are no notes. The
-    notes may be a link to a file outside of the home that is not hidden.
+    """Return the user's notes in Parley's home, which is hidden from commands; None if there are no notes.
+
+    The notes may be a link to a file outside of the home if that file is not hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
-    if not os.path.lexists(notes):  # most homes have no notes, and `read_named` is slow
+    if not os.path.lexists(notes):  # this check is made because most homes have no notes, and `read_named` is slow
         return None
     try:
         return _text(read_named(notes, cwd="/", limit=MAX_OWN_NOTES_BYTES, hidden=hidden, own=settings.home))

@@ -43,8 +43,9 @@ def is_overflow(error: ModelError) -> bool:
 
 
 CONNECT_SECONDS: Final = 5.0
-"""The maximum time in seconds for which a turn repeats failed attempts to connect to a provider. It is long enough
-for the provider's server to restart, and short enough for a user who waits after configuring a wrong URL.
+"""The maximum time in seconds for which a turn repeats failed attempts to connect to a provider. The time is long
+enough for a restart of the provider's server, and short enough for a user who has configured a wrong URL and is
+waiting.
 """
 
 
@@ -58,7 +59,7 @@ async def with_retries(
     Raises:
         ModelError: the last attempt failed.
     """
-    from random import random  # imported here: a server starts without it
+    from random import random  # imported here: the start of a server does not need this module
 
     retries = connects = 0
     connecting = _Stopwatch(clock)

@@ -132,7 +132,7 @@ def _link_in(roots: Iterable[str], path: str) -> str | None:
     """Return the first link inside one of the roots that is followed when the path is resolved; None if there is no
     such link. Links that other links lead to are checked as well.
     """
-    from pathlib import PurePath  # imported here: a server starts without it
+    from pathlib import PurePath  # imported here: the start of a server does not need this module
 
     left = list(reversed(PurePath(path).parts[1:]))
     reached, links = "/", 0
@@ -145,7 +145,7 @@ def _link_in(roots: Iterable[str], path: str) -> str | None:
         try:
             target = os.readlink(place)
         except OSError:
-            reached = place  # not a link
+            reached = place  # the path is not a link
             continue
         links += 1
         if links > MAX_LINKS or any(PurePath(reached).is_relative_to(root) for root in roots):

@@ -27,7 +27,9 @@ every 1.2 characters.
 """
 
 ITEM_TOKENS: Final = 4
-"""The number of tokens for each item in addition to its content. They encode the role and the end of the item."""
+"""The number of tokens for each item in addition to its content. These tokens encode the role and the end of the
+item.
+"""
 
 IMAGE_TOKENS: Final = 1_500
 """The assumed number of tokens for an image. Providers charge by the dimensions of an image, up to about this
@@ -40,11 +42,11 @@ an image down.
 """
 
 FILE_TOKENS: Final = 5_000
-"""The assumed number of tokens for a file that only the provider has. It corresponds to a few pages."""
+"""The assumed number of tokens for a file that only the provider has. The number corresponds to a few pages."""
 
 DOCUMENT_BYTES_PER_TOKEN: Final = 20
-"""The assumed number of base64 characters per token in compressed formats. It is high because such files also
-contain fonts, pictures and layout.
+"""The assumed number of base64 characters per token in compressed formats. The number is high because such files
+also contain fonts, pictures and layout.
 """
 
 _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
@@ -116,7 +118,7 @@ def _of_size(size: int) -> int:
 
 WINDOWS: Final = (
     ("gpt-5-chat", 128_000),
-    ("gpt-5", 272_000),  # the window has 400,000 tokens, of which the rest is reserved for the reply
+    ("gpt-5", 272_000),  # the window has 400,000 tokens; the rest of them is reserved for the reply
     ("gpt-4.1", 1_047_576),
     ("gpt-4o", 128_000),
     ("gpt-oss", 131_072),

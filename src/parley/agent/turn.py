@@ -101,7 +101,8 @@ async def run_turn(
     if reached is not None:
         return await end_at_limit(reached, transcript, before_end)
     while True:
-        await asyncio.sleep(0)  # a model that never waits must not block the event loop
+        # let other tasks run, because a model that never waits must not block the event loop
+        await asyncio.sleep(0)
         if (reached := await gate.before_request()) is not None:
             return await end_at_limit(reached, transcript, before_end)
         response = _Response()
@@ -136,8 +137,8 @@ async def run_turn(
                 with suppress(ModelError):  # without a summary, report the first failure
                     if await compact_if_needed(transcript, model, tools.specs(), settings, clock, meter):
                         continue
-            # Complete texts that clients have seen stay in the history; calls did not run and clients have not seen
-            # them.
+            # Complete texts that clients have seen stay in the history. Calls do not stay, because they did not run
+            # and clients have not seen them.
             shown = (ModelSaid(item=item) for item in response.items if isinstance(item, MessageItem))
             refused = (InputRefused(),) if _is_refusal(error) and transcript.history.has_new_attachments else ()
             spent = (
@@ -295,14 +296,18 @@ class _Response:
         self.cut_by: str | None = None
         """The reason why the provider truncated the response; None if the response is complete."""
         self.refused: str | None = None
-        """The explanation of the model for declining the request; None if it did not decline."""
+        """The explanation of the model for declining the request; None if the model did not decline."""
         self.is_paused = False
-        """True if the provider has paused the response, and continues it in answer to the next request."""
+        """True if the provider has paused the response. The provider continues the response in its answer to the
+        next request.
+        """
         self.cut_calls: list[CallItem] = []
         """Calls that were received only in part. They are not run."""
 
     def priced_usage(self, settings: Settings) -> TokenCount | None:
-        """Return the token counts of the response with their cost; None if the provider did not report them."""
+        """Return the token counts of the response with their cost; None if the provider did not report the
+        counts.
+        """
         if self.usage is None:
             return None
         return priced(self.usage, settings, cache_write_tokens=self.cache_write_tokens)
@@ -384,7 +389,7 @@ async def _listen(
                 batch, last = _without_the_end(batch)
                 report.received(len(batch))
                 for chunk in batch:
-                    if type(chunk) is TextDelta:  # nearly all chunks
+                    if type(chunk) is TextDelta:  # nearly all chunks are text deltas
                         extend(message, chunk.text)
                     elif isinstance(chunk, ReasoningDelta):
                         extend(ItemKind.REASONING, chunk.text)

@@ -25,9 +25,10 @@ class Approval:
     """A request to run a command, to apply a patch or to continue beyond a limit.
 
     Approvals are passed to the `on_approval` callback and listed by `Client.approvals`. Only the first decision has
-    an effect. If the approval has already been decided, its methods raise `AlreadyDecided` (if it was passed to
-    `on_approval`) or `ToolFailed` (if it is from `Client.approvals`). They raise `Disconnected` if the server has
-    ended. For an approval from `Client.approvals`, they raise `CallTimedOut` if the server does not answer in time.
+    an effect. If the approval has already been decided, the methods of an approval from `on_approval` raise
+    `AlreadyDecided`, and the methods of an approval from `Client.approvals` raise `ToolFailed`. All methods raise
+    `Disconnected` if the server has ended. The methods of an approval from `Client.approvals` raise `CallTimedOut`
+    if the server does not answer in time.
     """
 
     def __init__(

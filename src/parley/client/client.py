@@ -194,7 +194,7 @@ class Client:
             on_request=self._receive_request,
             on_frame=on_frame,
             on_lost=self._receive_loss,
-            on_restored=lambda: self._feeds.resume(),  # a lambda, because `_feeds` is set only below
+            on_restored=lambda: self._feeds.resume(),  # this is a lambda, because `_feeds` is set only below
             on_end=self._receive_end,
             handshake=self._handshake,
             timeout_seconds=timeout_seconds,
@@ -212,7 +212,7 @@ class Client:
     # --- beginning and end ---------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the transport, which connects to the server or starts it."""
+        """Start the transport, which connects to the server or starts the server."""
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:

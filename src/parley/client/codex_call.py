@@ -30,8 +30,9 @@ async def tool_result(
 
 
 class CodexCall:
-    """A `codex` or `codex-reply` call that has been sent. Awaiting the call returns its result, even if the turn
-    failed.
+    """A `codex` or `codex-reply` call that has been sent.
+
+    Awaiting the call returns the result of the call, even if the turn failed.
 
     Awaiting the call after `cancel` raises `CallCancelled`. If the turn takes longer than the time limit of the
     call, awaiting raises `CallTimedOut`, and the turn continues. The call can then be awaited again or cancelled.

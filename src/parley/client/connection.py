@@ -279,8 +279,9 @@ class Connection:
         self._transport.send(data)
 
     def _is_usable(self) -> bool:
-        """Return whether the current task may send messages. While the connection is being restored, only the
-        handshake may.
+        """Return whether the current task may send messages.
+
+        While the connection is being restored, only the handshake may send messages.
         """
         return self._restarting is None or self._restarting is asyncio.current_task()
 
@@ -388,7 +389,7 @@ def _encoded(params: object) -> bytes:
 def _fail(result: asyncio.Future[Raw], error: ClientError) -> None:
     if not result.done():
         result.set_exception(error)
-        result.exception()  # marks the exception as retrieved, because the caller may never await this call
+        result.exception()  # mark the exception as retrieved, because the caller may never await this call
 
 
 # --- results of tools ------------------------------------------------------------------

@@ -157,16 +157,17 @@ class AlreadyDecided(ClientError):
 
 
 class Disconnected(ClientError):
-    """Raised when the server closed its output or exited. `exit_code` is its exit code; None if it has not
-    exited.
+    """Raised when the server closed its output or exited.
+
+    `exit_code` is its exit code; None if the server has not exited.
     """
 
     def __init__(self, exit_code: int | None, reason: str | None = None) -> None:
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
         super().__init__(reason or f"the server {how}")
         self.exit_code, self.reason = exit_code, reason
-        """The exit code of the server (None if it has not exited), and the reason why the connection ended (None if
-        it is unknown).
+        """The exit code of the server (None if the server has not exited), and the reason why the connection ended
+        (None if the reason is unknown).
         """
 
 

@@ -68,12 +68,14 @@ class Reader:
         self.after = after
         """The position after which the reader needs all events."""
         self.last = last
-        """The number of latest events with which the reader begins; None if it begins at a known position."""
+        """The number of latest events with which the reader begins; None if the reader begins at a known
+        position.
+        """
         self.exclusive = exclusive
         """True if the stream that is opened for the reader ends the streams of other clients."""
         self.unread: deque[StreamEvent] = deque()
         self.request: RequestId | None = None
-        """The id of the request for the stream whose snapshot the reader is waiting for; None if it is not
+        """The id of the request for the stream whose snapshot the reader is waiting for; None if the reader is not
         waiting.
         """
         self.has_joined = False
@@ -186,8 +188,11 @@ class Feed:
         """The last received delta of each unfinished item, by item id."""
 
     def note(self, seq: Seq) -> None:
-        """Store a position that the server reported outside a stream, if it is newer. Do nothing while a stream is
-        open or has readers, because the events of the stream then determine the position.
+        """Store a position that the server reported outside a stream, if this position is newer than the known
+        position.
+
+        Do nothing while a stream is open or has readers, because the events of the stream then determine the
+        position.
         """
         if self._request is None and not self._readers and (self.seq is None or seq > self.seq):
             self.seq = seq
@@ -299,7 +304,7 @@ class Feed:
         return self._request is not None or bool(self._pending)
 
     def suspend(self) -> None:
-        """Record that the connection was lost. Readers get no events until it is restored."""
+        """Record that the connection was lost. Readers get no events until the connection is restored."""
         self._request, self._snapshot_due = None, False
         self._pending.clear()
         if self._joining is not None:
@@ -343,7 +348,7 @@ class Feed:
         try:
             typed_value(TOOL, result, StreamStarted)
         except ToolFailed as error:
-            if self._request is None and self._joining is None:  # in this case, `join` raises the errors
+            if self._request is None and self._joining is None:  # `join` raises the errors of this request
                 self._disconnect_readers(error.message, error.code)
             return
         self._request, self._snapshot_due = call.request_id, True
@@ -423,8 +428,9 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield those events that the readers do not have yet, as live events. If they have the beginning of a
-        delta, yield only the rest.
+        """Yield those events that the readers do not have yet, as live events.
+
+        If the readers have the beginning of a delta, yield only the rest of the delta.
         """
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)

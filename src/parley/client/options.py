@@ -35,8 +35,8 @@ class SendOptions(Overrides, total=False):
     has ended. The default is "join".
     """
     output_schema: dict[str, Any]
-    """A JSON Schema for the agent's answer, which is then a JSON text. It applies only to the turn that the message
-    begins.
+    """A JSON Schema for the agent's answer, which is then a JSON text. The schema applies only to the turn that the
+    message begins.
     """
 
 

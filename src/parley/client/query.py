@@ -25,8 +25,9 @@ async def query(
     timeout_seconds: float | None = None,
     **options: Unpack[CreateOptions],
 ) -> AsyncIterator[Event]:
-    """Ask one question in a new conversation and yield the events of its turn. Then raise the error of the turn, if
-    it has failed.
+    """Ask one question in a new conversation and yield the events of its turn.
+
+    If the turn has failed, raise its error after the last event.
 
     The function connects to a server as `connect` does, and disconnects after the turn. The arguments have the same
     meaning as in `connect` and `Client.create`.

@@ -146,8 +146,8 @@ class RemoteServer:
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request for a stream, because its result was lost.
 
-        The server may have opened the stream. Without the cancellation, the next stream would replace it, and the
-        client would mistake the notice about this for the end of the next stream.
+        The server may have opened the stream. Without the cancellation, the next stream would replace that stream.
+        The client would then mistake the notice about the replacement for the end of the next stream.
         """
         if self._http is not None:
             notice = encode(Cancelled(request_id=request_id))

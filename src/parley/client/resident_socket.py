@@ -173,7 +173,7 @@ class _Protocol(asyncio.Protocol):
         self._lost.set()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ConnectionError("the resident server ended during the handshake"))
-            self._answer.exception()  # marks the exception as retrieved, because the caller may have been cancelled
+            self._answer.exception()  # mark the exception as retrieved, because the caller may have been cancelled
         elif self._greeted:
             self._on_end(None)  # the server sends a truncated message again over the next connection
 
@@ -189,7 +189,7 @@ async def _opened(path: str) -> socket.socket:
         try:
             return open_socket(path, timeout_seconds=0)
         except BlockingIOError:
-            pass  # the backlog of the server is full, so try again
+            pass  # the backlog of the server is full, so the client tries again
         except OSError as error:
             if error.errno is None:
                 raise

@@ -20,8 +20,8 @@ __all__ = ["Turn", "result_of"]
 class Turn:
     """The turn that a message started or joined, from the message to the end of the turn.
 
-    Each iteration yields all events of the turn from its beginning, even if it starts later. A turn can be iterated
-    several times. Without an iteration, it needs no stream and no memory.
+    Each iteration yields all events of the turn from the first event, even if the iteration starts later. A turn
+    can be iterated several times. Without an iteration, the turn needs no stream and no memory in this client.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Turn:
 
         Raises:
             TurnFailed: the turn failed or was interrupted.
-            CallTimedOut: the turn did not end in time. It continues on the server.
+            CallTimedOut: the turn did not end in time. The turn continues on the server.
             StreamEnded, ToolFailed, TurnNotFollowable, Disconnected: as for an iteration.
         """
         try:

@@ -108,7 +108,7 @@ class ApprovalState:
         self.open: PendingApproval | None = None
         self.settled: dict[ApprovalId, SettledApproval] = {}
         self.answer_ids: set[str] = set()
-        """The ids of all answers that have settled an approval, by which a repeated answer is recognised."""
+        """The ids of all answers that have settled an approval, which identify repeated answers."""
         self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
         self.began_by: PrincipalRef | None = None

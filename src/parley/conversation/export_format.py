@@ -172,7 +172,7 @@ def _check(entry: Entry, projections: Projections) -> None:
     Raises:
         msgspec.DecodeError, ValueError: the entry is invalid.
     """
-    # An event type of a newer version, which no projection needs.
+    # This is an event type of a newer version, which no projection needs.
     if entry.is_event and entry.type not in EVENT_TYPES:
         _anything.decode(entry.encoded)  # the entry is sent to clients unchanged, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type

@@ -1,4 +1,4 @@
-"""The log as messages for a model. It is a projection, in a form that fits every model API.
+"""The log as messages for a model. This projection has a form that fits every model API.
 
 The projection consists of the positions of entries. The texts of the entries are held separately, so that they can
 be removed from memory and loaded again.
@@ -82,7 +82,7 @@ class _Kind(IntEnum):
 
 
 _KINDS: Final = 8
-"""The factor by which `_Ref` multiplies positions. It is greater than the value of every kind."""
+"""The factor by which `_Ref` multiplies positions. The factor is greater than the value of every kind."""
 _VALID_KINDS: Final = frozenset(_Kind)
 
 _Ref = int
@@ -157,10 +157,10 @@ class History:
         self._waiting: list[_Ref] = []
         self._turn = _Turn(None)
         self._turns: dict[MessageId, _Turn] = {}
-        """The turn that handled a message, by the id of the message."""
+        """The turns that handled messages, by the id of the message."""
         self._unanswered: dict[CallId, deque[int]] = {}
-        """The indices of the missing outputs in `_Turn.places`, by call id. Each id has a list, because a model may
-        use a call id twice.
+        """The indices of the missing outputs in `_Turn.places`, by call id. Each id is mapped to a list of indices,
+        because a model may use a call id twice.
         """
         self._texts: dict[Seq, HistoryItem] = {}
         """The items whose texts are in memory, by position. `missing` returns the positions of the other items, and

@@ -1,4 +1,4 @@
-"""The keys of entries: ids by which a store finds an entry without reading the whole log."""
+"""The keys of entries. A key is an id with which a store finds an entry without reading the whole log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ settlements.
 
 
 def key_of(entry: Entry) -> str | None:
-    """Return the key of an entry; None if it has no key."""
+    """Return the key of an entry; None if the entry has no key."""
     return key_in(entry.encoded, entry.type, is_event=entry.is_event) if entry.type in KEYED_TYPES else None
 
 

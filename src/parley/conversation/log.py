@@ -1,8 +1,8 @@
 """The log of one conversation: its entries in order, and the open items after the last entry.
 
 An *entry* has a position and is permanent. An *open item* is a text that the model is still writing, or the output
-of a running command on one stream. Deltas extend an open item. They have no position of their own; open items come
-after the last entry.
+of a running command on one stream. Deltas extend an open item. Deltas have no position of their own; open items
+come after the last entry.
 
 An open text ends with the event that contains the complete text (`ENDS`). Some other events discard an open text,
 because no text can be in progress after them (`DISCARDS_OPEN`). Both rules depend only on the events, so clients
@@ -89,7 +89,7 @@ DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, Er
 a turn. Background events with other meanings, such as the progress of a call, occur only while no text is open.
 """
 
-# The encoding of every text delta begins like this.
+# Every encoded text delta begins with these bytes.
 _DELTA_PREFIX: Final = {kind.value: b'{"type":"%b","delta":' % kind.value.encode() for kind in ItemKind}
 
 
@@ -264,7 +264,7 @@ class Log:
         """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
         """The items that were closed by an entry which is not durable yet, each with the position of this entry. If
-        `truncate` removes the entry, it opens the items again.
+        `truncate` removes the entry, the items are opened again.
         """
         self._items_opened = 0
         self._series = ""
@@ -290,16 +290,18 @@ class Log:
         return self.entries[after - self.base : last - self.base]
 
     def trim(self, base: Seq) -> None:
-        """Remove the entries up to the position `base` from memory. They must be durable, and can then be read from
-        the store.
+        """Remove the entries up to the position `base` from memory.
+
+        The entries must be durable, so that they can be read from the store.
         """
         if base > self.base:
             del self.entries[: min(base, self.durable) - self.base]
             self.base = Seq(min(base, self.durable))
 
     def begin_after(self, base: Seq) -> None:
-        """Remove all entries from memory, and continue after the position `base`. The entries up to it must be in
-        the store.
+        """Remove all entries from memory, and continue after the position `base`.
+
+        The entries up to this position must be in the store.
         """
         self.base = self.durable = base
 
@@ -503,7 +505,9 @@ class Cursor:
 
     def appended(self, log: LogView, first: Seq) -> None:
         """Handle entries that were appended, beginning at the position `first`, and that were not sent to the
-        reader. `next` returns them later.
+        reader.
+
+        `next` returns these entries later.
 
         If the cursor was live, it now points directly before these entries.
         """
@@ -512,7 +516,9 @@ class Cursor:
             self._offsets = log.lengths()
 
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
-        """Handle `delta`, the newest delta of the log, which was not sent to the reader. `next` returns it later.
+        """Handle `delta`, the newest delta of the log, which was not sent to the reader.
+
+        `next` returns this delta later.
 
         If the cursor was live, it now points directly before this delta.
         """

@@ -57,7 +57,7 @@ class OpenOutput:
             data = data[room:]
         if data:
             self._tail += data[-KEPT_BYTES:]
-            if len(self._tail) > 2 * KEPT_BYTES:  # trimming 64 KiB after each line would cost more
+            if len(self._tail) > 2 * KEPT_BYTES:  # trimming to 64 KiB after each line would take longer
                 del self._tail[:-KEPT_BYTES]
         return delta
 

@@ -186,8 +186,8 @@ class Projections:
     def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
         """Return the projections that a checkpoint contains.
 
-        They lack the texts of the history (`History.missing`). They also lack messages and settlements of
-        approvals, which can be looked up by key in the store. An entry that refers to an earlier message raises
+        These projections lack the texts of the history (`History.missing`). They also lack messages and settlements
+        of approvals, which can be looked up by key in the store. An entry that refers to an earlier message raises
         `EarlierEntriesNeeded`.
 
         Raises:
@@ -251,8 +251,7 @@ class Projections:
 def _refuse_no_json(data: bytes) -> None:
     """Check that `data` is valid JSON in UTF-8.
 
-    Raises:
-        ValueError: it is not.
+    Raises: ValueError: `data` is not valid JSON in UTF-8.
     """
     _json.decode(data)
     if not data.isascii():

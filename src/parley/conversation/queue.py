@@ -61,7 +61,7 @@ class Queue:
         """True if no queued message may begin a turn until the pause ends.
 
         A turn that was not completed, or the record `QueuePaused`, begins the pause. The next turn, the next queued
-        message or the record `QueueResumed` ends it.
+        message or the record `QueueResumed` ends the pause.
         """
         self.known: dict[MessageId, Seq] = {}
         """The positions of the records that queued messages, by message id. Older positions can be looked up by key

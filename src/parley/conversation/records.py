@@ -187,7 +187,7 @@ class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated", omit_defaults=True):
     """An estimate of the tokens that a response used.
 
-    It is made if the provider does not report the tokens, but a limit depends on them.
+    An estimate is made if the provider does not report the tokens, but a limit depends on the tokens.
     """
 
     tokens: int
@@ -227,8 +227,9 @@ class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output")
 
 
 class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
-    """A request for an approval that the turn is waiting for. The event that tells clients about it directly
-    precedes this record.
+    """A request for an approval that the turn is waiting for.
+
+    The event that tells clients about the request directly precedes this record.
     """
 
     approval_id: ApprovalId
@@ -267,7 +268,7 @@ class ApprovalSettlement(RecordBase, frozen=True, kw_only=True, tag="question_se
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """The id of the answer, by which a repeated answer is recognised; empty if no client answered."""
+    """The id of the answer, which identifies a repeated answer; empty if no client answered."""
     principal: PrincipalRef | None = None
     """The principal that answered the approval or interrupted the turn; None if no principal did."""
 
@@ -321,9 +322,9 @@ class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued")
     """The id of the message; empty in a copy of the conversation, which has no queue."""
     content: tuple[InputItem, ...]
     read: tuple[InputItem, ...] | None = None
-    """The content of the message, including the files that it names; None if it names no files."""
+    """The content of the message, including the files that it names; None if the message names no files."""
     asked: dict[str, Any] | None = None
-    """The settings that the message gives, without secrets; None if it gives no settings."""
+    """The settings that the message contains, without secrets; None if the message contains no settings."""
     principal: PrincipalRef | None = None
     """The principal that queued the message; None in logs of older versions."""
     is_limited: bool = False
@@ -338,7 +339,7 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     message_id: MessageId
     content: tuple[InputItem, ...]
     read: tuple[InputItem, ...] | None = None
-    """The new content, including the files that it names; None if it names no files."""
+    """The new content, including the files that it names; None if the message names no files."""
     principal: PrincipalRef | None = None
     """The principal that edited the message, which counts as the principal that begins its turn; None in logs of
     older versions.

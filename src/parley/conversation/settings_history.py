@@ -44,7 +44,9 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The index in `chain` of the settings at the beginning of the last turn."""
     turn_message: MessageId | None
     message: MessageId | None
-    """The id of the message to which the next record of settings belongs; None if it belongs to no message."""
+    """The id of the message to which the next record of settings belongs; None if the record belongs to no
+    message.
+    """
 
 
 class SettingsHistory:
@@ -56,7 +58,7 @@ class SettingsHistory:
         """Create an empty history. `root` is the parent id of a branch that begins before the first message."""
         self._root = root
         self.first = self.now = SettingsChange(None, {})
-        """The settings before the first message, and the current settings."""
+        """`first` are the settings before the first message, and `now` are the current settings."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
         """The id of the last message if a record with its settings may follow; otherwise None."""

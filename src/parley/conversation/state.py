@@ -31,7 +31,7 @@ from parley.wire.tools import NO_TOKENS, Tokens
 __all__ = ["FAILURES", "NEXT", "Compaction", "Phase", "SavedState", "State", "TurnOutcome"]
 
 Compaction = Literal["pending", "done"]
-"""Whether a turn that was begun to compact the history has still to compact it."""
+"""The state of a turn that was begun to compact the history: whether the turn must still compact the history."""
 
 TITLE_LENGTH: Final = 80
 OUTCOME_LENGTH: Final = 300
@@ -142,7 +142,9 @@ class State:
         of the first turn.
         """
         self.compaction: Compaction | None = None
-        """Whether the turn `event_id` has still to compact the history; None if the turn was not begun for this."""
+        """The state of the compaction by the turn `event_id`; None if the turn was not begun to compact the
+        history.
+        """
         self.outcome: TurnOutcome | None = None
         """The outcome of the last turn that has ended; None before the end of the first turn."""
         self.inputs: dict[MessageId, Seq] = {}

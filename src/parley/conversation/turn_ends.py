@@ -44,7 +44,7 @@ CUT_OFF: Final = "Turn interrupted: the server lost its connection to the databa
 KILLED_OR_CUT_OFF: Final = (
     "Turn interrupted: the server that ran it was killed or lost its connection to the database"
 )
-"""The message of a turn whose server no longer holds the lease, if it is unknown whether the server was killed."""
+"""The message of a turn whose server has lost the lease, for the case that the reason for the loss is unknown."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
 """The output that the model gets for a call that was running when its server stopped."""
 

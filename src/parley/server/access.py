@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_instructions", "compact_prompt")
-"""The overrides that only the role admin may use. They can change any setting, or replace the server's own
-instructions.
+"""The overrides that only the role admin may use. These overrides can change any setting, or replace the server's
+own instructions.
 """
 RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
 """The arguments that a principal below admin may only make stricter, each with the setting that it overrides."""
@@ -60,8 +60,8 @@ def require_conversation(principal: Principal, conversation_id: ConversationId) 
     """Check that the principal may see a conversation.
 
     Raises:
-        UnknownConversation: the principal is not allowed to see it. The error is the same as for a missing
-            conversation.
+        UnknownConversation: the principal is not allowed to see the conversation. The error is the same as for a
+            missing conversation.
     """
     if not may_see(principal, conversation_id):
         raise UnknownConversation(conversation_id)
@@ -78,9 +78,9 @@ def require_all_conversations(principal: Principal) -> None:
 
 
 def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
-    """Return whether the principal may decide an approval, and may therefore be asked for it.
+    """Return whether the principal may decide an approval, and may therefore be asked to decide it.
 
-    If `approval` is None, return whether the role of the principal allows it to decide approvals.
+    If `approval` is None, return whether the role of the principal allows decisions at all.
 
     The process that is running the turn checks each answer again (`runtime/turn_runner.py`), according to
     `[approvals] from`.

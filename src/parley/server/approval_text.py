@@ -39,7 +39,8 @@ __all__ = ["decision_of", "elicitation", "listed", "settled_text", "what_is_aske
 
 
 def decision_of(answer: Message, features: Features) -> tuple[Decision, str | None]:
-    """Return the decision in a client's answer, and the escaped reason; the reason is None if the answer has none.
+    """Return the decision in a client's answer, and the escaped reason; the reason is None if the answer contains
+    no reason.
 
     A dismissal of the form is a denial if `Features.dismissal_denies` is True for the client.
     """
@@ -88,8 +89,8 @@ def elicitation(
     """Return the parameters of `elicitation/create`.
 
     `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
-    task that the approval belongs to; None if it belongs to no task. With `session_first`, the form offers approval
-    for the session
+    task that the approval belongs to; None if the approval belongs to no task. With `session_first`, the form
+    offers approval for the session
     before approval for a single action, because the client cannot be asked again for this call.
     """
     fields = _fields(approval, conversation, request=request, features=features)
@@ -142,8 +143,8 @@ def _why(reason: str, request: ApprovalRequest) -> str:
     """Return the lines with the server's reason and the model's reason. If one of the reasons is missing, leave out
     its line.
 
-    The record determines which part of `reason` is from the server. The text itself would be no evidence, because
-    the model can write the same text. The model's reason is quoted and marked as the model's words.
+    The record determines which part of `reason` is from the server. The text itself does not show this, because the
+    model can write the same text. The model's reason is quoted and marked as the model's words.
     """
     own = RETRY if request.has_failed else unrestored_reason(request.unrestored) if request.unrestored else ""
     words = reason.removeprefix(own).removeprefix("; ") if own else reason

@@ -1,7 +1,8 @@
 """Finds the conversations that need the attention of a person, because they are waiting for an answer, have failed,
 or are unread.
 
-The store finds them by an index. Only waiting conversations are loaded, because approvals are not in the index.
+The store finds these conversations with an index. Only waiting conversations are loaded, because the index does not
+contain approvals.
 """
 
 from __future__ import annotations

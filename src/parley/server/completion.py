@@ -69,7 +69,7 @@ def _is_conversation(params: CompleteParams) -> bool:
 
 
 async def _conversations(conversations: ConversationRegistry, principal: Principal, text: str) -> Completion:
-    """Return the conversations whose id begins with `text`, or whose title contains it."""
+    """Return the conversations whose id begins with `text` or whose title contains `text`."""
     found: list[str] = []
     searched, text = 0, text.casefold()
     query = Query(conversation=principal.conversation, limit=PAGE_SIZE)

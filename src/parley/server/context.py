@@ -105,10 +105,12 @@ class Principal(Struct, frozen=True, kw_only=True):
     name: str
     role: Role
     conversation: ConversationId | None = None
-    """The id of the only conversation that the principal may see; None if it may see all conversations."""
+    """The id of the only conversation that the principal may see; None if the principal may see all
+    conversations.
+    """
     token_id: str = ""
-    """An id that distinguishes the token from a revoked token with the same name. It is not secret, and it is empty
-    only for `LOCAL_USER`.
+    """An id that distinguishes the token from a revoked token with the same name. The id is not secret, and is
+    empty only for `LOCAL_USER`.
     """
     since: float = 0.0
     """The time when the token was created, in seconds since the epoch; 0 for a principal without a stored token."""
@@ -129,7 +131,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     def identity(self) -> str:
         """The string that identifies the principal in stored data, across restarts of the server."""
         if self.name == PAGE:
-            return LOCAL.name  # the page's user and the local user are the same person
+            return LOCAL.name  # the user of the page and the local user are the same person
         return self.name if self.name in RESERVED_NAMES else self.token_id
 
     @property

@@ -63,8 +63,8 @@ class Call:
     """One request from the client, with its answer and its cancellation."""
 
     context: RequestContext
-    """The context of the request. It is set when the handler begins, because an earlier `initialize` determines the
-    features.
+    """The context of the request. The field is set when the handler begins, because an earlier `initialize`
+    determines the features.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Call:
         effect.
         """
         self.cancel_reason: str | None = None
-        """The reason that the client gave with its cancellation; None if it gave none."""
+        """The reason that the client gave with its cancellation; None if the client gave no reason."""
         self._dispatch, self._reply = dispatch, reply
         self._on_cancel: Callable[[], None] | None = None
 
@@ -116,7 +116,7 @@ class Call:
     def hold(self, end: Callable[[], None]) -> None:
         """Keep the request open after its handler has returned, for example while a stream is open.
 
-        `end` is called when the server shuts down. It must answer the request.
+        `end` is called when the server shuts down, and must answer the request.
         """
         self._dispatch.hold(self, end)
 
@@ -187,9 +187,9 @@ class Dispatch:
 
         `context` makes the context of a request from its reply channel and its `_meta`. `notices` contains the
         handlers of notifications, by method. `own` are the server's requests to the client. `meta_of` returns the
-        `_meta` of a request at version 2026-07-28 from its parameters, and None for other requests. It may raise
-        RequestRefused. `modern_requests` handles requests at version 2026-07-28. `client_id` names the client in
-        logs and traces.
+        `_meta` of a request at version 2026-07-28 from its parameters, and None for other requests. The function
+        `meta_of` may raise RequestRefused. `modern_requests` handles requests at version 2026-07-28. `client_id`
+        names the client in logs and traces.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
@@ -257,7 +257,7 @@ class Dispatch:
         """Handle a message that cannot be decoded, because of the error `refused`.
 
         A request is answered with the error. An answer counts as a failure of the answered request. A notification
-        is ignored. The outline says which of them the message is.
+        is ignored. The outline shows the kind of the message.
         """
         self._log.warning("%s: it was skipped", shortened(str(refused), MAX_SHOWN))
         request_id, is_answer = outline

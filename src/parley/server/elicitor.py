@@ -53,8 +53,8 @@ class Elicitor(Protocol):
         ...
 
     def withdraw(self, conversation: Conversation, *, reason: str) -> None:
-        """Withdraw the approval requests of a conversation that the client has not answered, and send it the
-        reason.
+        """Withdraw the approval requests of a conversation that the client has not answered, and send the reason to
+        the client.
 
         Other clients may still answer these approvals.
         """
@@ -118,7 +118,7 @@ class FormElicitor:
         if approval_id in self._open:
             return
         if approval.request.kind == "limit" and not self._features.knows_limits:
-            return  # for this client, the turn ends at the limit (docs/protocol.md#limits)
+            return  # this client is not asked, and the turn ends at the limit (docs/protocol.md#limits)
         params = elicitation(approval, conversation.id, request=request, features=self._features, task_id=task_id)
         answered = partial(self._settle, conversation, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), out=out, answered=answered)

@@ -71,10 +71,10 @@ class StreamEncoder:
         self._conversation = b'"conversationId":%b' % encode(conversation)
         self._heads: dict[str, bytes] = {}
         self._item: ItemId | None = None
-        """The id of the item to which the last delta with `_meta` belongs; None before the first delta."""
+        """The id of the item whose delta was last sent with `_meta`; None before the first delta."""
         self._item_format = b""
-        """The bytes of a delta of the item `_item`, with placeholders for the offset and the event. They are cached
-        because deltas are a hot path.
+        """The bytes of a delta of the item `_item`, with placeholders for the offset and the event. These bytes are
+        cached because deltas are a hot path.
         """
         self._named = False
 

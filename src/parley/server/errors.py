@@ -191,7 +191,7 @@ class BadSessionId(InvalidRequest):
 
 
 class NoLogMessages(InvalidRequest):
-    """Raised when a request asks for log messages at a protocol version that has none."""
+    """Raised when a request asks for log messages at a protocol version without log messages."""
 
     code = "no_log_messages"
 
@@ -217,9 +217,9 @@ class RequestRefused(VisibleError):
 
     number: int
     modern_number: int | None = None
-    """The numeric code at version 2026-07-28; None if it is the same as `number`."""
+    """The numeric code at version 2026-07-28; None if this code is the same as `number`."""
     details: Mapping[str, object] | None = None
-    """Further members of the error's `data`; None if there are none."""
+    """Additional members of the error's `data`; None if there are none."""
 
 
 class RequestIdInUse(RequestRefused):

@@ -27,8 +27,8 @@ class KnownHost(Struct, frozen=True, kw_only=True):
 
     title: str
     timeout_reasons: tuple[str, ...]
-    """Substrings of cancellation reasons. A reason with one of them means that the client has only stopped waiting.
-    Such a cancellation does not stop the turn.
+    """Substrings of cancellation reasons. If a reason contains one of these substrings, the client has only stopped
+    waiting. Such a cancellation does not stop the turn.
     """
 
 

@@ -133,7 +133,7 @@ def methods(
             instructions=instructions(call.context.principal, features),
         )
         call.answer(encode(result))
-        asyncio.get_running_loop().call_soon(server.on_initialized)  # after the answer is written
+        asyncio.get_running_loop().call_soon(server.on_initialized)  # called after the answer is written
         if server.availability != AVAILABLE:
             send_store_notice(session, server.availability)
 
@@ -169,7 +169,7 @@ def methods(
             tool_call.is_task = features.full_version and _asks_for_task(params.task)
             if tool_call.is_task and not tool.can_be_task:
                 raise TaskNotPossible(tool.name)
-        del params  # frees the encoded message
+        del params  # free the encoded message
         try:
             result = await tool.call(tool_call)
         except ParleyError as error:
@@ -195,7 +195,7 @@ def methods(
             instructions=instructions(call.context.principal, features),
         )
         call.answer(encode(result))
-        asyncio.get_running_loop().call_soon(server.on_initialized)  # after the answer is written
+        asyncio.get_running_loop().call_soon(server.on_initialized)  # called after the answer is written
 
     async def listen_for_changes(call: Call) -> None:
         await listen(call, session, server)

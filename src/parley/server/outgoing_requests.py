@@ -31,8 +31,9 @@ class OutgoingRequests:
     """The open requests to one client. Each is answered at most once."""
 
     def __init__(self, ids: Iterator[int]) -> None:
-        """Create an empty set. `ids` supplies the ids of requests; all clients share it, so that no id is used
-        twice.
+        """Create an empty set.
+
+        `ids` supplies the ids of requests. All clients share `ids`, so that no id is used twice.
         """
         self._ids = ids
         self._open: dict[RequestId, _Open] = {}
@@ -42,9 +43,8 @@ class OutgoingRequests:
         return request_id in self._open
 
     def number_by_time(self) -> None:
-        """From now on, use ids that no earlier server process has used for this client.
-
-        Otherwise an answer to an earlier request could be mistaken for an answer to a later one.
+        """From now on, use ids that no earlier server process has used for this client, so that an answer to an
+        earlier request cannot be mistaken for an answer to a later request.
         """
         self._ids = count(time.time_ns() // 1_000_000)
 
@@ -57,9 +57,10 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Repeat on `out` the open requests that were sent to `lost`. The client may not have received them.
+        """Send the open requests that were sent to `lost` again to `out`, because the client may not have received
+        them.
 
-        Messages in `but_not` are not repeated, because the client has received them.
+        Messages in `but_not` are not sent again, because the client has received them.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:

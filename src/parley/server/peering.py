@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 Params = TypeVar("Params", bound=Struct)
 
 PEER_SECONDS: Final = CALL_SECONDS - 1.0
-"""The maximum time in seconds that a request from another process waits for the write lock. It is shorter than the
-timeout after which that process reports this process as unresponsive.
+"""The maximum time in seconds that a request from another process waits for the write lock. This time is shorter
+than the timeout after which the other process reports this process as unresponsive.
 """
 
 _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (

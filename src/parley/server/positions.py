@@ -25,8 +25,7 @@ class Position(Struct, frozen=True, array_like=True):
     seq: int
     """The position of the last entry that the client has received completely."""
     messages: int = 0
-    """The number of messages that the client has received of the next entry, which it has not received
-    completely.
+    """The number of received messages of the next entry, which the client has not received completely.
     """
     stream: int | None = None
     """The number of the stream of the conversation; None if the message does not belong to a stream."""

@@ -19,8 +19,8 @@ from parley.wire.mcp import Progress
 __all__ = ["ProgressReporter"]
 
 HEARTBEAT_SECONDS: Final = 5.0
-"""The maximum time between two progress notifications, in seconds. It is short because some clients give up after
-30 seconds without a notification.
+"""The maximum time between two progress notifications, in seconds. The time is short because some clients give up
+after 30 seconds without a notification.
 """
 DELAY_SECONDS: Final = 1.0
 """The time between an event and its progress notification for clients at version 2025-11-25, in seconds. One
@@ -85,7 +85,7 @@ class ProgressReporter:
         progress = Progress(progress_token=self._token, progress=self._count, message=self._message)
         self._in_this_tick = True
         self._out.send(notification(Progress.METHOD, encode(progress)))
-        self._loop.call_soon(self._end_tick)  # runs after the write that the outbox has scheduled
+        self._loop.call_soon(self._end_tick)  # this callback runs after the write that the outbox has scheduled
 
     def _end_tick(self) -> None:
         self._in_this_tick = False

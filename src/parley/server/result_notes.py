@@ -1,8 +1,8 @@
 """Notes for the model of a host, which are added to the result of `codex` and `codex-reply`.
 
 A host shows its model only the result, and no events or approvals, so the notes name the conversation and explain
-how to continue it. They also name actions that were not performed because no person answered. If the host stopped
-waiting for an earlier turn, they report how that turn ended.
+how to continue it. The notes also name actions that were not performed because no person answered. If the host
+stopped waiting for an earlier turn, the notes report how that turn ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ whole message.
 """
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that a note names. Any further ones are only counted."""
+"""The maximum number of denied commands and patches that a note names. Beyond this number, denied actions are only
+counted.
+"""
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""
 

@@ -40,8 +40,8 @@ __all__ = ["ClientConnection", "ServerCore", "Transport"]
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 1.5
-"""The maximum time in seconds that a shutdown waits for turns, for answers, and for clients to read them. It is
-shorter than the two seconds that the protocol allows for the whole shutdown.
+"""The maximum time in seconds that a shutdown waits for turns, for answers, and for clients to read them. This time
+is shorter than the two seconds that the protocol allows for the whole shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
 """The maximum additional time that a shutdown waits until the store is closed, in seconds. The time is needed if

@@ -29,13 +29,13 @@ __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MAX_FIRST_REQUESTS: Final = 1000
 """The maximum number of conversations for which a session remembers the id of the client's first request, which the
-session's events name. Beyond it, the session forgets the oldest ids of conversations that the client is not
-receiving.
+session's events name. Beyond this number, the session removes the oldest ids of conversations that the client is
+not receiving.
 """
 
 
 class _SilentOutbox:
-    """The outbox of events for a host that ignores events. It discards everything."""
+    """The outbox of events for a host that ignores events. This outbox discards all events."""
 
     writable = True
 
@@ -210,7 +210,7 @@ class Session:
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 
     def events_to(self, out: Outbox) -> Outbox:
-        """Return an outbox that sends events to `out`. For a host that ignores events, it discards them instead."""
+        """Return an outbox that sends events to `out`. For a host that ignores events, the outbox discards them."""
         return out if self.features.event_notifications else SILENT
 
     def next_stream(self) -> int:
@@ -219,15 +219,15 @@ class Session:
         return self.last_stream
 
     def stream_out(self, conversation: ConversationId, number: int) -> FrameOutbox:
-        """Return the outbox for a new stream. For a host that ignores events, it discards them."""
+        """Return the outbox for a new stream. For a host that ignores events, the outbox discards the events."""
         if not self.features.event_notifications:
             return SILENT
         return self.stream_outboxes.outbox(conversation, number)
 
     def for_request(self, context: RequestContext) -> Session:
-        """Return a session that serves only one request at version 2026-07-28. It ends with the request's client.
+        """Return a session that serves only one request at version 2026-07-28.
 
-        Nothing in the request affects later requests.
+        The session ends with the client of the request. The request does not affect later requests.
         """
         session = Session(self.out, self._request_ids, self.loader, self.principal, connection=self._connection)
         session.version, session.features, session.initialized = MODERN_VERSION, context.features, True
@@ -270,7 +270,7 @@ class Session:
         self._subscriptions[subscription] = conversation
 
     def forget_subscription(self, subscription: Hashable) -> None:
-        """Remove the registration of a stream or a call. Do nothing if it is not registered."""
+        """Remove the registration of a stream or a call. Do nothing if the subscription is not registered."""
         self._subscriptions.pop(subscription, None)
 
     def is_subscribed(self, conversation: ConversationId) -> bool:

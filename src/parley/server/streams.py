@@ -42,8 +42,8 @@ SHORT_BYTES: Final = 1024 * 1024
 """The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
 
 MAX_ENDS: Final = 256
-"""The maximum number of ended streams that are remembered for a client that may reconnect. The oldest are
-forgotten.
+"""The maximum number of ended streams that are remembered for a client that may reconnect. Beyond this number, the
+oldest are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
@@ -68,11 +68,11 @@ class StreamStart(Struct, frozen=True, kw_only=True):
 class _LogOutbox:
     """The outbox of a stream that is sent as log messages.
 
-    It discards the messages if the client has set a log level above `info`.
+    This outbox discards the messages if the client has set a log level above `info`.
     """
 
     def __init__(self, session: Session, out: FrameOutbox) -> None:
-        """Create the outbox. It passes messages on to `out`."""
+        """Create the outbox, which forwards messages to `out`."""
         self._session, self._out = session, out
 
     @property
@@ -260,8 +260,8 @@ def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
 class Streams:
     """The streams of one connection, at most one for each conversation.
 
-    There cannot be two, because the client could not distinguish their events, even if the streams were opened at
-    different protocol versions.
+    There is at most one because the client could not distinguish the events of two streams of a conversation, even
+    if the streams were opened at different protocol versions.
     """
 
     def __init__(self) -> None:
@@ -328,7 +328,8 @@ class Streams:
         if exclusive:
             conversation.take_over_streams(stream, session.principal.name)
         session.on_leave(self, self._close_all)
-        call.on_cancel(lambda: self._cancel(stream))  # runs at once if the client has already cancelled the call
+        # the callback runs at once if the client has already cancelled the call
+        call.on_cancel(lambda: self._cancel(stream))
         if start.resumes_at is None:
             stream.begin()
         else:
@@ -496,6 +497,6 @@ class Streams:
 
     def _name_conversations(self) -> None:
         """Let the events name their conversation if, and only if, more than one stream is open."""
-        if len(self._streams) <= 2:  # with more streams, the events already name it
+        if len(self._streams) <= 2:  # with more streams, the events already name their conversation
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

@@ -59,7 +59,8 @@ class ToolCall:
     def take_arguments(self) -> Raw | UnsetType:
         """Return the encoded arguments, and remove this object's reference to them.
 
-        Arguments may be large. When the caller no longer needs them, they can be freed.
+        Arguments may be large, and without this reference they can be freed as soon as the caller no longer needs
+        them.
         """
         arguments, self._arguments = self._arguments, UNSET
         return arguments

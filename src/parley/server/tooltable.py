@@ -1,4 +1,7 @@
-"""The table of tools. It is used to answer `tools/list`, to dispatch calls, and to generate the documentation."""
+"""The table of tools.
+
+The table is used to answer `tools/list`, to dispatch calls, and to generate the documentation.
+"""
 
 from __future__ import annotations
 
@@ -139,8 +142,9 @@ class ToolTable:
 
 
 def _output_schema(tool: Tool[Any], features: Features) -> dict[str, Any]:
-    """Return a schema that accepts the results and the failures of a tool. Failures are included because some
-    clients validate them as well.
+    """Return a schema that accepts the results and the failures of a tool.
+
+    The schema includes failures because some clients validate failures as well.
 
     The schema of a tool with a text result has `properties` at the top level, because clients of Codex read the
     properties there.

@@ -16,7 +16,7 @@ __all__ = ["turn_result", "workspace_state"]
 
 
 def workspace_state(workspace: WorkspaceUpdated | None) -> WorkspaceState | UnsetType:
-    """Return the newest commit as a part of a result; UNSET if there is none."""
+    """Return the newest commit as a part of a result; UNSET if there is no commit."""
     if workspace is None:
         return UNSET
     return WorkspaceState(

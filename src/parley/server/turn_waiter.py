@@ -122,7 +122,7 @@ class TurnWaiter:
         await self._submit(content, EventId(str(self._call.call.id)), follow_from=START)
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
-        """Submit a message to an existing conversation. It begins a turn or joins the running turn."""
+        """Submit a message to an existing conversation. The message begins a turn or joins the running turn."""
         left, log = self._session.left_turns.get(self._conversation.id), self._conversation.log
         if left is not None and left < log.base:
             self._earlier_end = await last_turn_end(self._conversation, after=left, up_to=log.durable)
@@ -321,7 +321,7 @@ class TurnWaiter:
             self._call.call.drop()
 
     def _leave(self) -> None:
-        """Stop sending, and remove everything that is registered for the call."""
+        """Stop sending, and remove all registrations of the call."""
         self._ended = True
         self._call.call.finished()
         self._subscription.close()
@@ -338,8 +338,8 @@ class TurnWaiter:
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
         """Answer the call.
 
-        If the turn has ended, the answer is its last message. If it waits for an approval, `ended` is None and the
-        answer is `text`.
+        If the turn has ended, the answer is its last message. If the turn is waiting for an approval, `ended` is
+        None and the answer is `text`.
         """
         if not self._ended:
             self._leave()

@@ -1,5 +1,5 @@
-"""Imitates the differences between providers of Chat Completions: in their streams, and in the requests that they
-refuse.
+"""Imitates the differences between providers of Chat Completions, both in their streams and in the requests that
+they refuse.
 
 A dialect is an entry of `DIALECTS`. `ChatWriter` writes replies in a dialect. `refused` checks requests as the
 provider does: some providers refuse a history without the reasoning that they sent.
@@ -38,7 +38,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
     """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
-    """How tool calls are numbered: `counted` means the number of the call, `zero` means 0 for every call, and
+    """The index of each tool call: `counted` means the number of the call, `zero` means 0 for every call, and
     `none` means that the index is missing.
     """
     in_pieces: bool = False
@@ -48,11 +48,12 @@ class Dialect(Struct, frozen=True, kw_only=True):
     comment: bytes = b""
     """Bytes that are sent before the first event."""
     usage: Literal["after", "second_finish", "unasked"] = "after"
-    """Where the token counts are: in an event of their own after the finish reason (`after`), with a second finish
-    reason (`second_finish`), or with the finish reason, even if the request does not ask for them (`unasked`).
+    """The place of the token counts: in an event of their own after the finish reason (`after`), with a second
+    finish reason (`second_finish`), or with the finish reason, even if the request does not ask for token counts
+    (`unasked`).
     """
     extra: dict[str, Any] = {}
-    """Further members of the event that contains the finish reason."""
+    """Additional members of the event that contains the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
     """The field of the model's messages that the next request must repeat in messages with tool calls; None if no
     field is required.

@@ -22,8 +22,9 @@ __all__ = ["parley_model", "parley_process", "parley_server"]
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """Turn an async function into a fixture. Without pytest-asyncio, the fixture fails with an error that names the
-    missing plugin.
+    """Convert an async function to a fixture.
+
+    Without pytest-asyncio, the fixture fails with an error that names the missing plugin.
     """
     try:
         import pytest_asyncio

@@ -97,14 +97,17 @@ class ScriptedModel:
         self.queue(Failure(status=status, body=body, headers=headers or {}))
 
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
-        """Queue a reply that breaks off after its steps, or after `at` bytes of its body. `how` determines how it
-        breaks off.
+        """Queue a reply that breaks off after its steps, or after `at` bytes of its body.
+
+        `how` determines the kind of the end.
         """
         self.queue(Cut(steps=steps, at=at, how=how))
 
     def sends_raw(self, body: bytes, *, cut_every: int | None = None, how: Ending = "end") -> None:
         """Queue a raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by
-        default. `how` determines how it ends.
+        default.
+
+        `how` determines the kind of the end.
         """
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
@@ -120,7 +123,10 @@ class ScriptedModel:
         self._queue.append(reply)
 
     def set_handler(self, handler: Callable[[RecordedRequest], Reply | None]) -> None:
-        """Let `handler` choose the reply to each request. If it returns None, the reply comes from the queue."""
+        """Call `handler` to choose the reply to each request.
+
+        If `handler` returns None, the reply comes from the queue.
+        """
         self._handler = handler
 
     # --- waiting ---------------------------------------------------------------------------
@@ -276,7 +282,7 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
     out.write(head(200, _RAW))
     size = raw.cut_every or len(raw.body) or 1
     for at in range(0, len(raw.body), size):
-        await asyncio.sleep(0)  # the event loop then sends each write separately
+        await asyncio.sleep(0)  # let the event loop send each write separately
         out.write(raw.body[at : at + size])
         await out.drain()
     return await end_body(out, raw.how, chunked=False)

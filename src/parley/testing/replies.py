@@ -32,8 +32,9 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class Cut(Struct, frozen=True, kw_only=True):
-    """A reply that breaks off after its steps, or after `at` bytes of its body. `how` determines how it
-    breaks off.
+    """A reply that breaks off after its steps, or after `at` bytes of its body.
+
+    `how` determines the kind of the end.
     """
 
     steps: tuple[Step, ...]

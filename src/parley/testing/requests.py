@@ -59,7 +59,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: dict[str, str]) -> b
     while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
         body += (await reader.readexactly(size + 2))[:-2]
     while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # this skips the trailers
+        pass  # skip the trailers
     return body
 
 

@@ -53,7 +53,7 @@ async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) 
             writer.transport.abort()
             return False
         case "hang":
-            await asyncio.Event().wait()  # this is cancelled when the client disconnects
+            await asyncio.Event().wait()  # the wait is cancelled when the client disconnects
             return False
 
 
@@ -65,7 +65,7 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
     """Send `text` as a delta `deltas` times, followed by the end of the reply."""
     (delta,) = api.text(text)
-    tuple(api.text(text * (deltas - 1)))  # this counts the text, because the end of the reply repeats it
+    tuple(api.text(text * (deltas - 1)))  # this call counts the text, because the end of the reply repeats the text
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)
     block = chunk(delta) * BULK_WRITE_DELTAS
     for _ in range(many):

@@ -1,4 +1,4 @@
-"""Recognises safe commands. They only read and print, so they need no approval.
+"""Recognises safe commands, which only read and print and therefore need no approval.
 
 An unknown command is not safe. Safe commands also run in the sandbox (docs/security.md). This module checks the
 structure of a command. `common/shell_lexer.py` reads scripts, `programs.py` lists the options of programs, and
@@ -88,11 +88,11 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
 
 
 def commands_in(script: str) -> list[tuple[str, ...]] | None:
-    """Return every command that a script may run, in order, each as a tuple of words; None if that cannot be
-    determined.
+    """Return every command that a script may run, in order, each as a tuple of words; None if the commands cannot
+    be determined.
 
-    It cannot be determined for a script that exceeds the limits of this module, or that contains an assignment, a
-    reserved word, or a command that different shells interpret differently.
+    This is the case for a script that exceeds the limits of this module, or that contains an assignment, a reserved
+    word, or a command that different shells interpret differently.
     """
     commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
     if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):

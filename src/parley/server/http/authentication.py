@@ -122,8 +122,9 @@ class RateLimit:
         """The number of messages that each principal could send at once at a certain time, and this time."""
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
-        """Count `count` messages from a principal, and return True if its rate allows them. Otherwise count nothing
-        and return False.
+        """If the rate of a principal allows `count` more messages, count these messages and return True.
+
+        Otherwise return False.
         """
         if not self._per_second:
             return True

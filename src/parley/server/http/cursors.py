@@ -1,4 +1,4 @@
-"""Outboxes that give each message an event id, from which a client can continue after a reconnection."""
+"""Outboxes that give an event id to each message. A client can continue after this message when it reconnects."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Set the positions to those that the client names as received, before messages are sent again.
+        """Replace the positions with the positions up to which the client says it has received each conversation.
 
-        Without this call, the ids of repeated messages would contain positions that the client has not reached.
+        This method is called before messages are sent again. Otherwise the ids of repeated messages would contain
+        positions that the client has not reached.
         """
         self._positions = dict(positions)
 

@@ -115,7 +115,8 @@ class HttpEndpoint:
         is no page.
 
         `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
-        number of bytes. It returns the reason why there is not enough memory for them, or None.
+        number of bytes. The function returns the reason why there is not enough memory for this number of bytes, or
+        None.
         """
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
@@ -126,7 +127,7 @@ class HttpEndpoint:
         """The total size of the bodies that are being read, in bytes."""
 
     def apply(self, *, guard: Guard, rate: RateLimit, limits: HttpLimits) -> None:
-        """From the next request on, use new limits and a new guard."""
+        """Use new limits and a new guard from the next request on."""
         self._guard, self._rate, self._limits = guard, rate, limits
 
     @property
@@ -134,8 +135,9 @@ class HttpEndpoint:
         return self._refuses_new_clients
 
     def refuse_new_clients(self) -> None:
-        """From now on, answer requests that belong to no session of this process with an error. Other nodes can
-        still connect.
+        """From now on, answer every request that belongs to no session of this process with an error.
+
+        Other nodes can still connect.
         """
         self._refuses_new_clients = True
 

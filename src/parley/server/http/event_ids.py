@@ -1,8 +1,8 @@
 """The ids of server-sent events. An id contains the positions that the client has reached, and is signed with the
 key of the home directory.
 
-An id contains the positions themselves, so the server stores no positions for clients that may reconnect. The
-length of an id of a session depends only on the number of the streams, because the id names each stream by its
+Because an id contains the positions, the server does not have to store positions for clients that may reconnect.
+The length of an id of a session depends only on the number of the streams, because the id names each stream by its
 number and not by the client's request id. A client sends the id in a header, whose length is limited.
 The signature covers the session, so an id of one session is invalid in another.
 """
@@ -71,7 +71,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Content)
 _request_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(RequestId)
 
 
-@lru_cache(maxsize=4096)  # each event id names all streams of a session
+@lru_cache(maxsize=4096)  # the form is short, because each event id names all streams of a session
 def _packed(conversation: str) -> bytes:
     """Return the short form of a conversation id: 17 bytes for a uuid."""
     try:

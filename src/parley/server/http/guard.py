@@ -90,7 +90,7 @@ class Guard:
     def is_from_own_page(self, request: HttpRequest) -> bool:
         """Return whether a script of a page of this server sent a request.
 
-        Browsers send no Origin with a GET to the own origin. Sec-Fetch-Site then names the sender.
+        Browsers send no Origin with a GET to the own origin. For such a request, Sec-Fetch-Site names the sender.
         """
         if request.header("Origin"):
             return self.own_origin(request) is not None

@@ -1,7 +1,7 @@
 """The endpoint `/metrics`, for Prometheus and compatible collectors.
 
-It needs a token that may see all conversations, because the numbers are about all of them. They contain no content
-and no ids.
+The endpoint needs a token that may see all conversations, because the metrics concern all of them. The metrics
+contain no content and no ids.
 """
 
 from __future__ import annotations

@@ -31,8 +31,9 @@ CHALLENGE_SECONDS: Final = 30.0
 
 
 class NodeEndpoint:
-    """Accepts connections of other nodes. Only a proof of the shared token of the nodes is valid here, and it is
-    valid nowhere else.
+    """Accepts connections of other nodes.
+
+    This endpoint accepts only a proof of the shared token of the nodes, and no other endpoint accepts this proof.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class NodeEndpoint:
         url: Callable[[], str],
         versions: Sequence[str],
     ) -> None:
-        """Create the endpoint. `token` is the shared token of the nodes. `authenticator` counts wrong proofs.
-        `accept` gets the socket and the version of each accepted connection. `url` returns the announced address of
-        this node; empty if it has announced none. `versions` are the versions that this node supports, the newest
-        first.
+        """Create the endpoint.
+
+        `token` is the shared token of the nodes. `authenticator` counts wrong proofs. `accept` gets the socket and
+        the version of each accepted connection. `url` returns the announced address of this node; empty if this
+        node has announced no address. `versions` are the versions that this node supports, the newest first.
         """
         self._token, self._authenticator, self._accept = token, authenticator, accept
         self._url, self._versions = url, versions
@@ -91,7 +93,10 @@ class NodeEndpoint:
         return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
 
     def _nonce(self) -> str:
-        """Return a random number with the time when it expires, sealed so that it needs no memory."""
+        """Return a random number with its expiry time.
+
+        Both are sealed, so that this node does not have to store them.
+        """
         text = f"{secrets.token_hex(16)}.{int(time.monotonic() + CHALLENGE_SECONDS)}"
         return self._sealed(text)
 

@@ -34,8 +34,8 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie. It is the longest time that they allow. Most sign-ins end
-earlier.
+"""The time in seconds for which browsers keep the cookie. This is the longest time that browsers allow. Most
+sign-ins end earlier.
 """
 
 
@@ -71,7 +71,7 @@ class PushSubscriptions(Protocol):
 
 
 class _Credentials(Struct):
-    """The body of a request to sign in. It has exactly one of the two members."""
+    """The body of a request to sign in. The body has exactly one of the two members."""
 
     code: str = ""
     token: str = ""
@@ -104,7 +104,8 @@ class PageEndpoint:
     ) -> None:
         """Create the endpoint.
 
-        `authenticator` counts wrong codes and tokens. `push` sends push messages; None if the server sends none.
+        `authenticator` counts wrong codes and tokens. `push` sends push messages; None if the server sends no push
+        messages.
         """
         self.files, self.sign_ins, self._authenticator, self._push = files, sign_ins, authenticator, push
 
@@ -205,7 +206,8 @@ async def _body(request: HttpRequest) -> bytes:
     content_type = [value.partition(";")[0].strip().lower() for value in request.header("Content-Type")]
     if content_type != ["application/json"] or request.header("Content-Encoding"):
         raise UnsupportedMediaType
-    if request.header("Transfer-Encoding"):  # a body of many small chunks takes long to read
+    # the time is limited because a body of many small chunks takes long to read
+    if request.header("Transfer-Encoding"):
         raise BadBody("the body must have a Content-Length")
     try:
         return await request.body(MAX_BODY_BYTES, lambda size: None)

@@ -21,7 +21,9 @@ MAX_STREAMS: Final = 4
 the client has probably lost the connection.
 """
 MAX_FRAMES: Final = 256
-"""The maximum number of messages that are kept for the next GET stream. Beyond it, the oldest are discarded."""
+"""The maximum number of messages that are kept for the next GET stream. Beyond this number, the oldest messages are
+discarded.
+"""
 
 
 class PushOutbox:
@@ -37,7 +39,7 @@ class PushOutbox:
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake` when it is writable; None if no stream was asked to do so."""
+        """The stream that will call `_wake` when the stream is writable; None if there is no such stream."""
         self.closed = False
 
     @property
@@ -55,10 +57,10 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """From now on, send messages to `stream`, beginning with those that were kept. Return the kept messages.
+        """From now on, send messages to `stream`, beginning with those that were kept.
 
-        If an older stream is in the middle of a message, that stream is closed and the message begins again on the
-        new stream.
+        Return the kept messages. If a message is being sent in parts on an older stream, that stream is closed and
+        the message begins again on the new stream.
         """
         if self.closed:
             stream.end()

@@ -56,8 +56,8 @@ class HttpSession:
         self.is_restoring = False
         """True while the streams of a session of an earlier server process are being opened one after another.
 
-        The session is not stored during this time. Otherwise the stored session would lack the streams that are not
-        open yet if the process were killed.
+        The session is not stored during this time. If the process were killed, the stored session would otherwise
+        lack the streams that are not open yet.
         """
         self.opening: list[StreamState] = []
         """The streams that the client has requested and that are not open yet. They are stored with the session
@@ -68,8 +68,8 @@ class HttpSession:
         self.base_state: SessionState | None = None
         """The state of the session in this process when it was last stored; None if it was not stored yet."""
         self.stored_state: SessionState | None = None
-        """The state in the store as this process has last seen it; None if the session is not stored. It may
-        contain streams that the client has opened on other nodes.
+        """The state in the store as this process has last seen it; None if the session is not stored. This state
+        may contain streams that the client has opened on other nodes.
         """
         self.stored_data: bytes | None = None
         """The encoded form of `stored_state`, exactly as it is stored."""
@@ -77,7 +77,7 @@ class HttpSession:
         """The conversations with a stream that the stored session may contain."""
         self.saving: asyncio.Task[None] | None = None
         self.save_lock: Final = asyncio.Lock()
-        """Held while the session is written to the store or removed from it."""
+        """A lock that is held while the session is written to the store or removed from the store."""
         self._calls: dict[RequestId, MessageStream] = {}
         """The streams of calls that can be resumed, by request id."""
         self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
@@ -105,7 +105,7 @@ class HttpSession:
     def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
         """Send messages that belong to no request on the GET stream `stream`.
 
-        `positions` are the positions that the client names as received; None if it names none.
+        `positions` are the positions that the client names as received; None if the client names no positions.
         """
         had_stream, self._had_stream = self._had_stream, True
         kept = self.outbox.attach(stream)

@@ -44,7 +44,7 @@ _decoder: Final = msgspec.json.Decoder(SessionState)
 
 
 def encode_state(state: SessionState) -> bytes | None:
-    """Encode a state; return None if it is too large to be stored."""
+    """Encode a state; return None if the encoded state is too large to be stored."""
     data = msgspec.json.encode(state)
     return data if len(data) <= MAX_STATE_BYTES else None
 
@@ -63,7 +63,7 @@ def merge_states(
     """Add the changes of this process to the state that another process has stored.
 
     `own` is the state in this process, and `base` is the state in this process when it was last stored.
-    `own_streams` are conversations with a stream that this process may also have stored. Return None if both
+    `own_streams` are the conversations whose streams this process may have stored. Return None if both
     processes have given the same number to different streams, because event ids contain these numbers.
     """
     before, now = _by_conversation(base), _by_conversation(own)

@@ -1,7 +1,7 @@
 """The sessions of HTTP clients.
 
-A session lasts from `initialize` until the client deletes it or is inactive for too long. It is stored, so it
-survives a restart of the server.
+A session lasts from `initialize` until the client deletes it or is inactive for too long. A session is stored, so
+it survives a restart of the server.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ USE_SECONDS: Final = 300.0
 MAX_ATTEMPTS: Final = 5
 """The maximum number of attempts to store a session that other nodes change at the same time."""
 MAX_STREAMS: Final = 600
-"""The maximum number of streams of one session. Each event id names all streams of its session, and a client sends
-the id in a header, whose length is limited.
+"""The maximum number of streams of one session. The number is limited because each event id names all streams of
+its session, and a client sends the id in a header, whose length is limited.
 """
 
 
@@ -93,7 +93,7 @@ class HttpSessions:
         return len(self._sessions)
 
     def apply(self, *, most: int, idle_seconds: float) -> None:
-        """Use new limits. Existing sessions stay open even if there are more of them than `most`."""
+        """Use new limits. Existing sessions stay open even if there are more than `most` sessions."""
         self._most, self._idle_seconds = most, idle_seconds
 
     async def create(self, principal: Principal) -> HttpSession:
@@ -177,7 +177,7 @@ class HttpSessions:
         await session.saved()
         if not self._has_stored_end(session):
             return
-        self._save_soon(session)  # an earlier attempt has failed
+        self._save_soon(session)  # an earlier attempt to remove the session has failed
         await session.saved()
         if self._has_stored_end(session):
             raise StreamEndNotSaved
@@ -228,7 +228,8 @@ class HttpSessions:
         await self._begin(session)
         session.is_restoring = True
         try:
-            with session.in_use():  # otherwise another session could replace this one, which has no streams yet
+            # mark the session as in use, because another session could replace a session without streams
+            with session.in_use():
                 await session.client.restore(
                     state.initialize,
                     log_level=state.log_level,
@@ -247,7 +248,7 @@ class HttpSessions:
         session.saved_state = session.base_state = session.stored_state = state
         session.stored_data, session.stored_streams = stored.data, {one.conversation for one in state.streams}
         session.client.session.outlives_server = True
-        # The token of the session may have been revoked meanwhile.
+        # The token of the session may have been revoked in the meantime.
         return session if session.id in self._sessions else None
 
     @asynccontextmanager
@@ -283,7 +284,7 @@ class HttpSessions:
         finally:
             session.opening.remove(stream)
             session.is_changed = True
-        self._save_soon(session)  # the request may have been cancelled meanwhile
+        self._save_soon(session)  # the request may have been cancelled in the meantime
 
     def _save_soon(self, session: HttpSession) -> None:
         if self._stores and not session.is_restoring and not session.client.session.has_left:
@@ -301,8 +302,9 @@ class HttpSessions:
             session.saving = None
 
     async def _save(self, session: HttpSession) -> VisibleError | None:
-        """Write the state of a session to the store, unless it is already there. Return the error if that fails;
-        None on success.
+        """Write the state of a session to the store, unless the store already contains this state.
+
+        Return the error if the write fails; None on success.
         """
         assert self._store is not None
         async with session.save_lock:
@@ -355,7 +357,7 @@ class HttpSessions:
                 return None
             found = await self._store.session(session.digest)
             if found is None:
-                self._forget(session)  # another node has ended it
+                self._forget(session)  # another node has ended the session
                 return SessionNotSaved("the session has ended")
             if (found_state := decode_state(found.data)) is None:
                 return SessionNotSaved("another version of Parley has changed the session")

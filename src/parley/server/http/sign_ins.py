@@ -1,8 +1,8 @@
 """The sign-ins of the web page.
 
 A person signs in with a one-time code or with a token, once for each browser. The browser then has two secrets: a
-cookie, which scripts cannot read, and a secret that the page sends in a header. Each is useless without the other.
-The store contains only the hashes of codes, cookies and secrets.
+cookie, which scripts cannot read, and a secret that the page sends in a header. Each secret is useless without the
+other. The store contains only the hashes of codes, cookies and secrets.
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ CODE_SECONDS: Final = 60.0
 IDLE_SECONDS: Final = 30 * 86_400.0
 """The time in seconds after which an unused sign-in ends."""
 MAX_SIGN_INS: Final = 256
-"""The maximum number of sign-ins. Beyond it, the sign-in that has been unused for the longest time ends."""
+"""The maximum number of sign-ins. Beyond this number, the sign-in that has been unused for the longest time
+ends.
+"""
 MAX_PER_TOKEN: Final = 16
-"""The maximum number of sign-ins with the same token. Beyond it, the one unused for the longest time ends."""
+"""The maximum number of sign-ins with the same token. Beyond this number, the sign-in that has been unused for the
+longest time ends.
+"""
 MAX_CODES: Final = 16
-"""The maximum number of unused codes. Beyond it, the oldest code becomes invalid."""
+"""The maximum number of unused codes. Beyond this number, the oldest code becomes invalid."""
 SIGN_INS_PER_SECOND: Final = 1
 """The maximum rate of sign-ins with the same token, on average over ten seconds."""
 MAX_SECRET_CHARACTERS: Final = 256
@@ -90,14 +94,14 @@ class SignIns:
         self._authenticator, self._store, self._now = authenticator, store, now
         self._sign_ins: dict[bytes, StoredSignIn] = {}
         self._used: dict[bytes, float] = {}
-        """The times when sign-ins were last used that are not stored yet, by the digest of the sign-in."""
+        """The times of last use that are not stored yet, by the digest of the sign-in."""
         self._signed_out: dict[bytes, float] = {}
         """The sign-ins that this process has ended, by digest, each with the time of its end. A reload that began
         before this time must not restore the sign-in.
         """
         self._reloading = asyncio.Lock()
-        """Held during a reload. Otherwise a reload that has read the store earlier could undo a change to a push
-        subscription in memory.
+        """A lock that is held during a reload. Without the lock, a reload that has read the store earlier could
+        undo a change to a push subscription in memory.
         """
         self._rate = RateLimit(SIGN_INS_PER_SECOND, now=now)
         self._wake = asyncio.Event()
@@ -222,8 +226,9 @@ class SignIns:
         return [(principal, push) for principal, push in found if principal is not None]
 
     async def subscribe(self, principal: Principal, push: bytes | None) -> bool:
-        """Store the push subscription of a sign-in; None removes it. Return False if the sign-in has ended, also if
-        another server has ended it.
+        """Store the push subscription of a sign-in; None removes the subscription.
+
+        Return False if this or another server has ended the sign-in.
 
         Raises:
             SignInNotStored: the store failed.
@@ -336,7 +341,8 @@ class SignIns:
             except StoreError as error:
                 limited_log.warning("the sign-ins of the page cannot be stored or read: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
-            except Exception as error:  # a bug; sign-ins that ended elsewhere must still end here later
+            # the error is a bug; sign-ins that another server ended must still end here later
+            except Exception as error:
                 limited_log.warning("the sign-ins cannot be reloaded: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(RETRY_SECONDS)
 

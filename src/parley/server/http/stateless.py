@@ -1,5 +1,6 @@
-"""HTTP requests at version 2026-07-28. Each POST is independent: it has no session, and the server remembers
-nothing about it.
+"""HTTP requests at version 2026-07-28.
+
+Each POST is independent: it has no session, and the server stores nothing about it.
 
 For the server core, a POST is a client that sends one request and leaves when it has the answer.
 """
@@ -83,7 +84,7 @@ class StatelessRequests:
         """Create an object without requests.
 
         `on_ended` is called when a request has ended. `is_valid` returns whether the token of a principal is valid.
-        It is called again after the body of a request, which may arrive long after its token was checked.
+        The function is called again after the body of a request, which may arrive long after the token was checked.
         """
         self._core, self._on_ended, self._is_valid = core, on_ended, is_valid
         self._posts: dict[asyncio.Task[None], _Post] = {}
@@ -97,7 +98,8 @@ class StatelessRequests:
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
         """Return whether a message belongs to version 2026-07-28.
 
-        It does if its `_meta` names any version, or if the HTTP header names this version.
+        This is the case if the `_meta` of the message names any version, or if the HTTP header names version
+        2026-07-28.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)
@@ -254,7 +256,7 @@ class _Post:
 
 
 class _StreamReply:
-    """Sends everything that belongs to one request on a stream. The stream ends with the answer."""
+    """Sends all messages that belong to one request on a stream, which ends with the answer."""
 
     def __init__(self, stream: MessageStream) -> None:
         self.notifications: Outbox = stream

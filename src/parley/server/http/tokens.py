@@ -1,7 +1,7 @@
 """The bearer tokens of the home directory in the memory of the server.
 
-They are loaded when the server starts, on `reload`, and every half minute. A change by another process therefore
-takes effect soon, even if that process could not notify the server.
+The tokens are loaded when the server starts, on `reload`, and every half minute. A change by another process
+therefore takes effect soon, even if that process could not notify the server.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class StoredTokens:
         self._tokens: dict[bytes, StoredToken] = {}
         self._principals: dict[bytes, Principal] = {}
         self._used: dict[bytes, float] = {}
-        """The times when tokens were last used that are not stored yet, by the digest of the token."""
+        """The times of last use that are not stored yet, by the digest of the token."""
         self._wake = asyncio.Event()
         self._reloading = asyncio.Lock()
-        """Held during a reload. Otherwise a reload that read the store earlier could finish later, and make a
-        removed token valid again.
+        """A lock that is held during a reload. Without the lock, a reload that read the store earlier could finish
+        later, and make a removed token valid again.
         """
         self._looked_up_at = 0.0
         """The time of the last reload because of an unknown token, in seconds since the epoch."""
@@ -138,7 +138,7 @@ class StoredTokens:
                 if self._used:
                     await self._store_uses()
                 await self.reload()
-            except Exception as error:  # a bug; a removed token must still become invalid later
+            except Exception as error:  # the error is a bug; a removed token must still become invalid later
                 log.warning("the tokens cannot be reloaded: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -1,7 +1,7 @@
 """Recognises the requests at version 2026-07-28 among the messages of a client, and checks their `_meta`.
 
-A request belongs to this version if its `_meta` names a version. The server does not remember the version, so the
-next request of the same client may belong to another version.
+A request belongs to this version if its `_meta` names a version. The server does not store the version of a client,
+so the next request of the same client may belong to another version.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
 
 
 def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
-    """Add the members that version 2026-07-28 requires to an encoded result, and return the result. It must not
-    have a `_meta` yet.
+    """Add the members that version 2026-07-28 requires to an encoded result, and return the result.
+
+    The given result must not have a `_meta` yet.
     """
     meta = _SERVER_INFO
     if method == ListenParams.METHOD:

@@ -2,8 +2,8 @@
 answer.
 
 The approval request carries a sealed state, which contains everything that is needed to continue the call. The seal
-covers the principal, the tool and its arguments, and the state expires. So the server remembers nothing between the
-two calls.
+covers the principal, the tool and its arguments, and the state expires. Therefore the server stores nothing between
+the two calls.
 """
 
 from __future__ import annotations

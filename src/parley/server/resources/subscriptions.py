@@ -83,7 +83,7 @@ class ResourceSubscriptions:
             raise
         is_subscribed = self._subscribed.get(uri) == (updated, None)
         if self._session.has_left or not is_subscribed:
-            watch.close()  # the client has left or unsubscribed meanwhile
+            watch.close()  # the client has left or unsubscribed in the meantime
             if is_subscribed:
                 self._remove(uri)
             return

@@ -14,7 +14,7 @@ __all__ = ["answer_when_begun"]
 
 
 def answer_when_begun(call: ToolCall, conversation: Conversation) -> Callable[[LocalTurn | None], None]:
-    """Return the function to call when the start of the turn is durable. It answers the call.
+    """Return the function that answers the call when the start of the turn is durable.
 
     The argument of the function is the turn; None if another node runs the turn.
     """

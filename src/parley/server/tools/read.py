@@ -1,5 +1,6 @@
-"""`conversationRead`: return events after or before a position. It is for clients that cannot receive
-notifications.
+"""`conversationRead`: return events after or before a position.
+
+This tool is for clients that cannot receive notifications.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
             await read_more()  # an entry may have been appended at the time of the timeout
         finally:
             call.call.finished()
-    note_poll()  # an approval may have been requested meanwhile
+    note_poll()  # an approval may have been requested in the meantime
     events: list[PositionedEvent] = []
     page = 0
     while page < len(found) and len(events) < limit:  # each piece of an output counts as an event
@@ -105,7 +106,7 @@ async def _read_back(
 ) -> ConversationReadResult:
     """Return the last events before a position.
 
-    There are about `limit` events at most, whose total size is about the size of a page of the log at most.
+    The result has at most about `limit` events, and at most about the total size of one page of the log.
     """
     pages: list[list[PositionedEvent]] = []
     last = Seq(min(before - 1, conversation.log.durable))

@@ -60,8 +60,8 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
             call.call.drop()
             interrupt(turn)
             return
-        # The answer must be sent before the first event of the turn. A client that waits for `task_started` only
-        # after the answer would miss it otherwise (docs/protocol.md#messages).
+        # The answer must be sent before the first event of the turn. Otherwise a client that waits for
+        # `task_started` only after the answer would miss this event (docs/protocol.md#messages).
         result = MessageAccepted(
             message_id=message.message_id if features.additions else UNSET,
             queued=message.is_queued if is_queued else UNSET,
@@ -91,7 +91,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
-    """Return the schema for the answer; None if the message gives no schema.
+    """Return the schema for the answer; None if the message contains no schema.
 
     Raises:
         BadArguments: the schema is empty, too large, or cannot be sent to a provider.

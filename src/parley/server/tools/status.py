@@ -40,7 +40,8 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
 
 
 def _shown_tokens(tokens: Tokens | None, features: Features) -> Tokens | None:
-    """Return token counts in the form that a client gets; None if there are none. Only clients that know Parley's
-    additions get the cost.
+    """Return token counts in the form that a client gets; None if there are no token counts.
+
+    Only clients that know Parley's additions get the cost.
     """
     return tokens if tokens is None or features.additions else replace(tokens, cost_micros=UNSET)

@@ -26,9 +26,8 @@ from parley.wire.tools import ConversationStreamArguments, PlainConversationStre
 __all__ = ["stream"]
 
 LAST_BYTES: Final = 4 * 1024 * 1024
-"""The maximum size in bytes of a snapshot of the last events. If the requested number of events is larger than
-that, the snapshot contains fewer events. The size is limited because all events are read before the first byte is
-sent.
+"""The maximum size in bytes of a snapshot of the last events. If the requested events are larger in total, the
+snapshot contains fewer events. The size is limited because all events are read before the first byte is sent.
 """
 
 
@@ -92,7 +91,7 @@ async def _hold(
             call.call.drop()
             return
         start = replace(start, resumes_at=Seq(state.seq))
-        exclusive = False  # a client that has taken over meanwhile keeps its stream
+        exclusive = False  # a client that has taken over in the meantime keeps its stream
     if not call.features.event_notifications:  # a client that ignores events would wait for nothing
         call.answer(typed_result(stream_end(conversation, start.after)))
         return
