@@ -16,6 +16,7 @@ from parley.app.available_memory import why_too_large
 from parley.app.commands import sandboxed_commands
 from parley.app.garbage_collection import collect_rarely, skip_final_collection
 from parley.app.home_key import home_key
+from parley.app.lazy_workspaces import LazyWorkspaces
 from parley.app.node_membership import NodeMembership
 from parley.app.signals import SIGNALS, ignore_signals
 from parley.app.stores import on_changes, server_store
@@ -152,10 +153,8 @@ class Server:
             self.store.on_availability(self.core.on_availability)
 
     def _workspaces(self, environ: Mapping[str, str]) -> Workspaces:
-        from parley.workspaces import GitWorktrees
-
         nodes = self.nodes
-        return GitWorktrees(
+        return LazyWorkspaces(
             self._commands,
             self.loader.workspace_settings,
             environ,

@@ -6,7 +6,6 @@ not fit into the pipe is discarded. The next line that fits contains the number 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
@@ -54,7 +53,7 @@ class JsonLine(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         # An event has its own names for fields, so no field can replace one of these.
-        return json.dumps({**getattr(record, "fields", {}), **line}, default=str)
+        return _as_json({**getattr(record, "fields", {}), **line})
 
 
 class _Redacting(logging.Formatter):
@@ -86,7 +85,7 @@ class _NeverWaiting(logging.Handler):
 
     def _note_of_dropped(self) -> str:
         if self._is_json:
-            return json.dumps({"event": "log.dropped", "lines": self._dropped})
+            return _as_json({"event": "log.dropped", "lines": self._dropped})
         return f"({self._dropped} lines were dropped)"
 
     def _current(self) -> int:
@@ -143,7 +142,7 @@ def _word(value: object) -> str:
     A value that contains spaces or quotation marks is put in quotation marks.
     """
     text = f"{value:g}" if isinstance(value, float) else str(value)
-    return json.dumps(text) if not text or any(one in text for one in ' "=\\') or text != text.strip() else text
+    return _as_json(text) if not text or any(one in text for one in ' "=\\') or text != text.strip() else text
 
 
 def _opened(path: str) -> int:
@@ -168,3 +167,9 @@ def _own(fd: int) -> int:
         )
     except OSError:
         return fd
+
+
+def _as_json(value: object) -> str:
+    import json  # imported here, because most processes log nothing
+
+    return json.dumps(value, default=str)

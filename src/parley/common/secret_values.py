@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
 __all__ = ["REDACTED", "SecretValues"]
@@ -24,16 +24,22 @@ class SecretValues:
     def __init__(self, environ: Mapping[str, str]) -> None:
         values = {value for name, value in environ.items() if _SECRET_NAMES.search(name) and len(value) >= SHORTEST}
         # OTEL_EXPORTER_OTLP_HEADERS contains several values.
-        values |= {
+        self._values = values | {
             part
             for name, value in environ.items()
             if name.endswith("HEADERS")
             for pair in value.split(",")
             if len(part := pair.partition("=")[2].strip()) >= SHORTEST
         }
-        spellings = values | {json.dumps(value)[1:-1] for value in values}
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str] | None:
+        """The pattern of all values, made for the first text; None if there are no values."""
+        import json  # imported here, because most processes log nothing
+
+        spellings = self._values | {json.dumps(value)[1:-1] for value in self._values}
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
+        return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
     def redact(self, text: str) -> str:
         """Return a text without the values, and without passwords in URLs."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from parley.config.types import Price, Provider
 
@@ -51,6 +50,8 @@ def default_price(provider: Provider, model: str) -> Price | None:
 
     Another provider of the same model may have another price.
     """
+    from urllib.parse import urlsplit  # imported here: start-up does not need this module
+
     prices = DEFAULT_PRICES.get(urlsplit(provider.base_url or "").hostname or "", {})
     dated = _DATED.fullmatch(model)
     return prices.get(model) or (prices.get(dated[1]) if dated else None)

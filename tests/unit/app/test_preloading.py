@@ -52,6 +52,17 @@ def test_the_modules_of_other_programs_are_not_loaded(loaded: set[str]) -> None:
     assert {name for name in loaded if name.startswith(("parley.cli", "parley.client", "parley.testing"))} == set()
 
 
+def test_a_server_starts_without_modules_that_only_later_work_needs() -> None:
+    program = "import sys, parley.app.serving; sys.stdout.write(' '.join(sys.modules))"
+    done = subprocess.run(
+        (sys.executable, "-c", program), capture_output=True, text=True, check=True, timeout=TIMEOUT_SECONDS
+    )
+    late = {"parley.workspaces", "aiohttp", "json", "urllib.parse", "sqlite3.dump", "shutil"}
+
+    assert "parley.app.lazy_workspaces" in done.stdout.split()
+    assert late & set(done.stdout.split()) == set()
+
+
 def test_a_module_that_is_not_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preloading, "_IMPORTED_LATE", ("parley_missing", "colorsys"))
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
