@@ -98,7 +98,7 @@ async def test_a_long_conversation_is_written_page_by_page_without_an_owner(
 
     count = 2 * PAGE + 3
     head = await store.head(ID)
-    assert imported == Imported(Outcome.IMPORTED, f"imported as {ID}, {count} entries")
+    assert imported == Imported(Outcome.IMPORTED, f"imported as {ID}, {count} entries", conversation=ID)
     assert (head.last, head.owner, head.summary.state) == (count, None, "running")
     assert head.summary == Summary(title="go", cwd="/project", model="mock-model", state="running", updated_at=AT)
 
@@ -136,7 +136,7 @@ async def test_a_conversation_that_continued_here_is_not_imported_again(long_fil
 
     again = await import_file(store, long_file, settings)
 
-    assert again == Imported(Outcome.ALREADY_HERE, f"already here as {ID}")
+    assert again == Imported(Outcome.ALREADY_HERE, f"already here as {ID}", conversation=ID)
 
 
 @pytest.mark.parametrize("texts", [1, 2 * PAGE])
