@@ -142,6 +142,35 @@ async def test_characters_that_were_typed_ahead_answer_nothing(home: Home, parle
     assert (home.work / "made").exists()
 
 
+async def test_the_agent_neither_controls_the_terminal_nor_imitates_a_request(
+    home: Home, parley_model: ScriptedModel
+) -> None:
+    imitation = f"The agent asks to run a command in /p:{' ' * 42}  $ make test"
+    parley_model.says("First.")
+    parley_model.says(
+        "Kept.\n\nSee <http://x/%1B%5B2J%1B%5B1;1H%1B%5D0;title%1B%5C> &#x202e;there.\n\nEnd.",
+        shell("c1", "bash", "-c", f"touch made; true #{' ' * 2000}{imitation}"),
+    )
+    parley_model.says("Stopped.")
+    try:
+        async with chat(home, "One") as terminal:
+            await terminal.until_shows("First.")
+            terminal.type("Two")
+            terminal.press("Enter")
+            await terminal.until_shows("Run this command? The request has", "scroll up", READY)
+            shown = terminal.everything()
+            lines = terminal.screen().splitlines()
+            terminal.press("x")
+            await terminal.until_hides(READY)
+    finally:
+        await stop(home)
+
+    assert "\\x1b[2J\\x1b[1;1H\\x1b]0;title" in shown.replace("\n", "")
+    assert "Kept." in shown
+    assert "\\u202ethere." in shown
+    assert not [line for line in lines if line.startswith(("The agent asks", "  $ make"))]
+
+
 async def test_two_chats_on_one_conversation_stay_in_step(home: Home, parley_model: ScriptedModel) -> None:
     parley_model.says("One.", shell("c1", "touch", "made"))
     parley_model.says("Two.", HOLD, " Three.")

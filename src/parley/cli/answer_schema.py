@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
 
 from parley.cli.runner import UsageError
@@ -19,11 +22,20 @@ __all__ = ["AnswerSchema", "SchemaMismatch", "read_schema"]
 MAX_SHOWN: Final = 100
 """The maximum number of characters of a value in an error message."""
 
+CHECK_SECONDS: Final = 10.0
+"""The maximum processor time of a check, in seconds. A pattern or a combination of schemas can take exponential
+time, and during a check neither Ctrl-C nor a time limit of the command has an effect.
+"""
+
 _Problems = Iterator[str]
 
 
 class SchemaMismatch(Exception):
     """Raised when a value does not match a schema. The text names the place in the value, and the reason."""
+
+
+class _TooLong(Exception):
+    """Raised when a check takes longer than `CHECK_SECONDS`."""
 
 
 def read_schema(path: str) -> dict[str, Any]:
@@ -57,12 +69,15 @@ class AnswerSchema:
         except (ValueError, RecursionError) as error:
             return f"the answer is not valid JSON: {error}"
         try:
-            self.check(value)
+            with _limited_time():
+                self.check(value)
         except SchemaMismatch as mismatch:
             return f"the answer does not match the schema: {mismatch}"
+        except _TooLong:
+            return f"the answer cannot be checked: the check takes longer than {CHECK_SECONDS:g} s"
         except RecursionError:
             return "the answer cannot be checked: the schema or the answer has too many levels"
-        except (re.error, TypeError, LookupError, ValueError, ArithmeticError) as error:
+        except (re.error, TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
             return f"the answer cannot be checked, because the schema is invalid: {error}"
         return None
 
@@ -152,6 +167,22 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
 
 
+@contextmanager
+def _limited_time() -> Iterator[None]:
+    """Raise `_TooLong` in the main thread if the block takes longer than `CHECK_SECONDS`."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CHECK_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 # --- keywords for one value ------------------------------------------------------------------------
 
 
@@ -197,15 +228,15 @@ def _of_value(value: Any, schema: Mapping[str, Any]) -> _Problems:
 
 def _of_number(value: Any, schema: Mapping[str, Any]) -> _Problems:
     if "minimum" in schema and value < schema["minimum"]:
-        yield f"is less than {schema['minimum']}: {value}"
+        yield f"is less than {schema['minimum']}: {_shown(value)}"
     if "maximum" in schema and value > schema["maximum"]:
-        yield f"is greater than {schema['maximum']}: {value}"
+        yield f"is greater than {schema['maximum']}: {_shown(value)}"
     if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        yield f"is not greater than {schema['exclusiveMinimum']}: {value}"
+        yield f"is not greater than {schema['exclusiveMinimum']}: {_shown(value)}"
     if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
-        yield f"is not less than {schema['exclusiveMaximum']}: {value}"
+        yield f"is not less than {schema['exclusiveMaximum']}: {_shown(value)}"
     if "multipleOf" in schema and not float(value / schema["multipleOf"]).is_integer():
-        yield f"is not a multiple of {schema['multipleOf']}: {value}"
+        yield f"is not a multiple of {schema['multipleOf']}: {_shown(value)}"
 
 
 def _of_size(size: int, schema: Mapping[str, Any], noun: str, unit: str) -> _Problems:

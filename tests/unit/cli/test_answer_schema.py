@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]  # has no types
 import pytest
 
+from parley.cli import answer_schema
 from parley.cli.answer_schema import AnswerSchema
 
 VALUES: list[Any] = [
@@ -94,9 +95,31 @@ def _is_valid(validator: Any, value: Any) -> bool:
         ({"$ref": "https://example.com"}, "1", "$ref 'https://example.com' is not in the schema"),
         ({"pattern": "("}, '"x"', "the answer cannot be checked, because the schema is invalid"),
         ({"type": "text"}, '"x"', "the answer cannot be checked, because the schema is invalid: 'text'"),
+        ({"$ref": 1}, "1", "the answer cannot be checked, because the schema is invalid"),
+        ({"not": []}, "{}", "the answer cannot be checked, because the schema is invalid"),
         ({"$ref": "#"}, "1", "the answer cannot be checked: the schema or the answer has too many levels"),
     ],
     ids=str,
 )
 def test_an_answer_that_does_not_match_is_explained(schema: Any, answer: str, why: str) -> None:
     assert why in str(AnswerSchema(schema).why_invalid(answer))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"pattern": "^(a+)+$"},
+        {
+            "$ref": "#/d/40",
+            "d": {
+                "0": {"type": "string"},
+                **{str(n): {"allOf": [{"$ref": f"#/d/{n - 1}"}] * 2} for n in range(1, 41)},
+            },
+        },
+    ],
+    ids=["pattern", "references"],
+)
+def test_a_check_that_takes_too_long_ends(schema: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_schema, "CHECK_SECONDS", 0.2)
+
+    assert "takes longer than 0.2 s" in str(AnswerSchema(schema).why_invalid(json.dumps("a" * 60 + "!")))

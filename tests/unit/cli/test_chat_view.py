@@ -30,6 +30,7 @@ from parley.cli.chat.live import MAX_FORMATTED, LiveRegion, LiveState
 from parley.cli.chat.markdown import MarkdownRenderer
 from parley.cli.chat.status import status_line
 from parley.cli.chat.view import ChatView
+from parley.cli.printing import for_terminal
 from parley.client import Event, StreamEvent, events
 from parley.wire.ids import CallId, ItemId, MessageId, Seq
 from parley.wire.notifications import EventMeta
@@ -113,6 +114,23 @@ def test_markdown_is_formatted_and_control_characters_are_escaped() -> None:
     printed = Chat(formats=True).show(agent_message(text))
 
     assert printed == "bold code \\x1b[2J 日本語 🙂\n\n • item\n\n  x = 1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<http://x/%1B%5B2J%1B%5D52;c;YWJj%1B%5C>",
+        "- <http://x/%1b%5b31mred%0D%0Aline>",
+        "| a |\n|---|\n| <http://x/%9B> &#x202E; |",
+        "# &#x202e;&ZeroWidthSpace; **&lrm;** [a&rlm;](b)",
+        "> ![&#xAD;](x) &#13;",
+    ],
+)
+def test_control_characters_that_the_markdown_parser_decodes_are_escaped(text: str) -> None:
+    printed = Chat(formats=True).show(agent_message(text))
+
+    assert printed == for_terminal(printed)
+    assert "\\" in printed or "%9B" in printed
 
 
 def test_a_formatted_line_fits_the_width() -> None:

@@ -10,12 +10,13 @@ import msgspec
 from msgspec import UNSET
 
 from parley.cli.chat.diffs import change_lines
+from parley.cli.chat.live import wrapped
 from parley.cli.event_renderer import SCRIPT_OPTIONS, SHELLS
 from parley.cli.printing import for_terminal
 from parley.client import Approval, events
 from parley.wire.events import Decision
 from parley.wire.ids import CallId
-from parley.wire.text import quoted, quoted_command
+from parley.wire.text import quoted, quoted_command, visible
 
 __all__ = [
     "ANSWERS",
@@ -41,6 +42,12 @@ _LABELS: Final = {"a": "allow once", "s": "allow for the session", "d": "deny", 
 
 QUIET_SECONDS: Final = 0.5
 """The number of seconds without a key press after which a key can answer the approval on the screen."""
+
+
+NO_LIMIT: Final = 1_000_000
+CONTINUED: Final = "    "
+"""The additional indent of the rows in which a long line continues."""
+TAB: Final = 4
 
 
 class AnswerGuard:
@@ -164,26 +171,43 @@ def request_of(approval: Approval) -> Request:
             return events.LimitReached(limit=approval.message, used=0, allowed=0)
 
 
-def request_lines(request: Request, *, colour: bool) -> list[str]:
-    """Return lines that show the whole action that waits for an approval. Control characters are escaped."""
+def request_lines(
+    request: Request, *, colour: bool, width: int = NO_LIMIT, width_of: Callable[[str], int] = len
+) -> list[str]:
+    """Return lines that show the whole action that waits for an approval.
+
+    Control characters are escaped. A line that is longer than `width` columns continues in an indented line,
+    because a continuation at the left margin could imitate the title of another request.
+    """
     bold, plain = ("\x1b[1m", "\x1b[0m") if colour else ("", "")
+
+    def rows(line: str, indent: int) -> list[str]:
+        room = max(width - indent - len(CONTINUED), 1)
+        first, *more = wrapped(line, room, width_of)
+        return [" " * indent + first, *(" " * indent + CONTINUED + row for row in more)]
+
     if isinstance(request, events.LimitReached):
         return [f"{bold}The limit {for_terminal(request.limit)} is reached ({request.amounts}).{plain}"]
     if isinstance(request, events.ExecApprovalRequest):
         title = f"The agent asks to run a command in {quoted(request.cwd)}:"
-        lines = [f"  {bold}{line}{plain}" for line in _whole_command(request.command)]
+        command = [row for indent, line in _whole_command(request.command) for row in rows(line, indent)]
+        lines = [f"{bold}{row}{plain}" for row in command]
     else:
         count = len(request.changes)
         title = f"The agent asks to change {count} file{'' if count == 1 else 's'}:"
-        lines = list(change_lines(request.changes, colour=colour))
+        lines = list(change_lines(request.changes, colour=colour, split=lambda line: rows(line, 2)))
     if isinstance(request.reason, str) and request.reason.strip():
-        lines += ["  reason:", *(f"    {line}" for line in for_terminal(request.reason.strip()).split("\n"))]
-    return [f"{bold}{title}{plain}", *lines]
+        reason = request.reason.strip().expandtabs(TAB).splitlines()
+        lines += ["  reason:", *(row for line in reason for row in rows(visible(line), 4))]
+    return [*(f"{bold}{row}{plain}" for row in rows(title, 0)), *lines]
 
 
-def _whole_command(command: tuple[str, ...]) -> list[str]:
-    """Return a command as lines. A shell script keeps its lines; all other line ends are escaped."""
+def _whole_command(command: tuple[str, ...]) -> list[tuple[int, str]]:
+    """Return a command as lines with their indents. A shell script keeps its lines; all other line ends are
+    escaped.
+    """
     is_script = len(command) == 3 and command[0].rpartition("/")[2] in SHELLS and command[1] in SCRIPT_OPTIONS
     if not is_script or "\n" not in command[2]:
-        return ["$ " + for_terminal(quoted_command(command))]
-    return [f"$ {quoted_command(command[:2])}", *(f"    {for_terminal(line)}" for line in command[2].split("\n"))]
+        return [(2, f"$ {quoted_command(command)}")]
+    script = command[2].expandtabs(TAB).split("\n")
+    return [(2, f"$ {quoted_command(command[:2])}"), *((6, visible(line)) for line in script)]

@@ -66,6 +66,8 @@ SEND_SECONDS: Final = 5.0
 """The maximum number of seconds that the chat waits at its end for the server to accept the last messages."""
 STEP_SECONDS: Final = 0.005
 """The time, in seconds, after which a chat that is processing many events of one stream lets other tasks run."""
+PANEL_LINES: Final = 5
+"""The number of lines below an approval request: the activity, the question, the keys, the input and the status."""
 SETTLE_SECONDS: Final = 0.3
 """The maximum number of seconds that an approval waits for its event before the approval is shown without the
 event.
@@ -503,8 +505,9 @@ class Chat:
             self._guard.question_appeared()
         if approval is None:
             return [("class:hint", _EXIT_HINT)] if self._exit_armed else []
+        asked = question(approval) + self._length_note()
         if self._denying is approval:
-            return [("class:question", question(approval)), ("class:hint", _REASON_HINT)]
+            return [("class:question", asked), ("class:hint", _REASON_HINT)]
         has_input = self._screen is not None and bool(self._screen.input_text)
         if has_input:
             keys = "To answer, send or clear the input first (Ctrl-C clears it)."
@@ -512,8 +515,15 @@ class Chat:
             keys = "   ".join(f"{key} {label}" for key, label in answer_keys(approval).items())
             if not self._guard.is_quiet:
                 asyncio.get_running_loop().call_later(self._guard.remaining_seconds + 0.01, self._changed)
-                return [("class:question", question(approval)), ("class:hint", "...")]
-        return [("class:question", question(approval)), ("class:hint" if has_input else "class:key", keys)]
+                return [("class:question", asked), ("class:hint", "...")]
+        return [("class:question", asked), ("class:hint" if has_input else "class:key", keys)]
+
+    def _length_note(self) -> str:
+        """Return a hint if the screen does not show the beginning of the request."""
+        lines = self._view.request_lines
+        if self._screen is None or lines + PANEL_LINES <= self._screen.size[1]:
+            return ""
+        return f" The request has {lines} lines; scroll up to read all of them."
 
     def prompt(self) -> str:
         return "reason> " if self._denying is not None else "> "

@@ -16,7 +16,7 @@ from parley.cli.event_renderer import PLAN_STEPS
 from parley.cli.printing import for_terminal
 from parley.client import events
 
-__all__ = ["TAIL_LINES", "LiveRegion", "LiveState", "Pending", "Styled", "cut"]
+__all__ = ["TAIL_LINES", "LiveRegion", "LiveState", "Pending", "Styled", "cut", "wrapped"]
 
 Styled: TypeAlias = tuple[str, str]
 """A style of prompt_toolkit and a text. The style `ansi` marks a text that contains terminal escapes."""

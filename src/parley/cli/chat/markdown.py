@@ -46,7 +46,8 @@ THEME: Final = {
 class MarkdownRenderer:
     """Formats blocks.
 
-    The control characters in each block are escaped first, because a model has written the text.
+    The control characters in each block are escaped first, because a model has written the text. `rich_block`
+    escapes the control characters that the Markdown parser decodes.
     """
 
     def __init__(self, *, colour: bool) -> None:

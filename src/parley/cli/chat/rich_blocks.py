@@ -5,14 +5,17 @@ Importing `rich` takes long, so `markdown.py` imports this module after the firs
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.padding import Padding
 from rich.syntax import Syntax
 
 from parley.cli.chat.blocks import Block
+from parley.cli.printing import for_terminal
 
 __all__ = ["rich_block"]
 
@@ -39,4 +42,20 @@ def rich_block(block: Block, width: int) -> Padding | Markdown:
             block.text, block.language or "text", theme=CODE_THEME, background_color="default", word_wrap=True
         )
         return Padding(code, (0, 0, 0, 2))
-    return _Markdown(block.text, code_theme=CODE_THEME, hyperlinks=False, justify="left")
+    markdown = _Markdown(block.text, code_theme=CODE_THEME, hyperlinks=False, justify="left")
+    _escape(markdown.parsed)
+    return markdown
+
+
+def _escape(tokens: Iterable[Token]) -> None:
+    """Escape the control characters in parsed Markdown.
+
+    The parser decodes entities, such as `&#x202e;`, and percent signs in links, such as `%1b`. The decoded
+    characters were not in the source.
+    """
+    for token in tokens:
+        token.content = for_terminal(token.content)
+        for name, value in token.attrs.items():
+            if isinstance(value, str):
+                token.attrs[name] = for_terminal(value)
+        _escape(token.children or ())

@@ -86,6 +86,8 @@ class ChatView:
         """The number of complete lines of the output of the running command."""
         self._asked: set[str] = set()
         """The call ids of the approval requests that were shown. The call id of a limit is an empty string."""
+        self.request_lines = 0
+        """The number of lines of the approval request that was printed last."""
         self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)
         """The titles and texts of the folded texts, each of which is shown as one line. The last one is the
         newest.
@@ -292,7 +294,9 @@ class ChatView:
 
     def _print_request(self, request: Request) -> None:
         self._asked.add(request.call_id if not isinstance(request, events.LimitReached) else "")
-        self._print_lines(request_lines(request, colour=self._colour), kind="approval")
+        lines = request_lines(request, colour=self._colour, width=self._width(), width_of=self._width_of)
+        self.request_lines = len(lines)
+        self._print_lines(lines, kind="approval")
 
     def _print_diff(self, patch: events.PatchApplyBegin) -> None:
         lines = list(change_lines(patch.changes, colour=self._colour))
