@@ -5,6 +5,7 @@ Modules: `parley.cli.start`.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from kit.builders.images import PNG
 from kit.servers.resident_process import parley
+from kit.system.interrupted import WAITS
 from kit.system.tmux import TMUX, Terminal
 from parley.testing import Call, ScriptedModel
 from parley.testing.home import Home
@@ -52,7 +54,7 @@ async def test_a_message_names_an_image_and_contains_the_output_of_a_local_comma
             terminal.type("!echo from here; exit 7")
             terminal.press("Enter")
             await terminal.until_shows("  from here", "exit code 7; the next message includes this output")
-            terminal.type("!echo begun; sleep 1000")
+            terminal.type(f"!exec {WAITS}")
             terminal.press("Enter")
             await terminal.until_shows("  begun")
             terminal.press("C-c")
@@ -63,12 +65,24 @@ async def test_a_message_names_an_image_and_contains_the_output_of_a_local_comma
             await terminal.until_shows("look at @shots/error.png")
             terminal.press("Enter")
             await terminal.until_shows("I see it.")
+            terminal.type("/export talk.jsonl")
+            terminal.press("Enter")
+            await terminal.until_shows("written to talk.jsonl")
             terminal.type("/quit")
             terminal.press("Enter")
             await terminal.until_shows("to continue: parley chat --resume", "exit code 0")
+        async with start(home, "chat", "--resume") as terminal:
+            await terminal.until_shows("Conversations  1", "look at @shots/error.png", "I see it.")
+            terminal.press("Enter")
+            await terminal.until_hides("Conversations  1")
+            await terminal.until_shows("> look at @shots/error.png", "I see it.")
+            terminal.press("C-d")
+            await terminal.until_shows("exit code 0")
     finally:
         await stop(home)
 
+    exported = [json.loads(line) for line in (home.work / "talk.jsonl").read_text().splitlines()]
+    assert len(exported) > 3
     sent = str(parley_model.requests[0].body)
     assert "look at @shots/error.png" in sent
     assert "$ echo from here; exit 7" in sent
@@ -99,6 +113,9 @@ async def test_commands_are_completed_and_lists_open_and_close(home: Home, parle
             terminal.type("name a colour")
             terminal.press("Enter")
             await terminal.until_shows("Blue.")
+            await terminal.until_hides("Esc interrupts")
+            terminal.press("C-l")
+            await terminal.until_hides("Blue.")
             terminal.press("C-t")
             await terminal.until_shows("Conversations  2", "name a colour", "write a long file", "Enter: open")
             assert len(terminal.screen().splitlines()) <= 24

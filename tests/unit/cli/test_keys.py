@@ -11,6 +11,7 @@ from prompt_toolkit.keys import Keys
 
 from kit.clients.chat_context import RecordingChat
 from kit.system.commands import TIMEOUT_SECONDS
+from kit.system.interrupted import WAITS
 from kit.system.waiting import until
 from parley.cli.chat.keys import key_bindings
 from parley.cli.chat.local_command import LocalCommands
@@ -32,8 +33,8 @@ async def test_ctrl_c_stops_a_local_command_and_is_free_otherwise(
     keys = key_bindings(chat, local)
     assert not press(keys, Keys.ControlC)
 
-    running = asyncio.create_task(local.handle(chat, "!echo begun; sleep 1000"))
-    await until(lambda: "begun" in chat.text)
+    running = asyncio.create_task(local.handle(chat, f"!exec {WAITS}"))
+    await until(lambda: "  begun" in chat.text)
     assert press(keys, Keys.ControlC)
     async with asyncio.timeout(TIMEOUT_SECONDS):
         await running
@@ -42,7 +43,11 @@ async def test_ctrl_c_stops_a_local_command_and_is_free_otherwise(
 
 async def test_ctrl_r_opens_the_list_of_messages() -> None:
     chat = RecordingChat()
-    assert press(key_bindings(chat, LocalCommands()), Keys.ControlR)
+    keys = key_bindings(chat, LocalCommands())
+    assert press(keys, Keys.ControlR)
+    assert press(keys, Keys.ControlR)  # repeated before the list opens
     await until(lambda: bool(chat.notes))
-
     assert chat.notes == ["no conversation is open, so there are no earlier messages"]
+
+    assert press(keys, Keys.ControlR)
+    await until(lambda: len(chat.notes) == 2)

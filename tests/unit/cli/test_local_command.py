@@ -9,6 +9,7 @@ import pytest
 
 from kit.clients.chat_context import RecordingChat
 from kit.system.commands import TIMEOUT_SECONDS
+from kit.system.interrupted import IGNORES_INTERRUPTS, WAITS
 from kit.system.waiting import until
 from parley.cli.chat.local_command import MAX_SENT, LocalCommands
 from parley.wire.items import TextItem
@@ -54,8 +55,8 @@ async def test_without_a_local_directory_nothing_runs(tmp_path: Path) -> None:
 
 async def test_a_stopped_command_ends_with_its_children(tmp_path: Path) -> None:
     chat, commands = RecordingChat(local_cwd=str(tmp_path)), LocalCommands()
-    running = asyncio.create_task(commands.handle(chat, "!echo begun; sleep 1000; true"))
-    await until(lambda: "begun" in chat.text)
+    running = asyncio.create_task(commands.handle(chat, f"!{WAITS}; true"))
+    await until(lambda: "  begun" in chat.text)
     await commands.handle(chat, "!echo second")
     commands.stop()
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -70,9 +71,9 @@ async def test_a_stopped_command_ends_with_its_children(tmp_path: Path) -> None:
 
 async def test_a_command_that_ignores_the_interrupt_is_killed_the_second_time(tmp_path: Path) -> None:
     chat, commands = RecordingChat(local_cwd=str(tmp_path)), LocalCommands()
-    line = "!trap 'echo ignored' INT; echo begun; while true; do sleep 0.01; done"
+    line = f"!exec {IGNORES_INTERRUPTS}"
     running = asyncio.create_task(commands.handle(chat, line))
-    await until(lambda: "begun" in chat.text)
+    await until(lambda: "  begun" in chat.text)
     commands.stop()
     await until(lambda: "\n  ignored" in chat.text)
     commands.stop()

@@ -29,6 +29,7 @@ async def queue(context: ChatContext, argument: str) -> None:
             context.print(_list(await conversation.queue()))
         case "continue" if not number:
             await conversation.resume_queue()
+            context.note("the queue continues")
         case "remove":
             found = await _numbered(conversation, number)
             await conversation.remove_queued(found.message_id)

@@ -9,6 +9,7 @@ from parley.cli.chat.choices import Choice, current_settings, model_choices, pol
 from parley.cli.chat.context import ChatContext
 from parley.cli.chat.pickers import pick_choice
 from parley.cli.runner import CommandFailed
+from parley.client import Overrides
 from parley.config.load import check_overrides
 from parley.config.types import SettingsOverrides
 from parley.errors import BadSetting
@@ -34,7 +35,7 @@ async def model(context: ChatContext, name: str) -> None:
     if len(name.split()) != 1 or name.endswith("/"):
         raise CommandFailed(f"invalid model {name!r}: expected a name such as gpt-5 or anthropic/claude-opus-4-5")
     _check(SettingsOverrides(model=name))
-    context.overrides["model"] = name
+    _override(context, {"model": name})
     context.note(f"model: {name}, from the next message on")
 
 
@@ -48,7 +49,7 @@ async def approvals(context: ChatContext, policy: str) -> None:
             return
     _check(SettingsOverrides(approval_policy=policy))
     _refuse_others("approval policy", policy, settings.approval_policies)
-    context.overrides["approval_policy"] = cast(ApprovalPolicy, policy)
+    _override(context, {"approval_policy": cast(ApprovalPolicy, policy)})
     context.note(f"approvals: {_described(policy, await policy_choices(context))}, from the next message on")
 
 
@@ -62,7 +63,7 @@ async def sandbox(context: ChatContext, mode: str) -> None:
             return
     _check(SettingsOverrides(sandbox=mode))
     _refuse_others("sandbox mode", mode, settings.sandbox_modes)
-    context.overrides["sandbox"] = cast(SandboxMode, mode)
+    _override(context, {"sandbox": cast(SandboxMode, mode)})
     context.note(f"sandbox: {_described(mode, await sandbox_choices(context))}, from the next message on")
 
 
@@ -70,6 +71,11 @@ async def reasoning(context: ChatContext, argument: str) -> None:
     """Show the whole reasoning of the model, or only its beginning."""
     context.shows_reasoning = not context.shows_reasoning
     context.note("reasoning: shown" if context.shows_reasoning else "reasoning: folded")
+
+
+def _override(context: ChatContext, changed: Overrides) -> None:
+    """Change the settings of the next message. A message that is being sent keeps its own settings."""
+    context.overrides = {**context.overrides, **changed}
 
 
 def _check(overrides: SettingsOverrides) -> None:

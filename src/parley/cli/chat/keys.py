@@ -19,9 +19,13 @@ def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
     """Return the keys that open pickers, and the key that stops a local command."""
     keys = KeyBindings()
     tasks: set[asyncio.Task[None]] = set()
+    is_opening = False
+    """True until the list of the last key opens and takes the further keys."""
 
     def opens(key: str, pick: Callable[[ChatContext], Awaitable[None]]) -> None:
         async def run() -> None:
+            nonlocal is_opening
+            is_opening = False
             try:
                 await pick(context)
             except ToolFailed as error:
@@ -31,11 +35,12 @@ def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
 
         @keys.add(key, eager=True)
         def _open(event: KeyPressEvent) -> None:
-            if tasks:
-                return  # a picker is open
-            task = asyncio.create_task(run())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            nonlocal is_opening
+            if not is_opening:
+                is_opening = True
+                task = asyncio.create_task(run())
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
 
     opens("c-r", pick_message)
     opens("c-t", pick_conversation)

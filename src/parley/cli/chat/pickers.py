@@ -23,6 +23,9 @@ PAGE: Final = 50
 PREVIEW_EVENTS: Final = 60
 """The number of last events that are searched for the messages of a preview."""
 
+PREVIEW_LENGTH: Final = 200
+"""The maximum number of characters of a message in a preview."""
+
 NO: Final = "no"
 YES: Final = "yes"
 
@@ -126,15 +129,20 @@ class _Conversations:
         async for event in events_backwards(conversation, limit=PREVIEW_EVENTS):
             match event.msg:
                 case events.UserMessage(content=content):
-                    lines.append(f"> {' '.join(text_of(content).split())}")
+                    lines.append(_beginning(f"> {text_of(content)}"))
                 case events.AgentMessage(message=message):
-                    lines.append(" ".join(message.split()))
+                    lines.append(_beginning(message))
                 case _:
                     pass
             if len(lines) == 2:
                 break
         status = await conversation.status()
         return "\n".join([f"{row.key}  {status.cwd}", *lines[::-1]])
+
+
+def _beginning(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= PREVIEW_LENGTH else f"{text[:PREVIEW_LENGTH]}…"
 
 
 def _conversation_row(one: ConversationSummary) -> Row:
