@@ -258,7 +258,7 @@ class HomeLost(StoreFailed):
     code = "home_lost"
 
     def __init__(self, home: str, files: Sequence[str], saved: str) -> None:
-        """Create the error. `saved` is a sentence that says which conversations were saved."""
+        """Create the error. `saved` is a sentence about the conversations that were saved."""
         were = f"{' and '.join(files)} {'were' if len(files) > 1 else 'was'}"
         detail = f"{were} removed or replaced while Parley had the database open. {saved} Restart Parley."
         StoreError.__init__(self, f"{home}: {detail}")

@@ -29,7 +29,7 @@ async def test_a_driver_sees_an_approval_but_cannot_answer_it(
         await user.start_conversation()
         await user.send("go")
         await user.sees_state("Waiting for you")
-        await user.sees("Waiting for somebody who may approve this.")
+        await user.sees("Waiting for a person who may approve this.")
         assert await user.transcript.get_by_role("button", name="Approve").count() == 0
 
 

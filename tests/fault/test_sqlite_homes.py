@@ -218,7 +218,7 @@ async def test_nothing_is_written_into_a_database_that_is_not_in_its_place_any_m
     if how == "replaced":
         moved.unlink()
     (tmp_path / "aside").rename(moved)
-    with pytest.raises(HomeLost):  # other processes may have written to another database meanwhile
+    with pytest.raises(HomeLost):  # other processes may have written to another database in the meantime
         await store.append(lease, [said(1, "one")], summary())
     await store.close()
     again = SqliteStore(str(home))

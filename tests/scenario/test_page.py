@@ -268,7 +268,7 @@ async def test_a_new_code_replaces_the_oldest_of_many(server: HttpServer) -> Non
         (b'{"code": "a"}', {"Sec_Fetch_Site": "same-site"}, (403, "")),
     ],
 )
-async def test_a_wrong_request_signs_nobody_in(
+async def test_a_wrong_request_is_refused(
     server: HttpServer, body: bytes, headers: dict[str, str | None], expected: tuple[int, str]
 ) -> None:
     browser = await server.browser(signs_in=False)

@@ -25,7 +25,7 @@ def completion_ids(kind: str, environ: Mapping[str, str], directory: str) -> lis
 
 
 def _names_database(home: str) -> bool:
-    """Return whether config.toml names another database than the one in the home."""
+    """Return whether config.toml names a database other than the database of the home."""
     try:
         with open(os.path.join(home, "config.toml"), "rb", opener=_without_waiting) as file:
             text = file.read()

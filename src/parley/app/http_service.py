@@ -113,7 +113,7 @@ class HttpService:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
         self.node_url = None if nodes is None else nodes.settings().url or _own_url(settings, port)
-        """The address at which other nodes reach this server; None if it accepts no connections from other
+        """The address at which other nodes reach this server; None if this server accepts no connections from other
         nodes.
         """
         page = None

@@ -1,4 +1,4 @@
-"""Worktrees whose implementation is imported when the first conversation works in a repository."""
+"""Imports the implementation of worktrees when the first conversation works in a repository."""
 
 from __future__ import annotations
 

@@ -44,8 +44,10 @@ class ServerMetrics:
         free_bytes: Callable[[], int | None],
         is_store_available: Callable[[], bool],
     ) -> None:
-        """Begin to count. `clients` returns the number of connected clients. `wal_bytes` returns the size of the
-        write-ahead log, and `free_bytes` the free space of its disk; None if the store is not a file.
+        """Begin to count.
+
+        `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log, and
+        `free_bytes` returns the free space on its disk. Both return None if the store is not a file.
         """
         self._conversations = conversations
         self.requests = Counter(

@@ -105,7 +105,7 @@ class OpenTelemetry:
         self.wants_content = environ.get(_CONTENT, "").strip().lower() in ("1", "true")
         self._secrets = SecretValues(environ)
         if not log.isEnabledFor(logging.DEBUG):
-            logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # it warns of each attempt to send
+            logging.getLogger("opentelemetry").setLevel(logging.ERROR)  # the library warns about each attempt
         # Variables take precedence over these defaults.
         resource = Resource.create({"service.name": "parley", "service.version": __version__})
         if environ.get("OTEL_SERVICE_NAME"):
@@ -237,7 +237,7 @@ class OpenTelemetry:
             except TimeoutError:
                 log.warning("the last traces or metrics were not sent, because the collector does not answer")
         for exporter in self._exporters:
-            exporter.shutdown()  # ends the attempts to send
+            exporter.shutdown()  # stop the attempts to send
 
     def _close(self, loop: asyncio.AbstractEventLoop, closed: asyncio.Event) -> None:
         for provider in (self._traces, self._numbers):
@@ -246,7 +246,7 @@ class OpenTelemetry:
                     provider.shutdown()
             except Exception as error:  # the collector may not be reachable
                 log.info("the last traces or metrics were not sent: %s", type(error).__name__)
-        with suppress(RuntimeError):  # the event loop has not waited
+        with suppress(RuntimeError):  # the event loop may be closed
             loop.call_soon_threadsafe(closed.set)
 
 
@@ -266,8 +266,8 @@ def _span_name(operation: Operation) -> str:
 
 
 def _parent(operation: Operation) -> Any:
-    """Return the context of the operation that caused this one, or of the client's trace; an empty context if
-    neither is known.
+    """Return the context of the operation that caused this one, or of the client's trace; an empty context if there
+    is neither.
     """
     from opentelemetry import trace
     from opentelemetry.context import Context

@@ -171,7 +171,7 @@ class PushSender:
         return port is None and (host in KNOWN_HOSTS or host.endswith(KNOWN_DOMAINS))
 
     async def _attempt(self, key: tuple[str, ConversationId], state: AttentionState) -> str | None:
-        """Send a message once. Return None if it needs no retry, and otherwise a description of the problem."""
+        """Send a message once. Return None if no retry is needed, and otherwise a description of the problem."""
         sign_in, conversation_id = key
         subscriptions = {principal.sign_in: (principal, push) for principal, push in self._sign_ins.subscriptions()}
         sender = await self._sender_key()

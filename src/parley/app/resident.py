@@ -153,7 +153,7 @@ class Resident:
         )
 
     def _keep(self, lock: ResidentLock) -> None:
-        """If the lock file was removed, acquire the lock again. Otherwise another server could be started."""
+        """If the lock file was removed, acquire the lock again, so that no second server can be started."""
         try:
             if lock.keep():
                 log.warning("the lock file of the resident server was removed or replaced; it is locked again")

@@ -137,7 +137,7 @@ async def connected(
 
 
 def _home(config: Sequence[str]) -> str:
-    """Return the home. Without overrides, this is fast, because the settings are not loaded.
+    """Return the path of the home. Without overrides, the settings are not loaded, so the call is fast.
 
     Raises:
         ConfigError: the overrides are invalid, or no home is named.

@@ -68,7 +68,7 @@ def _size(number: float) -> str:
 
 
 def _fault(home: str) -> str | None:
-    """Return the reason why the home cannot store conversations; None if it can."""
+    """Return the reason why the home cannot store conversations; None if the home can store conversations."""
     if not os.path.lexists(home):
         parent = _nearest(home)
         if not os.path.isdir(parent):
@@ -91,8 +91,9 @@ def _fault(home: str) -> str | None:
 
 
 def _why_not_writable(directory: str) -> str | None:
-    """Return the reason why a small file cannot be written in a directory; None if it can be written. The file is
-    then removed.
+    """Return the reason why a small file cannot be written in a directory; None if a file can be written.
+
+    This test file is removed.
     """
     import tempfile
 

@@ -35,7 +35,7 @@ _PIECES: Final = {
     events.event_type(kind): kind
     for kind in (events.AgentMessageDelta, events.AgentReasoningDelta, events.AgentReasoningRawContentDelta)
 }
-"""The deltas of the model's texts: the classes of the events, by their type on the wire."""
+"""The classes of the events that contain pieces of the model's texts, by the type of the event."""
 
 
 def plain_json(value: object) -> Any:

@@ -27,10 +27,10 @@ THINKING: Final = "thinking: "
 """The beginning of each text with the reasoning of the model."""
 
 PROMPT_LINES: Final = 10
-"""The maximum number of lines of a user's message that are shown."""
+"""The maximum number of lines that are shown of a user's message."""
 
 ARGUMENTS_LENGTH: Final = 200
-"""The maximum number of characters of the arguments of a tool that are shown."""
+"""The maximum number of characters that are shown of a tool's arguments."""
 
 SHELLS: Final = ("bash", "sh", "zsh")
 SCRIPT_OPTIONS: Final = ("-c", "-lc")
@@ -299,7 +299,7 @@ def tokens_text(usage: Tokens) -> str:
 
 
 def command_lines(command: Sequence[str]) -> list[str]:
-    """Return a command as lines: a script of a shell as it is, and any other command in the syntax of a shell."""
+    """Return a command as lines: a shell script unchanged, and any other command in the syntax of a shell."""
     if len(command) == 3 and os.path.basename(command[0]) in SHELLS and command[1] in SCRIPT_OPTIONS:
         return command[2].splitlines() or [""]
     return [quoted_command(command)]

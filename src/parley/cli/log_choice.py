@@ -28,7 +28,7 @@ _FILE: Final = "file="
 
 
 class LogChoice(Struct, frozen=True, kw_only=True):
-    """What a server logs, in which format, and where."""
+    """The level, the format and the destination of a server's log."""
 
     level: int = logging.WARNING
     format: Literal["text", "json"] = "text"

@@ -58,7 +58,9 @@ COMMANDS: Final = (
 )
 
 _START: Final = Command("config init", "open the chat, after the set-up if nothing is configured", "start")
-"""The command that runs on a terminal if none is named. Its own errors are those of the set-up."""
+"""The command that runs on a terminal if the command line names no command. Its errors name `parley config
+init`.
+"""
 
 _HELP: Final = f"""\
 Parley, a conversation server for coding agents.

@@ -57,7 +57,7 @@ def print_note(command: str, text: object) -> None:
 
 
 def print_nothing_found(command: str, text: str) -> None:
-    """Print a note that a list is empty, if the list would be printed on a terminal. Scripts get no note."""
+    """If a list would be printed on a terminal, print a note that the list is empty. Scripts get no note."""
     if sys.stdout.isatty():
         print_note(command, text)
 

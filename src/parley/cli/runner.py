@@ -1,4 +1,4 @@
-"""Runs one command: parses the arguments, cancels the command on a signal, and turns errors into exit codes."""
+"""Runs one command: parses the arguments, cancels the command on a signal, and converts errors to exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answers to the questions of the set-up: those in the command line, and the suggested ones."""
+"""Determines the answers to the questions of the set-up, from the command line and from the present settings."""
 
 from __future__ import annotations
 

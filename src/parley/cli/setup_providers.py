@@ -1,4 +1,4 @@
-"""The providers that the set-up offers, and whether each can be used."""
+"""Lists the providers that the set-up offers, and determines which of them can be used."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from parley.cli import chat_command  # imported here, like every command
+    from parley.cli import chat_command  # imported here: commands are imported when they run
     from parley.cli.config_init import is_configured, run_setup
 
     if not is_configured() and (code := run_setup()) != 0:

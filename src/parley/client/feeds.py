@@ -62,7 +62,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class Reader:
-    """The events that one stream or turn has received and not yet read."""
+    """The events that one stream or turn has received but not read yet."""
 
     def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after

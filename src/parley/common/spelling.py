@@ -67,7 +67,7 @@ def _closest(letters: str, candidates: list[tuple[str, str]], most: int) -> str 
 
 
 def _edit_distance(one: str, other: str) -> int:
-    """Return the minimum number of characters that must be inserted, removed or replaced to turn one name into the
+    """Return the minimum number of characters that must be inserted, removed or replaced to convert one name to the
     other.
     """
     row = list(range(len(other) + 1))

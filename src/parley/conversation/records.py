@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""What has changed since an action was approved, so that the action needs another approval."""
+"""The kind of change since the approval of an action that makes another approval necessary."""
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
 """The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`

@@ -68,11 +68,12 @@ def turn_end(
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn.
 
-    `message` says why the turn was not completed. The default for an interrupted turn is the text in `INTERRUPTED`.
-    `unanswered` are the ids of the calls without an output, and `unreported` is the usage that clients have not
-    seen yet. `queued` are the ids of the messages in the queue. `outputs` are the outputs of commands that were
-    still running. `last_message` is the last text of a completed turn. `code` is the error code of a failed turn.
-    `principal` is the principal that interrupted the turn. A turn that is not completed pauses the queue.
+    `message` explains why the turn was not completed. The default for an interrupted turn is the text in
+    `INTERRUPTED`. `unanswered` are the ids of the calls without an output, and `unreported` is the usage that
+    clients have not seen yet. `queued` are the ids of the messages in the queue. `outputs` are the outputs of
+    commands that were still running. `last_message` is the last text of a completed turn. `code` is the error code
+    of a failed turn. `principal` is the principal that interrupted the turn. A turn that is not completed pauses
+    the queue.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]

@@ -117,7 +117,7 @@ _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """Return a sentence that says why an item is invalid for every model API; None if the item is valid."""
+    """Return a sentence with the reason why an item is invalid for every model API; None if the item is valid."""
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
@@ -133,8 +133,8 @@ def flaw_of(item: InputItem) -> str | None:
 
 
 def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Return a sentence that says what is wrong with the sources of an item; None if exactly one source is given
-    and it is not empty.
+    """Return a sentence that describes the error in the sources of an item; None if exactly one source is given and
+    this source is not empty.
     """
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:

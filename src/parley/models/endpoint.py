@@ -163,7 +163,7 @@ class Endpoint:
                 environ=self._settings.environ,
             )
         except CannotConnect as unreachable:
-            # This is not retried here, because the turn retries and tells clients about each retry.
+            # The request is not retried here, because the turn retries it and tells clients about each retry.
             raise CannotConnect(
                 unreachable.url,
                 credentials.hide_in(unreachable.detail),

@@ -29,7 +29,7 @@ MAX_ERROR_BYTES: Final = 64 * 1024
 """The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
 
 SHOWN_ERROR_BYTES: Final = 4096
-"""The maximum size, in bytes, of the part of an error without a known shape that is shown."""
+"""The maximum number of bytes that are shown of an error without a known shape."""
 
 NO_REASON: Final = "the provider gave no reason"
 

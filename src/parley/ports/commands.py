@@ -190,7 +190,7 @@ class Restriction(Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...]
     """The rules. A rule whose path no longer exists is ignored."""
     seccomp: bytes
-    """A seccomp filter: a BPF program as an array of `struct sock_filter`; empty if there is none."""
+    """A seccomp filter: a BPF program as an array of `struct sock_filter`; empty if no filter is applied."""
 
 
 class Mount(Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ class WorkingDirectory(Struct, frozen=True, kw_only=True):
     repository: str | None = None
     """The name of the repository of which the directory is a worktree; None if it is not a worktree."""
     node: str | None = None
-    """The id of the node on whose disk the directory is; None if the node is unknown or does not matter."""
+    """The id of the node on whose disk the directory is; None if the node is unknown or has no effect."""
 
 
 class NodeLoad(Struct, frozen=True, kw_only=True):

@@ -231,8 +231,10 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
 
 
 class ConversationPage(Struct, frozen=True, kw_only=True):
-    """A page of a list. The conversation with the latest activity is first; for equal times, the one with the
-    greatest id is first.
+    """A page of a list.
+
+    The conversation with the latest activity is first; for equal times, the conversation with the greatest id is
+    first.
     """
 
     items: tuple[ConversationListing, ...]

@@ -25,13 +25,13 @@ class Workspaces(Protocol):
     async def prepare(
         self, conversation_id: ConversationId, settings: Settings, last: WorkspaceUpdated | None
     ) -> WorkspaceUpdated | None:
-        """Create the worktree of a conversation, or bring it to the newest commit of the conversation.
+        """Create the worktree of a conversation, or check out the newest commit of the conversation in it.
 
         `last` is the last event of the conversation's log, which may come from another node or, in a fork, from
         another conversation. Return the event for the log; None if `last` still describes the worktree.
 
-        Uncommitted files stay as they are, unless the conversation has continued on another node. In that case,
-        they are committed under `refs/parley/kept/` first.
+        Uncommitted files are kept, unless the conversation has continued on another node. In that case, the files
+        are first committed under `refs/parley/kept/`.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.

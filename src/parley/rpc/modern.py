@@ -18,7 +18,7 @@ __all__ = ["CLIENT_INFO", "NO_INITIALIZE", "HeaderNames", "header_names", "moder
 CLIENT_INFO: Final = {"name": "parley", "version": __version__}
 
 NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_NOT_FOUND, INVALID_PARAMS})
-"""The error codes with which a server that knows only MCP 2026-07-28 answers `initialize`."""
+"""The error codes with which a server that supports only MCP 2026-07-28 answers `initialize`."""
 
 HeaderNames = Mapping[tuple[str, ...], str]
 """The names of headers that repeat arguments of a tool, keyed by the path of the argument."""

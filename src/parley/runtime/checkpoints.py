@@ -54,7 +54,7 @@ class Checkpoints:
         self.every, self._tail = every, tail
         self._copies: deque[Projections] = deque()
         self._stored = START
-        """The position of the last checkpoint that this process knows to be in the store."""
+        """The position of the last checkpoint that is certainly in the store."""
         self._encoding: asyncio.Future[bytes | None] | None = None
 
     @property

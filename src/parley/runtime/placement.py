@@ -22,7 +22,7 @@ SLACK: Final = 4
 """The maximum number of additional running turns with which a node still runs a turn itself, compared with the
 least busy node.
 
-The node knows the loads of other nodes with a delay of some seconds. Without this tolerance, all nodes would send
+The loads of other nodes are known with a delay of some seconds. Without this tolerance, all nodes would send
 their turns to the same node.
 """
 
@@ -38,7 +38,7 @@ def choose_node(
 ) -> Node:
     """Return the node that runs the next turn in a directory.
 
-    `here` is the id of this node. `mode` is the place of the working directories (`WorkspaceMode`). `exists_here`
+    `here` is the id of this node. `mode` is the setting `workspace.mode`. `exists_here`
     is True if the directory exists on this node. `refused` are the ids of nodes that do not accept the turn or
     cannot be reached.
 

@@ -274,8 +274,8 @@ class ConversationRegistry:
         return await self._store.search(query)
 
     async def find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation as `find` does; None if it cannot be read, because lists leave such a conversation
-        out.
+        """Return a conversation as `find` does; None if the conversation cannot be read, because lists leave out
+        such a conversation.
         """
         try:
             return await self.find(conversation_id)

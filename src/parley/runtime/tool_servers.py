@@ -1,6 +1,6 @@
 """Starts the tool servers of one conversation, and appends an event for each server that fails to start.
 
-The tool servers belong to the process. This module remembers which failures are already in the log.
+The tool servers belong to the process. This module tracks which failures are already in the log.
 """
 
 from __future__ import annotations

@@ -217,8 +217,8 @@ class TurnRunner:
             self._resume()
 
     def _orphaned_message(self) -> str | None:
-        """Return the text that says why the orphaned turn was interrupted; None if the reason is that this server
-        was restarted.
+        """Return the text with the reason why the orphaned turn was interrupted; None if the reason is that this
+        server was restarted.
         """
         state = self._log.projections.state
         if state.event_id == self._stopped:

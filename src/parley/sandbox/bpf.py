@@ -25,13 +25,13 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The maximum distance of a conditional jump, in instructions. It is one less than a byte can hold, because up to
-two long jumps may be inserted directly after the condition.
+"""The maximum distance of a conditional jump, in instructions. The distance is one less than a byte can hold,
+because up to two long jumps may be inserted directly after the condition.
 """
 
 
 class _Plain(Struct, frozen=True):
-    """An instruction that is followed by the next one or ends the program."""
+    """An instruction that does not jump. The next instruction follows, or the program ends."""
 
     operation: int
     number: int

@@ -61,8 +61,8 @@ _MAX_ARGUMENTS: Final = 9000
 _MAX_ARGUMENT_BYTES: Final = 128 * 1024
 """The kernel's limit, in bytes, for one argument or variable, including the NUL at its end."""
 _MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
-"""The kernel's limit, in bytes, for all arguments and variables of a program. It applies regardless of the stack
-limit.
+"""The kernel's limit, in bytes, for all arguments and variables of a program. This limit applies regardless of the
+stack limit.
 """
 _POINTER_BYTES: Final = 8
 """The size, in bytes, of the pointer to each argument or variable. The kernel counts these pointers as well."""
@@ -80,8 +80,9 @@ _NAMESPACES: Final = (
 
 
 def launcher() -> str | None:
-    """Return the path of bubblewrap; None if it is not installed. `PATH` is not searched, because it may contain a
-    directory of the project.
+    """Return the path of bubblewrap; None if bubblewrap is not installed.
+
+    `PATH` is not searched, because it may contain a directory of the project.
     """
     return next(filter(is_trustworthy, _LAUNCHERS), None)
 
@@ -97,7 +98,7 @@ def is_trustworthy(path: str) -> bool:
 
 
 def supports_size(path: str, version: tuple[int, ...]) -> bool:
-    """Return whether a launcher can limit the size of a tmpfs. A set-user-id launcher cannot."""
+    """Return whether a launcher can limit the size of a tmpfs. A set-user-id launcher cannot limit the size."""
     return version >= _SIZES_SINCE and not os.stat(path).st_mode & stat.S_ISUID
 
 
@@ -273,7 +274,7 @@ def _refused(number: int) -> CommandNotStarted:
 
 
 def _max_processes() -> int:
-    """Return the maximum number of processes of a command. It does not exceed the server's own limit."""
+    """Return the maximum number of processes of a command. The number does not exceed the server's own limit."""
     _, limit = resource.getrlimit(resource.RLIMIT_NPROC)
     return _PROCESSES if limit == resource.RLIM_INFINITY else min(_PROCESSES, limit)
 

@@ -4,8 +4,8 @@ A read-only mount on the placeholder keeps a command from creating a Git directo
 placeholder is needed because a mount can cover only an existing directory.
 
 The last command that uses a placeholder removes it. A placeholder in use is locked (`flock`), so that several
-servers can share it. The kernel releases the locks of a killed process, so the next command can remove a
-placeholder that a killed server left behind.
+servers can share the placeholder. The kernel releases the locks of a killed process, so the next command can remove
+a placeholder that a killed server left behind.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
     try:
         real = os.path.realpath(cwd)
     except ValueError:
-        return  # no directory has such a name, and starting the command reports the error
+        return  # no directory has such a name, and the error is reported when the command is started
     except OSError as error:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
@@ -53,9 +53,7 @@ def _refusal(root: str) -> str:
 
 
 class Denials:
-    """Passes on the output of a command, and detects whether the command reports that it has no permission to
-    write.
-    """
+    """Forwards the output of a command, and detects error messages about a missing permission to write."""
 
     def __init__(self, output: Output) -> None:
         self._output = output

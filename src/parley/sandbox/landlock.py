@@ -62,7 +62,7 @@ target.
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """Yield the entries of a directory, without links. Yield none if the server cannot list the directory."""
+    """Yield the entries of a directory, without links. Yield nothing if the server cannot list the directory."""
     try:
         with os.scandir(folder) as found:
             for entry in found:

@@ -16,7 +16,7 @@ _MAX_ERROR_BYTES: Final = 128
 
 
 class LauncherOutput:
-    """Passes on the output of a command, except an error of the launcher that the program could not be executed.
+    """Forwards the output of a command, except the launcher's error message that the program could not be executed.
 
     The launcher and the command share stderr. A text that looks like such an error is held back until it is known
     whether the launcher or the command has written it.
@@ -26,7 +26,7 @@ class LauncherOutput:
         self._output = output
         self._beginning = b"bwrap: execvp " + program + b": "
         self._held: bytes | None = b""
-        """The bytes of stderr that are held back; None after other output has been passed on."""
+        """The bytes of stderr that are held back; None after other output has been forwarded."""
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
         if self._held is not None and stream == "stderr" and self._may_be_error(self._held + data):
@@ -40,7 +40,7 @@ class LauncherOutput:
         return self._beginning.startswith(text[: len(self._beginning)]) and rest <= _MAX_ERROR_BYTES
 
     def release(self) -> None:
-        """Pass on the bytes that were held back, because the command itself has written them."""
+        """Forward the bytes that were held back, because the command itself has written them."""
         held, self._held = self._held, None
         if held:
             self._output("stderr", held)

@@ -39,16 +39,16 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     title: str
     """The name of the mechanism, for use in a sentence."""
     mechanism: ConfinementMechanism | None = None
-    """The mechanism; None if it does not work on this system."""
+    """The mechanism; None if the mechanism does not work on this system."""
     fault: str | None = None
-    """The reason why the mechanism does not work, as a part of a sentence; None if it works."""
+    """The reason why the mechanism does not work, as a part of a sentence; None if the mechanism works."""
     facts: tuple[tuple[str, str], ...] = ()
     is_known: bool = True
     """True if the result is final. False if another attempt may give a different result."""
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
-    """Find out whether a mechanism works. Its self-test runs in Parley's `home`.
+    """Determine whether a mechanism works. The self-test of the mechanism runs in Parley's `home`.
 
     Raises:
         CommandNotStarted: the probe itself failed. Another attempt may succeed.

@@ -45,12 +45,12 @@ def sorted_by_depth(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def innermost(path: str, folders: Iterable[str]) -> str | None:
-    """Return the deepest folder that is the path or contains it; None if there is none."""
+    """Return the deepest folder that is the path or contains it; None if there is no such folder."""
     return max((folder for folder in folders if is_below(path, folder)), key=depth, default=None)
 
 
 def real_path(path: str) -> str | None:
-    """Return the path with all links resolved; None if it does not exist or the server cannot reach it."""
+    """Return the path with all links resolved; None if the path does not exist or the server cannot reach it."""
     if not os.path.lexists(path):  # this is cheaper than `realpath`, which examines each directory of the path
         return None
     try:
@@ -60,7 +60,7 @@ def real_path(path: str) -> str | None:
 
 
 def status_of(path: str) -> os.stat_result:
-    """Return the status of a file. It is an error if the file does not exist."""
+    """Return the status of a file. If the file does not exist, raise an error."""
     try:
         return os.stat(path)
     except OSError as error:

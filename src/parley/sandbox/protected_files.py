@@ -46,7 +46,7 @@ class _Unrestored(NamedTuple):
 
     snapshot: Snapshot | MissingGit
     state: tuple[int, ...] | None
-    """The metadata of the file when restoring it failed; None if it did not exist then."""
+    """The metadata of the file when restoring it failed; None if the file did not exist at that time."""
 
 
 class ProtectedFiles:
@@ -54,7 +54,7 @@ class ProtectedFiles:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        """A lock that guards the other fields. It is never held while files are read."""
+        """A lock that guards the other fields. The lock is never held while files are read."""
         self._running: list[Running] = []
         self._snapshots: dict[str, Snapshot | MissingGit] = {}
         self._unrestored: dict[str, _Unrestored] = {}
@@ -116,8 +116,9 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Register a command, so that files that it may write to are not restored while it is running. If such
-        files are being restored now, wait until that is done.
+        """Register a command, so that files that it may write to are not restored while it is running.
+
+        If such files are being restored now, wait until they are restored.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has

@@ -100,8 +100,9 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
 
 
 def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
-    """Return a path with links resolved; None if it does not exist and no command can create it. `git` is the
-    `.git` that names the path.
+    """Return a path with links resolved; None if the path does not exist and no command can create it.
+
+    `git` is the `.git` that names the path.
 
     Raises:
         SandboxUnavailable: a command could replace the path.

@@ -137,7 +137,7 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
     try:
         real = os.path.realpath(cwd)
     except ValueError:
-        return  # no directory has such a name, and starting the command reports the error
+        return  # no directory has such a name, and the error is reported when the command is started
     except OSError as error:
         raise SandboxUnavailable(
             f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"

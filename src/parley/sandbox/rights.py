@@ -1,4 +1,7 @@
-"""The rights that Landlock controls. They depend on the version of Landlock's kernel interface (ABI)."""
+"""The rights that Landlock controls.
+
+The set of these rights depends on the version of Landlock's kernel interface (ABI).
+"""
 
 from __future__ import annotations
 

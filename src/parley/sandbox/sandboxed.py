@@ -1,4 +1,4 @@
-"""Runs commands under their sandbox policy, or not at all.
+"""Runs commands under their sandbox policy. A command whose policy cannot be enforced is not run.
 
 The module chooses among the mechanisms of this system, and runs the self-test of a mechanism before it is used. The
 modules of the mechanisms are imported when they are needed, so that a server that uses no sandbox starts quickly.
@@ -47,7 +47,7 @@ class MechanismStatus(Struct, frozen=True, kw_only=True):
 
     name: str
     fault: str | None
-    """The reason why the mechanism cannot be used; None if it works."""
+    """The reason why the mechanism cannot be used; None if the mechanism works."""
     facts: tuple[tuple[str, str], ...]
     """Facts about the mechanism for display, each as a name and a value."""
 
@@ -63,7 +63,10 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Sandboxed:
-    """Runs commands: in a sandbox if they have a policy, otherwise with all rights of the user."""
+    """Runs commands.
+
+    A command with a policy runs in a sandbox, and any other command has all rights of the user.
+    """
 
     def __init__(
         self,
@@ -80,8 +83,9 @@ class Sandboxed:
         which no command can write to. `warn` is called with a warning when a mechanism that protects less than
         another mechanism is used for the first time.
 
-        `preload` is called in another thread before the first command with a root in which Parley is installed. It
-        imports all modules, so that no module is imported later from a directory that a command may have changed.
+        `preload` is called in another thread before the first command with a root in which Parley is installed. The
+        function imports all modules, so that no module is imported later from a directory that a command may have
+        changed.
         """
         self._make_starter, self._home, self._warn, self._preload = starter, home, warn, preload
         self._loading = asyncio.Lock()
@@ -162,7 +166,7 @@ class Sandboxed:
     async def _chosen(self, policy: SandboxPolicy) -> ConfinementMechanism | str:
         """Return the first mechanism that works; if none works, return the reason.
 
-        A mechanism is not used as long as it is unknown whether a better one works.
+        A mechanism is not used until it is known whether a better mechanism works.
         """
         tried: list[ProbeResult] = []
         for name in self._choice(policy):
@@ -181,8 +185,9 @@ class Sandboxed:
             self._warn(_WARNINGS[name])
 
     async def _probe(self, name: Name) -> ProbeResult:
-        """Find out whether a mechanism works, and remember a final result. If the result is not final, the next
-        call tries again.
+        """Determine whether a mechanism works, and cache a final result.
+
+        If the result is not final, the next call tries again.
         """
         async with self._probing:
             if name not in self._results:

@@ -1,7 +1,9 @@
-"""Confines commands on macOS with a Seatbelt profile, which a launcher applies. A profile is a script that allows
-certain operations and denies all others. It contains no path, because paths are passed as named parameters. A
-protected path is an exception in the rule that allows writing to its root, so the order of rules does not matter.
-The only rules that deny operations keep directories from being moved, and they come last.
+"""Confines commands on macOS with a Seatbelt profile, which a launcher applies.
+
+A profile is a script that allows certain operations and denies all others. A profile contains no path, because
+paths are passed as named parameters. A protected path is an exception in the rule that allows writing to its root,
+so the order of rules does not matter. The only rules that deny operations keep directories from being moved, and
+they come last.
 
 The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every spelling.
 """
@@ -61,8 +63,8 @@ _BASE: Final = r"""(version 1)
   (sysctl-name "sysctl.proc_cputype")
   (sysctl-name "vm.loadavg"))
 """
-"""The part of a profile that allows the operations that every command needs. It allows only one service, which
-resolves user names. The readable system values do not include the arguments and variables of other processes
+"""The part of a profile that allows the operations that every command needs. This part allows only one service,
+which resolves user names. The readable system values do not include the arguments and variables of other processes
 (`kern.procargs2`). A command may use only terminals that it created.
 """
 
@@ -209,8 +211,9 @@ def _writing(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
 
 
 def _filters(paths: Sequence[str], named: _Named) -> list[str]:
-    """Return filters that match protected paths and everything in them. They also match paths that do not exist
-    yet.
+    """Return filters that match protected paths and everything in them.
+
+    The filters also match paths that do not exist yet.
     """
     return [kind(path) for path in paths for kind in (named.at, named.below, named.in_any_spelling)]
 

@@ -57,8 +57,8 @@ _SOCKET_TYPE: Final = 0xF
 _CLONE_NAMESPACES: Final = 0x7E020000
 """The flags of `clone` that create a namespace."""
 _UNSHARE_HARMLESS: Final = 0x00050F00
-"""The flags of `unshare` that create no namespace. They concern memory, files, the working directory, signals, the
-thread and semaphores.
+"""The flags of `unshare` that create no namespace. These flags concern memory, files, the working directory,
+signals, the thread and semaphores.
 """
 
 _FILE_TYPE: Final = 0xF000
@@ -218,7 +218,7 @@ def _rules(*, writable: bool, network: bool, unix_sockets: bool, namespaces: boo
             yield name, _NEVER
         for name in _SCHEDULING:
             yield name, ((_is(0, _ITSELF),),)
-        yield "file_setattr", _NEVER  # it has the same effect as requests that `_ioctl` does not allow
+        yield "file_setattr", _NEVER  # this call has the same effect as requests that `_ioctl` does not allow
     yield "ioctl", _ioctl(namespaces=namespaces)
     yield from _sockets(writable=writable, network=network, unix_sockets=unix_sockets)
 

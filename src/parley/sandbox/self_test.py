@@ -84,7 +84,8 @@ class ConfinementMechanism(Protocol):
 
 
 async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = None) -> str | None:
-    """Return the reason why a mechanism does not work on this system, as a part of a sentence; None if it works.
+    """Return the reason why a mechanism does not work on this system, as a part of a sentence; None if the
+    mechanism works.
 
     The test creates its directories in Parley's `home`, which no command can write to, if the home exists and is
     writable.

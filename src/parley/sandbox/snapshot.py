@@ -52,8 +52,8 @@ _OBEYED: Final = (
     "commondir",
     "gitdir",
 )
-"""Files and directories in a Git directory that control Git, and are therefore protected. Everything else there is
-data.
+"""Files and directories in a Git directory that control Git, and are therefore protected. All other files in a Git
+directory are data.
 """
 _DATA_IN_INFO: Final = frozenset({"refs"})
 """Names in `info` that are data. `refs` is a list of branches that `git gc` writes and Git does not read."""
@@ -68,8 +68,8 @@ _MAX_ADDED: Final = 256
 
 
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
-"""How a directory is read: as a Git directory (`git`), as a directory below `modules` (`holder`), as `worktrees` or
-`info`, or with everything in it (`tree`).
+"""The role in which a directory is read: as a Git directory (`git`), as a directory below `modules` (`holder`), as
+`worktrees` or `info`, or with everything in it (`tree`).
 """
 
 
@@ -81,7 +81,7 @@ class Restored(Struct, kw_only=True):
     moved: dict[str, str] = field(default_factory=dict)
     """New paths of files that were moved aside, keyed by their old paths."""
     left: dict[str, str] = field(default_factory=dict)
-    """For each file that could not be restored, the reason, by path."""
+    """The reasons why files could not be restored, by path."""
 
 
 # --- a path that must not exist ----------------------------------------------------------
@@ -153,7 +153,9 @@ class Snapshot:
         self._entries: dict[str, Entry] = {}
         """The entries of the snapshot, keyed by path. A directory comes before its entries."""
         self._moved_aside: set[str] = set()
-        """The new paths of the files that this snapshot has moved aside. They do not count as added files."""
+        """The new paths of the files that this snapshot has moved aside. These files do not count as added
+        files.
+        """
         self._bytes = 0
         try:
             with DirFds() as folders:

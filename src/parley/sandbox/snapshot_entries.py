@@ -111,8 +111,9 @@ def read_entry(folders: DirFds, path: str, *, at_most: int) -> Entry:
 
 
 def _content(name: str, folder: int, at_most: int) -> tuple[bytes | None, bool]:
-    """Return the content of a regular file, and whether a process has the file open for writing. The content is
-    None if it is longer than `at_most` bytes or cannot be read.
+    """Return the content of a regular file, and whether a process has the file open for writing.
+
+    The returned content is None if the file has more than `at_most` bytes or cannot be read.
 
     The content is read after the check for writers, so that it includes the changes of a writer that closed the
     file before the check.
@@ -182,8 +183,9 @@ def with_mode(entry: Entry, mode: int) -> Entry:
 
 
 def create(path: str, entry: Entry) -> bool:
-    """Create a file, link or directory again as `entry` describes it. Return False if the entry lacks the data for
-    that.
+    """Create a file, link or directory again as `entry` describes it.
+
+    Return False if the entry lacks the necessary data.
 
     An existing file or link is replaced atomically.
     """
@@ -220,7 +222,7 @@ def create(path: str, entry: Entry) -> bool:
 
 
 def set_mode(path: str, entry: Entry) -> None:
-    """Set the mode of a directory. Entries of other types have got their mode when they were created."""
+    """Set the mode of a directory. Entries of other types already got their mode when they were created."""
     if not isinstance(entry, Directory):
         return
     folder, name = os.path.split(path)

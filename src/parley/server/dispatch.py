@@ -254,7 +254,7 @@ class Dispatch:
         return call
 
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
-        """Handle a message that cannot be decoded, because of the error `refused`.
+        """Handle a message that cannot be decoded. `refused` is the error of the decoding.
 
         A request is answered with the error. An answer counts as a failure of the answered request. A notification
         is ignored. The outline shows the kind of the message.

@@ -147,7 +147,7 @@ class Session:
         self.may_reconnect = False
         """True if the client may reconnect. Events of its streams then always contain their positions."""
         self.log_level: LogLevel = "info"
-        """The lowest level of log messages that the client wants."""
+        """The lowest level of the log messages that the client requested."""
         self.requests = OutgoingRequests(request_ids)
         self.elicitor: Elicitor = NO_ELICITOR
         self._asks_by_result = False

@@ -42,8 +42,8 @@ SHORT_BYTES: Final = 1024 * 1024
 """The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
 
 MAX_ENDS: Final = 256
-"""The maximum number of ended streams that are remembered for a client that may reconnect. Beyond this number, the
-oldest are removed.
+"""The maximum number of ended streams whose notices are stored for a client that may reconnect. Beyond this number,
+the oldest notices are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})

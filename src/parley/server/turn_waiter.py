@@ -279,7 +279,7 @@ class TurnWaiter:
         self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 
     def _note_earlier_turn(self, before: Seq) -> None:
-        """If an earlier call of this client stopped waiting for its turn, add to the notes how that turn ended."""
+        """If an earlier call of this client stopped waiting for its turn, add a note about the end of that turn."""
         left = self._session.left_turns.pop(self._conversation.id, None)
         if left is None:
             return

@@ -67,7 +67,7 @@ class _Conversation:
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """The position of the first entry with each combination of type and key."""
+        """The positions of the first entries, by type and key."""
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
         self.epoch = 0
@@ -217,7 +217,7 @@ class MemoryStore:
         return self._find(conversation_id).checkpoint
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Do nothing, because this store has no files that could be lost."""
+        """Do nothing, because this store has no files."""
 
     async def check(self) -> None:
         self._refuse_when_closed()

@@ -146,8 +146,7 @@ def active_at(summary: Summary, newest: object) -> float:
     """Return the time that the store records as the time of a conversation's last activity, in seconds since the
     epoch. `newest` is the latest recorded time of any conversation; None if no time is recorded.
 
-    For a conversation that is active now, this is a time with which it is listed first, even if the clock was set
-    back.
+    A conversation that is active now gets a time with which it is listed first, even if the clock was set back.
     """
     at = summary.updated_at
     if not summary.is_active or not isinstance(newest, float) or at >= newest - SLACK_SECONDS:

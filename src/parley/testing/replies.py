@@ -12,8 +12,8 @@ from parley.testing.steps import Step
 __all__ = ["Bulk", "Cut", "Ending", "Failure", "RawBody", "Reply", "Says"]
 
 Ending: TypeAlias = Literal["end", "close", "reset", "hang"]
-"""How a broken reply stops: the body ends too early (`end`), the connection is closed or reset within the body
-(`close`, `reset`), or it stays open without further data (`hang`).
+"""The end of a broken reply: the body ends too early (`end`), the connection is closed or reset within the body
+(`close`, `reset`), or the connection stays open without further data (`hang`).
 """
 
 

@@ -117,7 +117,8 @@ class OpenTools:
     async def run(self, call: CallItem) -> str:
         is_own = call.name in self._by_name
         is_known = is_own or (self._servers is not None and self._servers.handles(call.name))
-        name = call.name if is_known else "unknown"  # the model can make up any number of names
+        # the number of names is not limited, because the model can invent names
+        name = call.name if is_known else "unknown"
         with telemetry.operation("tool_call", tool=name, call_id=call.call_id) as operation:
             if operation is not None and telemetry.wants_content:
                 operation.content["arguments"] = call.arguments

@@ -82,8 +82,8 @@ class Patches:
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the output for the model.
 
-        If the call is cancelled while files are being written, it first writes or restores all files and reports
-        the result. Then it raises the cancellation.
+        If the call is cancelled while files are being written, the method first writes or restores all files and
+        reports the result. Then it raises the cancellation.
         """
         try:
             verified = await self._verified(patch, workdir)

@@ -1,5 +1,7 @@
-"""The working directory and the program file of a command. An approval is valid only for them and for the command's
-words. `CommandTarget` keeps the directory open, so that its inode number is not reused while the user decides.
+"""The working directory and the program file of a command.
+
+An approval is valid only for this directory, this program and the command's words. `CommandTarget` keeps the
+directory open, so that its inode number is not reused while the user decides.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class CommandTarget:
                     if (found := runnable(place, folder=self._folder)) is not None:
                         return place, found
         except ValueError:
-            pass  # no program can have such a name; starting the command reports the error
+            pass  # no program can have such a name; the error is reported when the command is started
         return b"", NOTHING
 
 
@@ -67,4 +69,4 @@ def _held(cwd: str) -> int | None:
     try:
         return os.open(cwd, _HOLD)
     except (OSError, ValueError):
-        return None  # starting the command reports the error
+        return None  # the error is reported when the command is started

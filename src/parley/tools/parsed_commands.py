@@ -191,7 +191,7 @@ _RUNNERS: Final = (
 
 def _tool(command: Words) -> ParsedCommand:
     words = command
-    for _ in range(2):  # twice, for example for `uv run python -m pytest`
+    for _ in range(2):  # this is done twice, for example for `uv run python -m pytest`
         runner = next((runner for runner in _RUNNERS if words[: len(runner)] == runner), ())
         words = words[len(runner) :]
     name = next((words[:length] for length in (3, 2, 1) if words[:length] in _TOOLS), None)

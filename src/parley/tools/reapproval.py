@@ -41,6 +41,8 @@ async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> 
 
 
 async def report_changed(context: ToolContext, changed: Changed) -> None:
-    """Append an event that says what was replaced after an approval, so that the call needs another approval."""
+    """Append an event that tells clients what was replaced after an approval, which is why the call needs another
+    approval.
+    """
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
     await context.transcript.append(BackgroundEvent(message=message))

@@ -29,7 +29,7 @@ __all__ = [
 BAD_ARGUMENTS = "failed to parse function arguments: "
 
 _SANDBOX: Final = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-"""The name of the sandbox that clients and models see. It does not depend on the mechanism that is used."""
+"""The name of the sandbox that clients and models see. The name does not depend on the mechanism that is used."""
 
 
 def ran(output: str, *, exit_code: int, seconds: float) -> str:
@@ -68,7 +68,10 @@ def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: St
 
 
 def internal_error(bug: Exception) -> str:
-    """Return the model-facing text for a bug in Parley. The details are in the log."""
+    """Return the model-facing text for an error that a bug in Parley caused.
+
+    The details of the error are in the log.
+    """
     return limit_reached(bug) or f"internal error: {type(bug).__name__}"
 
 

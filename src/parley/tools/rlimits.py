@@ -10,7 +10,7 @@ import resource
 __all__ = ["limit_program", "program_limit", "raise_own_limit"]
 
 _given: int | None = None
-"""The soft limit of this process before it was raised; None if it was not raised."""
+"""The soft limit of this process before it was raised; None if the limit was not raised."""
 
 
 def raise_own_limit() -> None:

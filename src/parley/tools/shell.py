@@ -62,7 +62,7 @@ failure.
 
 
 _MISSING: Final = tuple(os_detail(OSError(number, os.strerror(number))) for number in (errno.ENOENT, errno.ENOTDIR))
-"""The texts of errors that do not say whether the program or its directory is missing."""
+"""The texts of errors that do not state whether the program or its directory is missing."""
 _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
@@ -122,7 +122,8 @@ class Shell:
             escalated=shell_call.escalated,
             justification=shell_call.justification,
         )
-        if not action.argv:  # an empty command needs no approval, and starting it reports the error
+        # an empty command needs no approval, and the error is reported when the command is started
+        if not action.argv:
             return (await self._carry_out(action, shell_call, Granted())).output
         done = await self._decide_and_run(action, shell_call, self._context.authorize)
         if isinstance(done, _Outcome) and done.denied is not None and done.may_be_retried:
@@ -325,7 +326,7 @@ def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple
     directory. `cwd` itself may be in a hidden directory.
 
     Raises:
-        OSError: another process replaced a directory in the path meanwhile.
+        OSError: another process replaced a directory in the path in the meantime.
     """
     if not workdir:
         return cwd, None
@@ -340,14 +341,14 @@ def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple
     try:
         return os.path.realpath(path), None
     except ValueError:
-        return path, None  # no such directory can exist, and starting the command reports the error
+        return path, None  # no such directory can exist, and the error is reported when the command is started
 
 
 def _real(cwd: str) -> str:
     try:
         return os.path.realpath(cwd)
     except (OSError, ValueError):
-        return cwd  # starting the command reports the error
+        return cwd  # the error is reported when the command is started
 
 
 def _milliseconds(given: float | None) -> float:

@@ -25,8 +25,8 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""The chunk size in bytes for reading files. It is small because a file is always readable: with large chunks, many
-more messages would be read after the client has left too many answers unread.
+"""The chunk size in bytes for reading files. The size is small because a file is always readable. With large
+chunks, many more messages would be read after the client has left too many answers unread.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """The high-water mark in bytes. While more bytes than this are unread, no events are sent. A client that keeps up
@@ -34,12 +34,12 @@ leaves fewer bytes unread, even if it is not scheduled for a few milliseconds. E
 memory.
 """
 LOW_WATER_BYTES: Final = 256 * 1024
-"""The low-water mark in bytes. When fewer bytes than this are unread, events are sent again. It is well below the
-high-water mark, so that sending does not stop and start too often.
+"""The low-water mark in bytes. When fewer bytes than this are unread, events are sent again. The mark is well below
+the high-water mark, so that sending does not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
 CHECK_SECONDS: Final = 0.25
-"""The time in seconds between two checks whether a client has disconnected, while its input is not being read."""
+"""The time, in seconds, between two checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
 """The minimum size, in bytes, of a frame that is written separately. Joining large frames would copy them."""
 PIPE_BYTES: Final = 1024 * 1024
@@ -391,22 +391,22 @@ class DescriptorTransport:
         while not self._ended.is_set():
             if self.outbox.unread >= self._stop_reading_at:
                 self._changed.clear()
-                await self._changed.wait()  # until the client has read enough, or reading is stopped
+                await self._changed.wait()  # wait until the client has read enough, or reading is stopped
                 continue
             try:
                 self._feed(os.read(fd, FILE_READ_BYTES))
             except OSError:
                 self._feed(b"")
-            await asyncio.sleep(0)  # a file is always readable, so let the handlers run
+            await asyncio.sleep(0)  # let the handlers run, because a file is always readable
 
     def _feed(self, data: bytes) -> None:
         try:
             frames = self._framer.feed(data) if data else self._framer.end()
-        except MemoryError:  # the line cannot be assembled, so its parts are freed
+        except MemoryError:  # free the parts of the line, because the line cannot be assembled
             self._framer.skip(OUT_OF_MEMORY)
             frames = self._framer.feed(data) if data else self._framer.end()
         self._unhandled.extend(frames)
-        del frames  # frees an oversized frame before it is answered
+        del frames  # free an oversized frame before it is answered
         self._handle_frames()
         if not data:
             self._ended.set()

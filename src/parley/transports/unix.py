@@ -61,8 +61,9 @@ class Connection(DescriptorTransport):
         why_too_large: Callable[[int], str | None] = lambda size: None,
         received: bytes = b"",
     ) -> None:
-        """Take ownership of the socket `channel`. If that fails, close the socket. The other arguments are those of
-        `DescriptorTransport`.
+        """Take ownership of the socket `channel`.
+
+        If this fails, close the socket. The other arguments have the same meaning as for `DescriptorTransport`.
 
         Raises:
             OSError: the process has no free descriptor.
@@ -118,7 +119,7 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and remove the socket file."""
-        if self._file == _identity(self._path):  # otherwise the name belongs to another process now
+        if self._file == _identity(self._path):  # if the file was replaced, the name now belongs to another process
             _remove(self._path)
         self._stop_accepting()
 

@@ -30,7 +30,7 @@ __all__ = ["CLOSE_SECONDS", "HEARTBEAT_SECONDS", "MAX_MESSAGE_BYTES", "WebSocket
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 4.0
-"""The time in seconds without a message after which the other end is asked for an answer. The connection ends if no
+"""The time in seconds without a message after which a ping is sent to the other end. The connection ends if no
 answer arrives within half of this time.
 """
 MESSAGE_BYTES: Final = 256 * 1024
@@ -38,7 +38,7 @@ MESSAGE_BYTES: Final = 256 * 1024
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """The maximum size of a message that this process accepts, in bytes."""
 CLOSE_SECONDS: Final = 1.0
-"""The maximum time for which a connection waits until the other end has closed it, in seconds."""
+"""The maximum time, in seconds, for which a connection waits until the other end has closed the connection."""
 
 
 class WebSocketDialer:

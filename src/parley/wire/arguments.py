@@ -1,7 +1,7 @@
 """Decodes the arguments of tool calls and explains invalid arguments.
 
-Error messages begin as in Codex (`missing field`, `invalid type`, `unknown variant`). Unlike in Codex, they always
-name the field.
+Error messages begin as in Codex (`missing field`, `invalid type`, `unknown variant`). Unlike the messages of Codex,
+they always name the field.
 """
 
 from __future__ import annotations

@@ -155,11 +155,11 @@ class RequestRetry(EventBase, frozen=True, kw_only=True, tag="request_retry"):
     delay_ms: int
     """The delay before the retry, in milliseconds."""
     reason: str
-    """The status of the provider's answer, or how the connection was lost."""
+    """The status of the provider's answer, or a description of how the connection was lost."""
 
 
 class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
-    """Reports how many tokens one model response used."""
+    """Reports the number of tokens that one model response used."""
 
     input_tokens: int
     cached_input_tokens: int | None
@@ -245,7 +245,7 @@ class ParsedPlain(Struct, frozen=True, kw_only=True):
 
 
 class ParsedCommand(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """What a command apparently does, such as reading a file, for display only. Exactly one field is set."""
+    """The apparent purpose of a command, such as reading a file, for display only. Exactly one field is set."""
 
     read: ParsedRead | UnsetType = UNSET
     list_files: ParsedListFiles | UnsetType = UNSET
@@ -456,7 +456,7 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     """The error code; missing if nothing failed."""
     message: str | UnsetType = UNSET
     """A description of the failure, or the Git repositories in the worktree that were not committed; missing if
-    there is neither.
+    there is neither a failure nor such a repository.
     """
 
 

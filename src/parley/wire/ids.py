@@ -16,7 +16,7 @@ ApprovalId = NewType("ApprovalId", str)
 """A UUID that identifies an approval."""
 
 CallId = NewType("CallId", str)
-"""The id that the model gave to a tool call. Models reuse ids, so it is unique only within a turn."""
+"""The id that the model gave to a tool call. Models reuse ids, so a call id is unique only within a turn."""
 
 EventId = NewType("EventId", str)
 """The `id` in `codex/event`, which identifies a turn. A conversation never reuses it."""
@@ -25,7 +25,7 @@ ItemId = NewType("ItemId", str)
 """The id of an open item of a log. For example, `i2.7` is the seventh item of the second epoch."""
 
 Seq = NewType("Seq", int)
-"""A position in a log. The first entry has position 1; 0 is the position before it."""
+"""A position in a log. The first entry has position 1; 0 is the position before the first entry."""
 
 START: Final = Seq(0)
 """The position before the first entry."""

@@ -316,7 +316,7 @@ def read_outline(prefix: bytes, suffix: bytes) -> Outline:
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the name of each top-level member of a truncated JSON object, and the first token of its value.
 
-    The token is empty if it is truncated. Names in nested objects and inside strings are not yielded.
+    A truncated token is yielded as an empty token. Names in nested objects and inside strings are not yielded.
     """
     depth, previous, name = 0, b"", b""
     for match in _TOKEN.finditer(prefix):

@@ -50,7 +50,7 @@ FULL_VERSION: Final = "2025-11-25"
 
 PLAIN_VERSION: Final = "2025-06-18"
 """The newest protocol version whose clients do not see Parley's additions. Clients that have not sent `initialize`
-do not see them either.
+do not see the additions either.
 """
 
 SERVER_NAME: Final = "parley"
@@ -80,8 +80,9 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
 
     @property
     def can_be_asked(self) -> bool:
-        """True if the client accepts elicitation with forms. It is False if the client declares only other
-        modes.
+        """True if the client accepts elicitation with forms.
+
+        The value is False if the client declares only other modes.
         """
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
@@ -234,8 +235,8 @@ class TaskRequest(Struct, frozen=True, kw_only=True):
     """The member of a tool call which requests that the call runs as a task."""
 
     ttl: int | UnsetType | None = UNSET
-    """The time for which the client needs the task, in milliseconds. It has no effect, because Parley keeps a task
-    as long as its conversation.
+    """The time for which the client needs the task, in milliseconds. The value has no effect, because Parley keeps
+    a task as long as its conversation.
     """
 
 

@@ -95,7 +95,7 @@ def named_version(params: Raw | UnsetType) -> Any:
     """Return the protocol version in the parameters of a request. The value may have any type, because it was not
     checked.
 
-    Return UNSET if the parameters contain no version. Requests of earlier protocol versions contain none.
+    Return UNSET if the parameters contain no version. Requests of earlier protocol versions contain no version.
     """
     if params is UNSET or _version_key.search(params) is None:  # most requests end here, without decoding
         return UNSET

@@ -28,7 +28,7 @@ NODE_VERSIONS: Final = ("parley-node.2", FIRST_VERSION)
 
 
 def common_version(offered: Sequence[str], known: Sequence[str]) -> str | None:
-    """Return the newest version that both nodes know; None if there is none.
+    """Return the newest version that both nodes know; None if there is no such version.
 
     `offered` are the values of the header of the other node. `known` are the versions that this node knows, the
     newest first.

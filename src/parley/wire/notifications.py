@@ -84,8 +84,9 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
 
 
 class InitialState(Struct, frozen=True, kw_only=True):
-    """Params of the notification that begins a stream, before the live events. It contains all earlier events, or
-    the last ones.
+    """Params of the notification that begins a stream, before the live events.
+
+    The notification contains all earlier events, or only the last ones.
     """
 
     METHOD: ClassVar[str] = "notifications/initial_state"

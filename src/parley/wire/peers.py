@@ -128,7 +128,7 @@ class Submit(Struct, frozen=True, kw_only=True):
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """The answer to `Submit` and `Enqueue`. It is sent before any effect of the message."""
+    """The answer to `Submit` and `Enqueue`. The answer is sent before any effect of the message."""
 
     event_id: EventId | None
     """The id of the turn that handles the message; None if the message is a repetition and its turn is over."""
@@ -203,7 +203,7 @@ class SettleApproval(Struct, frozen=True, kw_only=True):
 
 
 class PeerSettlement(Struct, frozen=True, kw_only=True):
-    """How an approval was settled, in `error.data` of the answer to a `SettleApproval` that came too late."""
+    """The settlement of an approval, in `error.data` of the answer to a `SettleApproval` that came too late."""
 
     decision: Settlement
     by: SettledBy

@@ -61,7 +61,9 @@ class EventFramer:
         self.last_id: str | None = None
         """The id of the last event, after which the stream can be resumed; None if the stream has sent no id."""
         self.retry_seconds: float | None = None
-        """The delay that the server requests before the stream is resumed, in seconds; None if it requests none."""
+        """The delay that the server requests before the stream is resumed, in seconds; None if the server requests
+        no delay.
+        """
         self._limit = limit
         self._start = _Start()
         self._line: list[bytes] = []

@@ -27,7 +27,10 @@ class ListenParams(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionAcknowledged(Struct, frozen=True, kw_only=True):
-    """The first notification of the request. It names the notifications that the server will send."""
+    """The first notification of the request.
+
+    The notification names the types of notifications that the server will send.
+    """
 
     METHOD: ClassVar[str] = "notifications/subscriptions/acknowledged"
 

@@ -82,6 +82,9 @@ def _word(word: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join texts with commas. If there are too many, return only the first texts and the number of the others."""
+    """Join texts with commas.
+
+    If there are too many texts, return only the first ones and the number of the others.
+    """
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

@@ -290,7 +290,7 @@ class AnswerFailed(Failed, frozen=True, kw_only=True):
 
     decision: str | UnsetType = UNSET
     by: str | UnsetType = UNSET
-    """How the approval was settled: a value of `by` in the event `approval_settled`."""
+    """The kind of settlement, which is a value of `by` in the event `approval_settled`."""
     principal: str | UnsetType = UNSET
     """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
     reason: str | UnsetType = UNSET
@@ -581,7 +581,7 @@ class AttentionItem(Struct, frozen=True, kw_only=True):
     since: str
     """The time when the approval was requested or the turn ended, in ISO 8601 format."""
     approval: ListedApproval | UnsetType = UNSET
-    """The approval that the conversation is waiting for; missing if it is not waiting."""
+    """The approval that the conversation is waiting for; missing if the conversation is not waiting."""
     reason: TurnEndReason | UnsetType = UNSET
     """The reason why the turn ended; missing if the conversation is waiting for an approval."""
     message: str | UnsetType = UNSET

@@ -92,8 +92,8 @@ class Checkout:
         """Change the files of the worktree to the files of the commit in `start`. Files that are neither in the
         commit nor in the index stay.
 
-        Files that are in no commit, but are in the way, are moved out of the worktree. Return the directory to
-        which they were moved; None if there were none.
+        Files that are in no commit, but would be overwritten, are moved out of the worktree. Return the directory
+        to which they were moved; None if there were none.
 
         If the call does not complete, nothing is committed from the worktree until the checkout has been repeated.
 

@@ -93,10 +93,10 @@ def unsaved_paths(
 
 
 def _obstacle(worktree: str, path: str) -> str | None:
-    """Return the path of what is in the way of a file: `path` itself, or a parent of `path` that is not a
-    directory.
+    """Return the path of an existing file or directory that prevents the creation of `path`: `path` itself, or a
+    parent of `path` that is not a directory.
 
-    Return None if nothing is in the way.
+    Return None if there is none.
     """
     parts = path.split("/")
     for end in range(1, len(parts) + 1):

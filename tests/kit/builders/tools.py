@@ -22,13 +22,13 @@ class NoCommands:
         raise AssertionError(f"{command} must not run")
 
     async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
-        raise AssertionError("nobody is to be confined")
+        raise AssertionError("no thread and no command may be confined")
 
     async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
         return ()
 
     def confine_thread(self, policy: SandboxPolicy) -> bool:
-        raise AssertionError("nobody is to be confined")
+        raise AssertionError("no thread and no command may be confined")
 
 
 async def _authorize(action: Action) -> Verdict:

@@ -31,7 +31,7 @@ def tree(root: Path) -> Tree:
 
 
 def not_a_link(path: str, *, dir_fd: int | None = None) -> str:
-    """Replace `os.readlink`: fail as if a directory had replaced the link meanwhile."""
+    """Replace `os.readlink`: fail as if a directory had replaced the link in the meantime."""
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
 
 

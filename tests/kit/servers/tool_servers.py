@@ -102,7 +102,7 @@ async def call_text(lease: Lease, name: str, arguments: dict[str, Any] | None = 
 
 
 async def _refuse(action: Action) -> Verdict:
-    return RejectedByPolicy(why="nobody was asked")
+    return RejectedByPolicy(why="no client was asked")
 
 
 def context(transcript: RecordingTranscript) -> ToolContext:

@@ -15,8 +15,8 @@ __all__ = ["frozen_time"]
 def frozen_time() -> Iterator[None]:
     """Stop the clocks of Python, including the clock of the event loop, until the end of the block.
 
-    Meanwhile no sleep and no timeout of the event loop ends, so the test must wait for events. The clocks of child
-    processes are not stopped.
+    During the block, no sleep and no timeout of the event loop ends, so the test must wait for events. The clocks
+    of child processes are not stopped.
     """
     now, monotonic = time.time(), time.monotonic()
     with pytest.MonkeyPatch.context() as patched:

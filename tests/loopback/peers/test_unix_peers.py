@@ -25,11 +25,11 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 
 async def test_no_file_is_created_before_the_process_listens(peers: UnixPeers, home: Path) -> None:
     peers.notify_all("changed", b"{}")
-    nobody = await peers.connect(
+    link = await peers.connect(
         "1-0123456789abcdef.sock", on_notification=lambda method, params: None, gone=lambda: None
     )
 
-    assert (nobody, peers.address, os.listdir(home)) == (None, "", [])
+    assert (link, peers.address, os.listdir(home)) == (None, "", [])
 
 
 async def test_a_listening_process_has_one_socket_which_it_removes_at_the_end(peers: UnixPeers, home: Path) -> None:

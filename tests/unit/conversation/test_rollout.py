@@ -210,7 +210,7 @@ def test_model_items_before_the_first_message_are_a_separate_turn() -> None:
         {"type": "function_call", "name": "shell", "arguments": "{}"},
         {"type": "function_call", "call_id": "", "name": "shell", "arguments": "{}"},
         {"type": "local_shell_call", "action": {}},
-        function_call_output("nobody asked"),
+        function_call_output("without a call"),
         {"record_type": "dream"},
         {},
         [],

@@ -20,7 +20,7 @@ from parley.wire.ids import MessageId
 ENTRIES = 20_000
 
 
-class Meanwhile(SlowStore):
+class CallsWhileWriting(SlowStore):
     """A store that calls a function while the first page of a draft is written."""
 
     def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
@@ -67,7 +67,7 @@ async def test_others_are_served_while_a_long_conversation_is_forked(home: str) 
 
 
 async def test_a_server_that_ends_gives_up_a_fork_and_keeps_nothing_of_it(home: str) -> None:
-    store = Meanwhile(lambda: life.conversations.stop())
+    store = CallsWhileWriting(lambda: life.conversations.stop())
     titles = (renamed(f"{number}") for number in range(ENTRIES))
     await store.create(FIRST, log_of(settings_chosen(), *titles).entries, summary())
     async with Life(home, store) as life:

@@ -320,14 +320,14 @@ async def test_a_refusal_has_a_text_or_means_not_the_owner() -> None:
     assert (elsewhere.is_over, two.ended) == (True, 1)
 
 
-@pytest.mark.parametrize("how", ["nobody is there", "it is not theirs", "it dies"])
+@pytest.mark.parametrize("how", ["there is no process", "the process is not the owner", "the process dies"])
 async def test_a_refused_follow_has_no_effect(how: str) -> None:
     two = await Two().begin()
-    two.owner.is_there = how != "nobody is there"
+    two.owner.is_there = how != "there is no process"
     following = two.follow()
     if two.owner.is_there:
         await two.owner.next()
-        if how == "it dies":
+        if how == "the process dies":
             two.owner.gone()
         else:
             two.owner.refuses(NOT_OWNER, "not mine")

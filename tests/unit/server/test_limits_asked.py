@@ -130,7 +130,7 @@ async def test_a_limit_times_out_like_any_approval_if_readers_cannot_be_asked(ho
 
 
 @pytest.mark.promises("limits.answers")
-async def test_anybody_answers_by_the_tool(home: str) -> None:
+async def test_any_client_answers_by_the_tool(home: str) -> None:
     async with LocalServer(home) as server:
         conversation = await at_its_limit(server)
         deaf = await server.client(capabilities={})

@@ -80,14 +80,14 @@ BAD: dict[str, dict[str, Any]] = {
     "an event without its fields": {"method": "agent_message", "params": {"msg": {"type": "agent_message"}}},
     "an event with a field too many": {"method": "task_started", "params": {"msg": {**STARTED, "extra": 1}}},
     "an event under another's name": {"method": "task_complete", "params": {"msg": STARTED}},
-    "an event nobody knows": {"method": "task_started", "params": {"msg": {"type": "novelty"}}},
+    "an event of an unknown type": {"method": "task_started", "params": {"msg": {"type": "novelty"}}},
     "params with a member too many": {"method": "task_started", "params": {"msg": STARTED, "seq": 1}},
     "a broken event in a snapshot": {
         "method": "notifications/initial_state",
         "params": {"_meta": {"conversationId": ID}, "initial_state": {"events": [{"msg": {"type": "error"}}]}},
     },
-    "a notification nobody knows": {"method": "notifications/novelty", "params": {}},
-    "a request nobody knows": {"id": 1, "method": "novelty", "params": {}},
+    "a notification with an unknown method": {"method": "notifications/novelty", "params": {}},
+    "a request with an unknown method": {"id": 1, "method": "novelty", "params": {}},
     "progress without its token": {"method": "notifications/progress", "params": {"progress": 1}},
 }
 

@@ -572,7 +572,7 @@ async def test_a_patch_that_fails_in_the_sandbox_is_written_without_it_when_that
     ("verdict", "expected"),
     [
         (RejectedByUser(), "patch rejected by user"),
-        (RejectedByPolicy(why="nobody is there"), "patch rejected: nobody is there"),
+        (RejectedByPolicy(why="no client is connected"), "patch rejected: no client is connected"),
     ],
 )
 async def test_a_patch_that_fails_in_the_sandbox_is_not_written_when_that_is_denied(

@@ -763,7 +763,7 @@ async def test_a_command_that_fails_in_the_sandbox_runs_again_without_it_when_th
     [
         (RejectedByUser(), "exec command rejected by user"),
         (RejectedByUser(reason="no"), "exec command rejected by user: no"),
-        (RejectedByPolicy(why="nobody is there"), "exec command rejected: nobody is there"),
+        (RejectedByPolicy(why="no client is connected"), "exec command rejected: no client is connected"),
     ],
 )
 async def test_a_command_that_fails_in_the_sandbox_does_not_run_again_when_that_is_denied(

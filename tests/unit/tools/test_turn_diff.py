@@ -84,7 +84,7 @@ def open_descriptors() -> list[str]:
         pytest.param(lambda file: file.symlink_to("/etc/passwd"), id="a link"),
         pytest.param(lambda file: file.symlink_to("nowhere"), id="a broken link"),
         pytest.param(lambda file: file.mkdir(), id="a folder"),
-        pytest.param(os.mkfifo, id="a pipe that nobody writes to"),
+        pytest.param(os.mkfifo, id="a pipe without a writer"),
     ],
 )
 def test_special_files_count_as_missing(put: Callable[[Path], None], tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class Chat:
         self._connected = asyncio.Event()
         self._outgoing: asyncio.Queue[tuple[str, Delivery]] = asyncio.Queue()
         self._sending: tuple[str, Delivery] | None = None
-        """The message that is being sent."""
+        """The message that is being sent; None if no message is being sent."""
         self._followed: _Followed | None = None
         self._settings: SettingsListResult | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,7 +155,10 @@ class Chat:
         return 0
 
     async def _send_rest(self, serving: asyncio.Task[None]) -> None:
-        """Wait until the server has accepted the messages that the user has sent. Print those that it has not."""
+        """Wait until the server has accepted the messages that the user has sent.
+
+        Print the messages that the server has not accepted.
+        """
         rest = asyncio.create_task(self._outgoing.join())
         await asyncio.wait((rest, serving), timeout=SEND_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         rest.cancel()

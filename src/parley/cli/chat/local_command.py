@@ -28,7 +28,7 @@ PREFIX: Final = "!"
 READ_BYTES: Final = 64 * 1024
 SHOWN_LINES: Final = 500
 LAST_SHOWN_LINES: Final = 20
-"""The numbers of first and last lines of the output that are shown."""
+"""The numbers of first lines and of last lines that are shown of the output."""
 SENT_LINES: Final = 100
 """The next message contains at most this number of first lines and this number of last lines of the output."""
 MAX_SENT: Final = 20_000

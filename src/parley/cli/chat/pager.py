@@ -82,7 +82,10 @@ async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLin
         top = max(0, min(top + by, len(rows) - page))
 
     class Rows(UIControl):
-        """The visible rows. Only these rows are formatted, so that a long text costs no more than a short one."""
+        """Draws the visible rows of a text.
+
+        Only these rows are formatted, so that a long text is drawn as fast as a short one.
+        """
 
         def create_content(self, width: int, height: int) -> UIContent:
             nonlocal rows, page, size

@@ -29,7 +29,7 @@ __all__ = ["ChatView"]
 
 HEAD_LINES: Final = 8
 END_LINES: Final = 8
-"""The numbers of first and last lines of a command's output that are printed."""
+"""The numbers of first lines and of last lines that are printed of a command's output."""
 MAX_LINE: Final = 1000
 """The maximum number of characters that are shown of one line of the running command's output."""
 MAX_FOLDED: Final = 50
@@ -93,9 +93,9 @@ class ChatView:
         newest.
         """
         self.usage: Tokens = NO_TOKENS
-        """The tokens of the conversation."""
+        """The number of tokens that the conversation has used."""
         self.usage_seq = 0
-        """The position up to which `usage` contains the tokens."""
+        """The position of the last event that is counted in `usage`."""
 
     def set_cwd(self, cwd: str | None) -> None:
         """Set the working directory of the conversation. Paths below this directory are shortened."""

@@ -30,7 +30,7 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Replace the positions with the positions up to which the client says it has received each conversation.
+        """Replace the positions with those that the client names as received.
 
         This method is called before messages are sent again. Otherwise the ids of repeated messages would contain
         positions that the client has not reached.

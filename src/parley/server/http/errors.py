@@ -140,7 +140,7 @@ class StreamEndNotSaved(HttpRefused):
 
 
 class Unauthorized(HttpRefused):
-    """Raised when a request has no valid token. The text does not say why the token is invalid."""
+    """Raised when a request has no valid token. The text does not contain the reason why the token is invalid."""
 
     code, status = "unauthorized", HTTPStatus.UNAUTHORIZED
 
@@ -158,7 +158,7 @@ class PushRefused(HttpRefused):
 
 
 class SignInFailed(HttpRefused):
-    """Raised when a person cannot sign in to the web page. The text does not say why."""
+    """Raised when a person cannot sign in to the web page. The text does not contain the reason."""
 
     code, status = "sign_in_failed", HTTPStatus.UNAUTHORIZED
 
@@ -194,7 +194,7 @@ class TooManySignIns(HttpRefused):
 
 
 class VersionMismatch(HttpRefused):
-    """Raised when a request names a version other than the one that the session negotiated."""
+    """Raised when a request names a version other than the negotiated version of the session."""
 
     code = "version_mismatch"
 

@@ -208,7 +208,9 @@ class HttpSessions:
         return task
 
     async def _restore(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return a session of an earlier server process; None if there is none or it has expired."""
+        """Return a session of an earlier server process; None if there is no such session or the session has
+        expired.
+        """
         digest = session_digest(session_id)
         if self._store is None or not self._stores or digest in self._removing:
             return None

@@ -71,7 +71,7 @@ _STEPS: Final = {"pending": "[ ]", "in_progress": "[~]", "completed": "[x]"}
 def transcript_head(*, title: str, facts: Iterable[str], is_complete: bool) -> str:
     """Return the first lines of a transcript: the title, and a line for each of the `facts` about the conversation.
 
-    If `is_complete` is false, a note says that the beginning of the conversation is missing.
+    If `is_complete` is False, a note states that the beginning of the conversation is missing.
     """
     lines = [f"# {one_line(title) or 'Conversation'}", "", *(f"- {one_line(fact)}" for fact in facts)]
     if not is_complete:

@@ -1,7 +1,7 @@
 """Detects changes to a resource, and notifies a client at a limited rate.
 
 A reader of the log detects changes to a conversation, so no polling is needed. For a client that does not read its
-connection, the server remembers only one flag per watched resource: whether a notification is due.
+connection, the server stores only one flag per watched resource: whether a notification is due.
 """
 
 from __future__ import annotations

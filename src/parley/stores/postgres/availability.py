@@ -17,7 +17,7 @@ __all__ = ["NO_ANSWER_SECONDS", "Availability", "Part"]
 log = logging.getLogger(__name__)
 
 NO_ANSWER_SECONDS: Final = 2.0
-"""The time after which the database counts as unreachable if it does not answer, in seconds."""
+"""The time, in seconds, after which a database that does not answer counts as unreachable."""
 
 Part = Literal["calls", "writes", "leases"]
 

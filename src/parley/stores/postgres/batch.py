@@ -23,7 +23,7 @@ event loop.
 class Shape(NamedTuple):
     """The columns that are needed to write a group of entries.
 
-    Columns that are empty for all of them are left out, because asyncpg examines each value.
+    Columns that are empty for all entries are left out, because asyncpg examines each value.
     """
 
     has_keys: bool

@@ -71,15 +71,16 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Waits between attempts. Each wait is longer than the one before."""
+    """Waits between attempts. Each wait is longer than the previous wait."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS
 
     async def pause(self, until: float | None = None) -> None:
-        """Wait before the next attempt. The wait is longer after each call.
+        """Wait before the next attempt.
 
-        It ends at the time `until` on the event loop's clock at the latest.
+        The wait becomes longer with each call, but ends at the time `until` on the event loop's clock at the
+        latest.
         """
         seconds = self._seconds * random.uniform(0.5, 1.0)
         self._seconds = min(self._seconds * 2, MAX_PAUSE_SECONDS)
@@ -221,10 +222,10 @@ class Database:
             await backoff.pause(until)
 
     async def _probe(self, cause: BaseException) -> None:
-        """Find out whether the database can be reached after a call has failed. If not, wait in the background
-        until it can be reached.
+        """Determine whether the database can be reached after a call has failed.
 
-        The call may also have failed because its own statement took too long. `cause` is the error of the call.
+        If not, wait in the background until the database can be reached. The call may also have failed because its
+        own statement took too long. `cause` is the error of the call.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(

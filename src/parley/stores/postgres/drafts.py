@@ -97,7 +97,7 @@ async def _insert(db: Connection, number: int, batch: Batch) -> None:
 
 
 async def reserve(database: Database, holder: int) -> int:
-    """Begin a draft, and return its number. `holder` is the number of the lease holder that writes it."""
+    """Begin a draft, and return its number. `holder` is the number of the lease holder that writes the draft."""
 
     async def work(db: Connection, _: bool) -> int:
         number: int = await db.fetchval(

@@ -1,4 +1,4 @@
-"""The parts of asyncpg that the store uses, with types, and functions that classify the errors of asyncpg.
+"""The parts of asyncpg that the store uses, with types. Functions in this module classify the errors of asyncpg.
 
 asyncpg is imported when the first connection is opened, because most processes do not use PostgreSQL.
 """
@@ -198,7 +198,7 @@ def is_lost(error: BaseException, connection: Connection | None) -> bool:
     """
     from asyncpg import exceptions
 
-    if isinstance(error, (OSError, TimeoutError, EOFError)):  # errors of TLS are among the OSErrors
+    if isinstance(error, (OSError, TimeoutError, EOFError)):  # an `OSError` may be an error of TLS
         return True
     lost = (
         exceptions.PostgresConnectionError,
@@ -225,7 +225,7 @@ def is_permanent(error: BaseException) -> bool:
     permanent = (
         ImportError,
         ssl.SSLCertVerificationError,
-        exceptions.InvalidAuthorizationSpecificationError,  # includes a wrong password
+        exceptions.InvalidAuthorizationSpecificationError,  # this class includes the error for a wrong password
         exceptions.InvalidCatalogNameError,
         exceptions.InsufficientPrivilegeError,
         exceptions.ClientConfigurationError,

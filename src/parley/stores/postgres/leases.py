@@ -99,11 +99,11 @@ class HeldLease:
             on_lost,
         )
         self.last: int = lease.last
-        """The last position of the log, as far as this process knows."""
+        """The last known position of the log."""
         self.batch = batch
         """The id of the last write to the log."""
         self.summary: Summary | None = None
-        """The summary that was last written under the lease; None if none was written."""
+        """The summary that was last written under the lease; None if no summary was written."""
         self.is_lost = False
         """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
         self.is_given_up = False
@@ -124,9 +124,10 @@ class LeaseKeeper:
         lease_seconds: float,
         on_given_up: Callable[[], None],
     ) -> None:
-        """Create the keeper. `on_given_up` is called each time it has given up all leases.
+        """Create the keeper. `on_given_up` is called each time the keeper has given up all leases.
 
-        `host` is the name of the computer. `node` describes this process as a node; None if it is not a node.
+        `host` is the name of the computer. `node` describes this process as a node; None if this process is not a
+        node.
         """
         self._database, self._seconds, self._on_given_up = database, lease_seconds, on_given_up
         self._host, self._node = host, node
@@ -136,12 +137,14 @@ class LeaseKeeper:
         """The times at which connections to nodes were last refused, by the address of the node."""
         self.held: dict[ConversationId, HeldLease] = {}
         self.number: int | None = None
-        """The number of this process as a lease holder, which all its leases contain; None if it is not
+        """The number of this process as a lease holder, which all its leases contain; None if this process is not
         registered.
         """
         self._former: int | None = None
         self._announced: int | None = None
-        """The number under which this process is in the table of nodes; None if it is not in the table."""
+        """The number under which this process is in the table of nodes; None if this process is not in the
+        table.
+        """
         self._registering: Task[int] | None = None
         self._renewing: Task[None] | None = None
         self._connection: Connection | None = None
@@ -446,7 +449,7 @@ class LeaseKeeper:
 
         async def leave(db: Connection, _: bool) -> None:
             await db.execute("DELETE FROM nodes WHERE holder = $1", number)
-            await db.execute("DELETE FROM holders WHERE number = $1", number)  # releases all leases of this process
+            await db.execute("DELETE FROM holders WHERE number = $1", number)  # release all leases of this process
 
         try:
             await self._database.run(leave)

@@ -262,8 +262,8 @@ async def find(db: Connection, query: Query) -> ConversationPage:
     limit = values.add(query.limit + 1, "bigint")
     order = f"ORDER BY updated_at DESC, id DESC LIMIT {limit}"
     columns = f"c.id, c.archived, c.holder, {unread} AS is_unread, {SUMMARY}"
-    # The index begins with the column `archived`, so archived and other conversations are queried separately and
-    # merged.
+    # The index begins with the column `archived`, so archived conversations and other conversations are queried
+    # separately, and the results are merged.
     lists = " UNION ALL ".join(
         f"(SELECT {columns} FROM conversations c WHERE {' AND '.join((one, *where))} {order})"
         for archived, one in ((False, "NOT c.archived"), (True, "c.archived"))

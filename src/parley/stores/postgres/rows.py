@@ -53,7 +53,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class SummaryColumns(NamedTuple):
-    """The columns of a summary. Those up to `directory` seldom change during a turn."""
+    """The columns of a summary. The columns up to `directory` seldom change during a turn."""
 
     details: bytes
     title: str

@@ -2,8 +2,9 @@
 
 Servers of two adjacent versions of Parley can use the same database at the same time. A migration is therefore
 additive: it adds tables, indexes, and columns with defaults, and the statements of the previous version keep their
-meaning. What the previous version needs is removed only by a later version. The table `format` contains the lowest
-format that a server must know to use the database, so a server accepts newer formats that are compatible.
+meaning. Only a later version removes tables, indexes and columns that the previous version needs. The table
+`format` contains the lowest format that a server must know to use the database, so a server accepts newer formats
+that are compatible.
 
 All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because the
 type `text` of PostgreSQL cannot contain NUL.
@@ -372,10 +373,10 @@ async def _index_words(db: Connection) -> None:
     from asyncpg import PostgresError
 
     try:
-        async with db.transaction():  # a savepoint, so that a failure does not abort the migration
+        async with db.transaction():  # a savepoint is used, so that a failure does not abort the migration
             await db.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm WITH SCHEMA public")
             await db.execute(
                 "CREATE INDEX entries_by_words ON entries USING gin (words gin_trgm_ops) WHERE words IS NOT NULL"
             )
     except PostgresError:
-        pass  # searches scan the messages without the index
+        pass  # without the index, searches scan the messages

@@ -63,7 +63,7 @@ an earlier process with the same node id.
 """
 
 TIDY_SECONDS: Final = 60.0
-"""The maximum time in seconds that one `tidy` spends on dropping the partitions of old months. The next `tidy`
+"""The maximum time, in seconds, that one call of `tidy` needs to drop the partitions of old months. The next `tidy`
 drops the rest.
 """
 
@@ -96,7 +96,9 @@ class PostgresStore:
         self._freed = Freed(blobs=0, bytes=0)
         """The blobs that this store has removed since the last call of `tidy`."""
         self._prepared_in = 0
-        """The month in which this process last created partitions in advance; 0 if it has not."""
+        """The month in which this process last created partitions in advance; 0 if this process has created
+        none.
+        """
         self._closed = False
         self._parts: _Parts | None = None
         self._listeners: list[Callable[[list[ConversationId]], None]] = []
@@ -214,7 +216,7 @@ class PostgresStore:
         try:
             await asyncio.shield(self._open.writer.submit(Release(held)))
         except StoreError:
-            pass  # the lease expires when this process has ended
+            pass  # the lease expires after this process has ended
 
     def _held(self, lease: Lease) -> HeldLease | None:
         """Return the state of a lease; None if this process no longer holds it."""
@@ -329,7 +331,7 @@ class PostgresStore:
                 lambda db, _: months.drop_empty_months(db), until=asyncio.get_running_loop().time() + TIDY_SECONDS
             )
             self._freed = Freed(blobs=self._freed.blobs + dropped.blobs, bytes=self._freed.bytes + dropped.bytes)
-        except StoreFailed as error:  # for example because a backup reads the tables; a later call continues
+        except StoreFailed as error:  # for example, a backup is reading the tables; a later call continues
             log.warning("the partitions of old months were not dropped: %s", error)
         await self._remove_deleted()
         freed, self._freed = self._freed, Freed(blobs=0, bytes=0)
@@ -384,7 +386,7 @@ class PostgresStore:
     # --- the state of the store --------------------------------------------------------
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Do nothing, because this store has no files that could be lost."""
+        """Do nothing, because this store has no files."""
 
     async def describe(self) -> list[str]:
         """Return sentences about the version, the encryption and the durability of the database."""

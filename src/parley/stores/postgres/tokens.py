@@ -102,7 +102,10 @@ _NOTE = (
 
 
 async def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
-    """Store a session if its stored state is `replacing`. The result is that of `Store.save_session`."""
+    """Store a session if its stored state is `replacing`.
+
+    The result is the same as that of `Store.save_session`.
+    """
     values = session.digest, session.principal.encode(), session.data, session.used_at
     if replacing is None:
         found = await db.fetchval(

@@ -78,8 +78,8 @@ class Writer:
         self._cause: BaseException = TimeoutError()
         """The last error of a connection, which explains why requests fail."""
         self._stalled_since: float | None = None
-        """The time since which the current statement has been waiting for the database, on the event loop's clock
-        in seconds; None if no statement is being executed.
+        """The time at which the current statement was sent to the database, in seconds on the event loop's clock;
+        None if no statement is being executed.
         """
         self._closing = False
 
@@ -198,7 +198,7 @@ class Writer:
                     await group.prepare()
                     connection = await self._connected(group)
                     if any(job.has_failed for job in jobs):
-                        continue  # a job has failed while the connection was opened
+                        continue  # a job has failed while the connection was being opened
                     sent = True
                     for job in jobs:
                         job.is_begun = True
@@ -260,7 +260,7 @@ class Writer:
             self._on_written(written)
 
     async def close(self) -> None:
-        """Finish the submitted requests. Those that cannot be executed within `CLOSE_SECONDS` fail."""
+        """Finish the submitted requests. Requests that cannot be executed within `CLOSE_SECONDS` fail."""
         self._closing = True
         if self._running is not None:
             running = self._running

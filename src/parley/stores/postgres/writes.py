@@ -99,7 +99,7 @@ def active_at(given: str, is_active: str, place: str) -> str:
 
 
 def _unnest(columns: Mapping[str, str], first: int) -> str:
-    """Return SQL that turns arrays into rows with the alias `n`. `first` is the number of the first parameter."""
+    """Return SQL that converts arrays to rows with the alias `n`. `first` is the number of the first parameter."""
     arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(columns.values()))
     return f"unnest({arrays}) WITH ORDINALITY AS n({', '.join(columns)}, place)"
 
@@ -189,7 +189,9 @@ class _Change:
         self.summary: Summary | None = None
 
     def refusal(self, first: int | None) -> ParleyError | None:
-        """Return the error if entries that begin at the position `first` cannot be appended; None if they can."""
+        """Return the error if entries that begin at the position `first` cannot be appended; None if the entries
+        can be appended.
+        """
         if self.held.is_lost or (first is not None and first <= self.last):
             return LeaseLost()
         if first is not None and first != self.last + 1:
@@ -209,7 +211,7 @@ class _Change:
         return *numbers, summary.state, summary.updated_at, summary.is_active
 
     def changed(self) -> tuple[Any, ...] | None:
-        """Return the values of `_CHANGED_COLUMNS`; None if they have not changed."""
+        """Return the values of `_CHANGED_COLUMNS`; None if these values have not changed."""
         assert self.summary is not None
         return changed_columns(self.summary, self.held.summary)
 

@@ -24,8 +24,8 @@ SHORTEST: Final = 4096
 """The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
-"""The maximum number of rows in one statement. It is small, so that SQLite can cache a prepared statement for each
-number of rows.
+"""The maximum number of rows in one statement. The number is small, so that SQLite can cache a prepared statement
+for each number of rows.
 """
 
 CONVERSATIONS_AT_ONCE: Final = 256

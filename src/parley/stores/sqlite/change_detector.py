@@ -1,4 +1,4 @@
-"""Finds out which logs other processes have extended."""
+"""Detects which logs other processes have extended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["ChangeDetector"]
 
 
 class ChangeDetector:
-    """Finds out which of many logs have grown. One query compares many logs. A log that was found unchanged is
-    compared again only after another connection has written to the database.
+    """Detects which of many logs have grown.
 
-    The detector remembers its last comparison and the data version of the connection. Each commit of another
-    connection changes the data version.
+    One query compares many logs. A log that was found unchanged is compared again only after another connection has
+    written to the database. The detector stores the result of its last comparison and the data version of the
+    connection. Each commit of another connection changes the data version.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,9 @@ class ChangeDetector:
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
     """Return whether the log of one conversation ends after the position `end`, or the conversation no longer
-    exists. It is used in a damaged database, in which the query for all conversations fails.
+    exists.
+
+    This query is used in a damaged database, in which the query for all conversations fails.
     """
     try:
         return head(db, conversation_id, is_leased=lambda row: False).last > end

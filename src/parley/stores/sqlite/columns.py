@@ -1,4 +1,4 @@
-"""The columns of a conversation's row: how its owner and its summary are written and read."""
+"""Reads and writes the columns of a conversation's row that contain its owner and its summary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, 
 def columns_of(summary: Summary, newest: object = None) -> _Columns:
     """Return the values of a summary for the `SUMMARY` columns.
 
-    `newest` is the latest recorded time of activity in any conversation (`active_at`). It is needed for a
+    `newest` is the latest recorded time of activity in any conversation (`active_at`). This time is needed for a
     conversation that is active now.
     """
     shown, at = (summary.title, summary.cwd, summary.model, summary.state), active_at(summary, newest)

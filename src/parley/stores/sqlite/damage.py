@@ -50,7 +50,7 @@ class KnownConversation(Struct, frozen=True):
 
 def is_damage(error: BaseException) -> bool:
     """Return whether an SQLite error means that the database is damaged."""
-    import sqlite3  # imported here, so that start-up does not load SQLite
+    import sqlite3  # imported here: start-up does not need SQLite
 
     if not isinstance(error, sqlite3.DatabaseError):
         return False

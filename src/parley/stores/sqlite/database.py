@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 READERS: Final = 4
-"""The number of connections for reading. More would only wait for the interpreter lock."""
+"""The number of connections for reading. More connections would only wait for the interpreter lock."""
 
 BUSY_SECONDS: Final = 2.0
 """The time for which SQLite waits for its own locks, in seconds. The wait is necessary because the write lock
@@ -57,8 +57,8 @@ excludes other writers, but not a recovery.
 """
 
 STATEMENTS: Final = 32 + 4 * AT_ONCE
-"""The number of cached statements. It is large, because a statement that writes many rows has a different text for
-each number of rows.
+"""The number of cached statements. The number is large, because a statement that writes many rows has a different
+text for each number of rows.
 """
 
 WAL_BYTES: Final = 16 * 1024 * 1024
@@ -73,7 +73,10 @@ T = TypeVar("T")
 
 
 class Home:
-    """The locks of a home and the threads that read its database. They exist before the database is open."""
+    """The locks of a home and the threads that read its database.
+
+    The locks and the threads exist before the database is open.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the locks of a home and start its reader threads.
@@ -92,8 +95,8 @@ class Home:
         self.read_only_lock = threading.Lock()
         """A lock that is held while a read-only connection reads, and while the database is being opened.
 
-        Without it, SQLite would share mapped memory between read-only and other connections, and the memory would
-        be read-only for all of them.
+        Without this lock, SQLite would share mapped memory between read-only connections and other connections, and
+        the memory would be read-only for all of them.
         """
         self.is_closed = False
 
@@ -170,7 +173,7 @@ class Database:
             raise HomeLost(self.home, self._lost.files, self._lost.saved)
 
     def _saved(self, db: Connection, changed: list[str]) -> str:
-        from parley.stores.sqlite.emergency_export import save_unreachable  # rarely needed
+        from parley.stores.sqlite.emergency_export import save_unreachable  # imported here: rarely needed
 
         if changed == [SHARED_MEMORY]:
             return "Nothing is lost: the database and its log are complete."
@@ -187,10 +190,10 @@ class Database:
         return f"{saved} {lost}" if lost else saved
 
     def checkpoint(self, *, keep_bytes: int | None) -> None:
-        """Copy the write-ahead log into the database file, as far as readers allow it.
+        """Copy the write-ahead log into the database file, as far as readers allow this.
 
-        If the whole log was copied, the next write begins at its start, and truncates it to `keep_bytes` if it is
-        larger. None means `WAL_BYTES`.
+        If the whole log was copied, the next write begins at the start of the log, and truncates the log to
+        `keep_bytes` if the log is larger. None means `WAL_BYTES`.
         """
         limit = WAL_BYTES if keep_bytes is None else keep_bytes
         if limit != self._kept_bytes:

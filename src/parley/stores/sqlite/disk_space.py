@@ -1,7 +1,7 @@
 """Decides how large the write-ahead log may become on a disk with little free space.
 
-A checkpoint copies the log into the database file, so it needs free space too. On a disk that the log has filled,
-a checkpoint is impossible, and the space of the log is lost for conversations.
+A checkpoint copies the log into the database file, so the checkpoint needs free space too. On a disk that the log
+has filled, a checkpoint is impossible, and the space of the log is lost for conversations.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["CHECKPOINT_BYTES", "DiskSpace"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""The size at which the write-ahead log is checkpointed, in bytes. It is large enough that checkpoints are rare,
-and small enough for a quick recovery.
+"""The size at which the write-ahead log is checkpointed, in bytes. The size is large enough that checkpoints are
+rare, and small enough for a quick recovery.
 """
 LEAST_BYTES: Final = 128 * 1024
 """The smallest size at which the write-ahead log is checkpointed, in bytes."""
 SHARE: Final = 8
-"""The part of the free space that the write-ahead log may have: one eighth."""
+"""The maximum size of the write-ahead log, as a share of the free space: one eighth."""
 FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
 """The free space in bytes below which the log is checkpointed earlier, and a warning is written."""
 
@@ -42,7 +42,7 @@ class DiskSpace:
         return self.checkpoint_bytes < CHECKPOINT_BYTES
 
     def measure(self) -> None:
-        """Measure the free space. Write a warning when it has become short."""
+        """Measure the free space. Log a warning if the free space has become short."""
         try:
             found = os.statvfs(self._home)
         except OSError:

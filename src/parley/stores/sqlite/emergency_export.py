@@ -35,16 +35,16 @@ allow it.
 
 
 class Saved(NamedTuple):
-    """The result of saving conversations: where the files are, how many conversations were saved, and how many
-    were not.
+    """The result of saving conversations: the path of the files, the number of saved conversations, and the number
+    of conversations that were not saved.
     """
 
     place: str | None
     """The path of the saved file, or of a directory if there are several; None if nothing was saved."""
     conversations: int
     left_out: int | None
-    """The number of conversations that were not saved: they could not be read or written, or the size limit was
-    reached. None if the list of conversations could not be read.
+    """The number of conversations that were not saved, because they could not be read or written, or because the
+    size limit was reached. None if the list of conversations could not be read.
     """
 
 
@@ -127,8 +127,8 @@ def _directory(home: str) -> str:
     """Create a directory that only the user may access, and return its path.
 
     The directory is in the home, because commands cannot access the home. A home that was removed is created again.
-    If the home is not writable, the directory is in `ELSEWHERE`. It is not in /tmp, because commands could change
-    the files there before the user imports them.
+    If the home is not writable, the directory is in `ELSEWHERE`. The directory is not in /tmp, because commands
+    could change the files there before the user imports them.
 
     Raises:
         OSError: neither the home nor `ELSEWHERE` is writable.

@@ -66,8 +66,8 @@ def _code(error: sqlite3.Error) -> int:
 def _no_file_can_be_opened() -> str | None:
     """Return the reason why this process cannot open any file; None if it can open files.
 
-    SQLite reports only that it could not open its own file. This function finds out whether the cause is the
-    process, for example because all descriptors are in use.
+    SQLite reports only that it could not open its own file. This function determines whether the cause is in the
+    process, for example that all descriptors are in use.
     """
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

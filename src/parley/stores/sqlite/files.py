@@ -67,7 +67,7 @@ Other FUSE file systems are usually local, and can be used.
 
 
 def log_bytes(home: str) -> int:
-    """Return the size of the write-ahead log of a home, in bytes. Raises OSError if there is none."""
+    """Return the size of the write-ahead log of a home, in bytes. Raises OSError if there is no write-ahead log."""
     return os.path.getsize(os.path.join(home, LOG))
 
 
@@ -126,7 +126,7 @@ def directory_of(path: str) -> str:
 
 
 def _mounts() -> str:
-    """Return the text of /proc/self/mountinfo; empty if it cannot be read."""
+    """Return the text of /proc/self/mountinfo; empty if the file cannot be read."""
     if sys.platform != "linux":
         return ""
     try:
@@ -140,11 +140,11 @@ def _mounts() -> str:
 
 SECOND_NS: Final = 1_000_000_000
 SETTLING_NS: Final = SECOND_NS // 10
-"""The time in nanoseconds within which two changes of a directory may leave the same modification time. It is
-longer than a tick of the kernel's clock.
+"""The time in nanoseconds within which two changes of a directory may leave the same modification time. This time
+is longer than a tick of the kernel's clock.
 """
 COARSE_SETTLING_NS: Final = 3 * SECOND_NS
-"""The same as `SETTLING_NS`, for a file system that records only whole seconds."""
+"""The time with the same meaning as `SETTLING_NS`, for a file system that records only whole seconds."""
 
 
 class DatabaseFiles:
@@ -197,8 +197,8 @@ class DatabaseFiles:
         return [LOG] if has_written and not os.lseek(self._log, 0, os.SEEK_END) else []
 
     def _directory(self) -> tuple[int, ...] | None:
-        """Return the identity of the directory and the times of its last change, for comparison; None if it does
-        not exist.
+        """Return the identity of the directory and the times of its last change, for comparison; None if the
+        directory does not exist.
         """
         try:
             found = os.stat(self._home)
@@ -305,7 +305,7 @@ def _remove_if_abandoned(name: str) -> None:
     try:
         fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        _remove(name)  # also removes the files that SQLite created beside it
+        _remove(name)  # this also removes the files that SQLite created beside the file
         return
     except OSError:
         return
@@ -313,7 +313,7 @@ def _remove_if_abandoned(name: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove(name)
     except OSError:
-        pass  # a running process holds the lock
+        pass  # a running process holds the lock on the file
     finally:
         os.close(fd)
 

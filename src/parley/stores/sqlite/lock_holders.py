@@ -2,7 +2,7 @@
 
 Linux lists all locks in /proc/locks. The process that acquired an `flock` may have ended and left the lock to a
 process that inherited the open file; /proc/PID/fdinfo shows the inheriting process. Processes of other PID
-namespaces cannot be named. The current process is never named, because it is the one that is waiting for the lock.
+namespaces cannot be named. The current process is never named, because this process is waiting for the lock.
 The description contains only the name of the program, because the arguments may contain secrets.
 """
 

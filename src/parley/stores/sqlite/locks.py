@@ -37,11 +37,11 @@ _MODE: Final = 0o600
 
 
 class WriteLock:
-    """The lock that a process holds while it writes to, checkpoints, opens or closes the database. It is a context
-    manager.
+    """The lock that a process holds while it writes to, checkpoints, opens or closes the database.
 
-    A process first acquires a second lock, the gate, and releases the gate when it has acquired the write lock. A
-    process that has just written therefore queues after the waiting processes, and no process starves.
+    The object is a context manager. A process first acquires a second lock, the gate, and releases the gate when it
+    has acquired the write lock. A process that has just written therefore waits behind the other processes in the
+    queue, and no process starves.
     """
 
     def __init__(self, home: str) -> None:

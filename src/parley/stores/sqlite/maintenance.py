@@ -32,8 +32,8 @@ __all__ = [
 
 BLOBS_A_STEP: Final = 64
 PAGES_A_STEP: Final = 1024
-"""The number of pages that are returned to the file system in one step. It is small so that each step holds the
-write lock only briefly.
+"""The number of pages that are returned to the file system in one step. The number is small, so that each step
+holds the write lock only briefly.
 """
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
@@ -47,8 +47,9 @@ def unused_blobs(db: Connection) -> Freed:
 
 
 def remove_unused_blobs(db: Connection) -> Freed:
-    """Remove some of the blobs that no entry refers to, and return their number and size. If the number is zero,
-    none are left.
+    """Remove some of the blobs that no entry refers to, and return their number and size.
+
+    If the number is zero, no such blobs are left.
     """
     found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
     db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
@@ -96,8 +97,8 @@ def shrink(db: Connection) -> bool:
 
 
 def _empty_pages(db: Connection) -> int:
-    """Return the number of pages that can be returned to the file system; 0 if the vacuum mode of the database was
-    changed by hand.
+    """Return the number of pages that can be returned to the file system; 0 if another program has changed the
+    vacuum mode of the database.
     """
     if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
         return 0
@@ -108,7 +109,7 @@ def _empty_pages(db: Connection) -> int:
 # --- copy --------------------------------------------------------------------------------
 
 STEP_PAGES: Final = 1000
-"""The number of pages that are copied between two checks for cancellation. They are a few megabytes."""
+"""The number of pages, a few megabytes, that are copied between two checks for cancellation."""
 
 
 def copy_to(db: Connection, path: str, cancelled: Event) -> bool:

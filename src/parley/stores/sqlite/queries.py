@@ -223,7 +223,7 @@ def row_of(db: Connection, conversation_id: ConversationId) -> int:
 
 
 def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tuple[Any, ...] | None:
-    """Return columns of the conversation with the given id; None if it does not exist.
+    """Return columns of the conversation with the given id; None if the conversation does not exist.
 
     Raises:
         Unreadable: the row of the conversation is damaged.

@@ -61,7 +61,7 @@ class ReadOnlyHome:
     """Reads a home that is not open, with the interface of `Database`."""
 
     def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """Create the reader. `opened` returns the open database, or None as long as it is not open."""
+        """Create the reader. `opened` returns the open database; None while the database is not open."""
         self._home, self._opened = home, opened
         self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
@@ -129,7 +129,7 @@ class ReadOnlyHome:
 def check_database(home: str) -> None:
     """Check whether an existing database of a home can be opened, even while other processes use it.
 
-    The check changes nothing and never waits. It does not find faults that appear only when the database is really
+    The check changes nothing and never waits. The check does not find faults that appear only when the database is
     opened.
 
     Raises:
@@ -157,7 +157,7 @@ def _check(home: str) -> None:
     try:
         version_of(home, db)
     except sqlite3.OperationalError:
-        if not is_shared:  # otherwise another process is opening or closing the database
+        if not is_shared:  # if the lock is held, another process is opening or closing the database
             raise
     finally:
         db.close()

@@ -15,7 +15,7 @@ def connect_read_only(home: str, *, timeout_seconds: float = 0) -> Connection | 
     """Connect to the database of a home without changing any file. Return None if its write-ahead log has to be
     recovered first.
     """
-    from urllib.parse import quote  # imported here: rarely needed
+    from urllib.parse import quote  # imported here: this module is rarely needed
 
     log, has_log = os.path.join(home, LOG), os.path.exists(os.path.join(home, LOG))
     is_shared = has_log and os.path.exists(os.path.join(home, SHARED_MEMORY))

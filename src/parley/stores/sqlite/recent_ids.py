@@ -28,13 +28,15 @@ _APPROVALS: Final = f"""
 
 
 def recent_conversations(home: str) -> list[tuple[str, str]]:
-    """Return the ids and the titles of the latest conversations; nothing if the database cannot be read now."""
+    """Return the ids and the titles of the latest conversations; an empty list if the database cannot be read
+    now.
+    """
     return _read(home, _CONVERSATIONS)
 
 
 def open_approvals(home: str) -> list[tuple[str, str]]:
-    """Return the ids of the open approvals, with the titles of their conversations; nothing if the database cannot
-    be read now.
+    """Return the ids of the open approvals, with the titles of their conversations; an empty list if the database
+    cannot be read now.
     """
     return _read(home, _APPROVALS)
 

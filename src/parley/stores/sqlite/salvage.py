@@ -49,7 +49,7 @@ class Salvaged(NamedTuple):
     model: str
     archived: bool
     last: int
-    """The number of entries that the conversation had. If this number is lost, the highest position that was
+    """The number of entries that the conversation had or, if this number is lost, the highest position that was
     found.
     """
     entries: list[Entry]
@@ -134,7 +134,7 @@ def _opened(copy: str, folder: str) -> Connection:
 def _connected(path: str) -> Connection:
     db = sqlite3.connect(path, isolation_level=None)
     try:
-        db.execute("PRAGMA writable_schema = ON")  # otherwise SQLite rejects a truncated file
+        db.execute("PRAGMA writable_schema = ON")  # without this change, SQLite rejects a truncated file
         db.execute("SELECT id FROM conversations LIMIT 0")
         db.execute("PRAGMA query_only = ON")
     except BaseException:
@@ -149,7 +149,7 @@ def _replace_first_page(path: str, new: str) -> None:
     with open(new, "rb") as file:
         page = bytearray(file.read(PAGE_BYTES))
     struct.pack_into(">I", page, 28, os.path.getsize(path) // PAGE_BYTES)
-    struct.pack_into(">II", page, 32, 0, 0)  # an empty list of free pages
+    struct.pack_into(">II", page, 32, 0, 0)  # these bytes mean that the list of free pages is empty
     with open(path, "r+b") as file:
         file.write(page)
 

@@ -14,7 +14,10 @@ __all__ = ["note_used", "remove_sessions", "remove_unused", "save_session", "ses
 
 
 def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
-    """Store a session if its stored state is `replacing`. The result is that of `Store.save_session`."""
+    """Store a session if its stored state is `replacing`.
+
+    The result is the same as that of `Store.save_session`.
+    """
     if replacing is None:
         changed = db.execute(
             "INSERT INTO http_sessions (digest, principal, data, used_at) VALUES (?, ?, ?, ?) "

@@ -86,8 +86,8 @@ class _HeldLease:
     def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
         self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """False if the database certainly contains no owner for the conversation. Releasing the lease then needs no
-        write.
+        """False if it is certain that the database contains no owner for the conversation. Releasing the lease then
+        needs no write.
         """
         self.last_append: Future[None] | None = None
 
@@ -100,7 +100,7 @@ class _HeldLease:
 
 
 class SqliteStore:
-    """An implementation of `Store` for one event loop. It can also reclaim disk space and write backups.
+    """An implementation of `Store` for one event loop. The store can also reclaim disk space and write backups.
 
     Every call raises `BadHome` if the home cannot be used to store conversations.
     """
@@ -487,7 +487,7 @@ class SqliteStore:
         return await self._read(partial(maintenance.log_bytes, conversation_id=conversation_id))
 
     async def reclaimable_bytes(self) -> int:
-        """Estimate by how many bytes `tidy` would shrink the database, not counting unused blobs."""
+        """Estimate the number of bytes by which `tidy` would shrink the database, without unused blobs."""
         from parley.stores.sqlite import maintenance
 
         source = await self._readable()
@@ -587,7 +587,7 @@ class SqliteStore:
             return database
         from parley.stores.sqlite.read_only import ReadOnlyHome
 
-        assert self._writer.home is not None  # the writer sets it before it waits for the write lock
+        assert self._writer.home is not None  # the writer sets `home` before it waits for the write lock
         return ReadOnlyHome(self._writer.home, lambda: self._writer.opened)
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
@@ -606,7 +606,7 @@ class _Write(Protocol):
 
 
 class SqliteDraft:
-    """An implementation of `Draft`. It holds the lease lock of its row until the draft is finished or removed."""
+    """An implementation of `Draft`. The draft holds the lease lock of its row until it is finished or removed."""
 
     def __init__(
         self, row: int, lease_locks: LeaseLocks, write: _Write, remove_deleted: Callable[[], Awaitable[None]]

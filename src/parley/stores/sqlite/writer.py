@@ -1,9 +1,10 @@
-"""The thread that writes to the database. It combines all waiting jobs into one transaction, so that the disk is
-synced only once.
+"""The thread that writes to the database.
 
-The thread opens the home for its first job, and closes the home when the thread ends. The thread knows nothing
-about the content of the jobs. SQLite is imported in this thread, so a process that never uses the store does not
-import SQLite.
+The thread combines all waiting jobs into one transaction, so that the disk is synced only once.
+
+The thread opens the home for its first job, and closes the home when the thread ends. The content of the jobs is
+defined by other modules. SQLite is imported in this thread, so a process that never uses the store does not import
+SQLite.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ T = TypeVar("T")
 
 
 WriteMany = Callable[["Connection", Sequence[A]], Sequence[T | ParleyError]]
-"""A function that executes requests in order and returns the result or the error for each. It makes all its checks
-before it changes anything. It may run again if the transaction was rolled back.
+"""A function that executes requests in order and returns the result or the error for each. The function makes all
+its checks before it changes anything. It may be called again if the transaction was rolled back.
 """
 
 
@@ -129,15 +130,17 @@ class Writer:
         self._named = ""
         """The last description of the write lock's holder that was logged; empty if none was logged."""
         self.home: Home | None = None
-        """The locks of the home; None until the thread has opened them. It opens them before it first waits for the
-        write lock.
+        """The locks of the home; None until the thread has opened them. The thread opens the locks before it first
+        waits for the write lock.
         """
         self.opened: Database | None = None
         """The open database; None until the thread has opened it, before the first job."""
 
     @property
     def waiting_seconds(self) -> float:
-        """The time for which the thread has been waiting for the write lock, in seconds; 0 if it is not waiting."""
+        """The time for which the thread has been waiting for the write lock, in seconds; 0 if the thread is not
+        waiting.
+        """
         since = None if self.home is None else self.home.lock.waiting_since
         return 0.0 if since is None or self._loop is None else self._loop.time() - since
 
@@ -198,8 +201,8 @@ class Writer:
         self._more.put(None)
 
     def checkpoint_soon(self) -> None:
-        """Let the next transaction be followed by a checkpoint of the write-ahead log, because only a checkpoint
-        shrinks the database file.
+        """Request a checkpoint of the write-ahead log after the next transaction, because only a checkpoint shrinks
+        the database file.
         """
         self._grown = CHECKPOINT_BYTES
 
@@ -287,8 +290,9 @@ class Writer:
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Let all jobs fail that were not begun. The thread then begins no more jobs, and ends when it acquires the
-        lock.
+        """Set an error on the futures of all jobs that were not begun.
+
+        After this, the thread begins no more jobs, and ends when it acquires the lock.
         """
         with self._deciding:
             self._given_up = True
@@ -321,7 +325,7 @@ class Writer:
                 self._do(jobs)
             except Exception as error:  # there was too little memory to import SQLite; later jobs may find more
                 self._fail(jobs, error)
-            del jobs  # frees memory, because jobs may be large and the next jobs may come much later
+            del jobs  # free memory, because jobs may be large and the next jobs may come much later
         try:
             if self.opened is not None:
                 self.opened.close()
@@ -354,7 +358,7 @@ class Writer:
         """Take waiting jobs from the queue, up to a page of rows. Return an empty list if the writer is closing and
         no jobs are left.
         """
-        closing = self._closing  # read this before the jobs, because no job is submitted after it is set
+        closing = self._closing  # read the flag before the jobs, because no job is submitted after the flag is set
         while not self._jobs:
             if closing:
                 return []
@@ -487,7 +491,7 @@ class Writer:
         try:
             opened.checkpoint(keep_bytes=space.checkpoint_bytes if space.is_short else None)
         except Exception as error:
-            self._grown = space.checkpoint_bytes // 2  # try again sooner than usual
+            self._grown = space.checkpoint_bytes // 2  # the next attempt is made sooner than usual
             self._limited_log.warning("failed to checkpoint the database; retrying later: %s", error)
         self._measure_space(space)
 

@@ -9,7 +9,7 @@ import os
 import select
 import signal
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
     from typing import Final
@@ -97,8 +97,8 @@ class Children:
         """Stop processes and all of their descendants. Return the ids of the stopped processes.
 
         This method is used if processes fork faster than they can be killed. A stopped process cannot fork, but
-        still counts towards a limit on processes. Each process is stopped before its children are listed. Children
-        whose parent ends meanwhile are missed, and the next attempt finds them.
+        still counts towards a limit on processes. Each process is stopped before its children are listed. If a
+        parent ends in the meantime, its children are missed, and the next attempt finds them.
         """
         found: list[int] = []
         waiting = list(children)
@@ -141,7 +141,7 @@ def _kill(pid: int) -> bool:
             kill_group(group)
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # a descendant that has ended meanwhile
+        pass  # a descendant has ended in the meantime
     except PermissionError:
         return False
     return True

@@ -140,7 +140,7 @@ purpose.
 """
 
 NEVER: Final = (
-    # files and code that shells read when they start
+    # variables that name files or contain code that shells read when they start
     "BASHOPTS",
     "BASH_ENV",
     "BASH_FUNC_*",
@@ -150,12 +150,12 @@ NEVER: Final = (
     "PS4",
     "SHELLOPTS",
     "ZDOTDIR",
-    # libraries that the dynamic loader loads
+    # variables that name libraries which the dynamic loader loads
     "DYLD_*",
     "GCONV_PATH",
     "GLIBC_TUNABLES",
     "LD_*",
-    # modules and options that interpreters load
+    # variables that contain modules and options of interpreters
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
     "_JAVA_OPTIONS",
@@ -166,7 +166,7 @@ NEVER: Final = (
     "PYTHON*",
     "RUBYLIB",
     "RUBYOPT",
-    # programs that other programs run, and paths of their settings
+    # variables that name programs which other programs run, or files with their settings
     "GIT_*",
     "LESSCLOSE",
     "LESSOPEN",
@@ -208,8 +208,8 @@ _RESTRICTED_GIT: Final[Mapping[str, str]] = {
 """Variables that keep Git from fetching, taking optional locks, prompting, and running a pager, hook, monitor or
 signature checker.
 
-They cannot disable the filters and diff drivers that a repository configures, but the sandbox confines those
-programs.
+The variables cannot disable the filters and diff drivers that a repository configures, but the sandbox confines
+those programs.
 """
 
 

@@ -1,8 +1,8 @@
 """Starts commands, each with a supervisor process.
 
-The executor owns the fork server, and limits how many commands are started at the same time. It does not change the
-output of commands. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` run in separate
-processes, which start the command and kill the processes that the command leaves behind.
+The executor owns the fork server, and limits how many commands are started at the same time. The executor does not
+change the output of commands. `running_command.py` follows one command. `forkserver.py` and `supervisor.py` run in
+separate processes, which start the command and kill the processes that the command leaves behind.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from parley.tools.commands.running_command import RunningCommand
 __all__ = ["Executor"]
 
 STARTS_AT_ONCE: Final = 16
-"""The maximum number of start requests that are unanswered at the same time. It is small enough for the buffer of
-the fork server's socket and for the kernel's limit on descriptors in transit. It is larger than the number of
-processes that can be forked at the same time.
+"""The maximum number of start requests that are unanswered at the same time. The number is small enough for the
+buffer of the fork server's socket and for the kernel's limit on descriptors in transit. It is larger than the
+number of processes that can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
 """The maximum time, in seconds, that a supervisor may take to be ready. The first supervisor also waits for the

@@ -28,8 +28,8 @@ main()
 imports only the modules that it needs, without the `__init__.py` of the packages `parley` and `parley.tools`.
 """
 CLOSE_SECONDS: Final = 0.6
-"""The maximum time, in seconds, that the fork server may take to kill all commands and exit. After this time it is
-killed. The whole server has two seconds to stop (docs/protocol.md#lifecycle).
+"""The maximum time, in seconds, that the fork server may take to kill all commands and exit. After this time, the
+fork server is killed. The whole server has two seconds to stop (docs/protocol.md#lifecycle).
 """
 
 

@@ -7,8 +7,8 @@ command has ended, the command's processes become children of the fork server. T
 then closes its copy of the control socket. Therefore, when the executor sees that the control socket is closed,
 these processes are dead.
 
-In this process the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because their
-imports would take most of the startup time.
+In this process, the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because importing
+them would take most of the startup time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .restrict import prctl, prewarm
 from .scope import enter
 from .supervisor import send, supervise
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from typing import Final, NoReturn
 
@@ -127,7 +127,7 @@ class _ForkServer:
         return bool(message)
 
     def _start(self, control: int, stdout: int, stderr: int) -> None:
-        """Give a command to the spare supervisor, or to a new one if there is none."""
+        """Give a command to the spare supervisor, or to a new supervisor if there is no spare one."""
         supervisor, self._spare = self._spare, None
         try:
             supervisor = supervisor or self._forked(control, stdout, stderr)

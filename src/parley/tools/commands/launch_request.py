@@ -12,8 +12,8 @@ from parley.tools.commands import messages
 __all__ = ["encode_request"]
 
 FILES_BYTES: Final = 4 * 1024 * 1024
-"""The maximum total size, in bytes, of the files that are passed to one command. It is larger than the longest
-command that the system accepts.
+"""The maximum total size, in bytes, of the files that are passed to one command. The limit is larger than the
+longest command that the system accepts.
 """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import struct
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final, Literal

@@ -1,8 +1,8 @@
 """Compares the mounts of a launcher with the requested mounts, and limits the number of processes, before the
 launcher runs its command.
 
-The comparison is necessary because a launcher mounts by path, and another process can meanwhile replace a directory
-in the path with a symbolic link. The kernel reports mounts by names that do not depend on links; see
+The comparison is necessary because a launcher mounts by path, and another process can replace a directory in the
+path with a symbolic link in the meantime. The kernel reports mounts by names that do not depend on links; see
 docs/decisions/mounts-are-checked.md. This module imports only the standard library, because the supervisors load
 it.
 """
@@ -16,7 +16,7 @@ import time
 
 from .messages import MOUNT_MISMATCH, MOUNTS_UNREADABLE, UNLIMITED
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
@@ -29,8 +29,8 @@ __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 FINAL: Final = (b"/", b"/dev")
 """The mount points that show whether a launcher has made all its mounts.
 
-No other process can replace them by a link. A launcher enters its new root in its last step, so when both are
-mounted as expected, all other mounts exist as well.
+No other process can replace these mount points with a link. A launcher enters its new root in its last step, so
+when both are mounted as expected, all other mounts exist as well.
 """
 CREATED: Final = (b"tmpfs", b"proc")
 """The types of file systems that a launcher creates for a command."""
@@ -208,7 +208,8 @@ class HeldLauncher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create the object for a launcher that writes to the pipe `reports` and waits for a message from `gate`.
-        `specs` are the mounts that it must make.
+
+        `specs` are the mounts that the launcher must make.
 
         `read` returns the `mountinfo` text of a process. Its argument is a process id, or `self` for the current
         process. `max_processes` is the maximum number of processes of the command; None if there is no limit.
@@ -221,7 +222,7 @@ class HeldLauncher:
         self.reported = b""
         """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
-        """The kind and number of the report that says why the command must not run; None if there is no such
+        """The kind and number of the report with the reason why the command must not run; None if there is no such
         reason.
         """
 
@@ -232,8 +233,9 @@ class HeldLauncher:
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
     def check(self) -> None:
-        """Check the mounts, unless the launcher is still mounting. If they are right, set the limits and let the
-        command run.
+        """Check the mounts, unless the launcher is still mounting.
+
+        If the mounts are right, set the limits and let the command run.
 
         Set `refused` if the mounts are wrong, cannot be read or are not made in time, or if the limits cannot be
         set.
@@ -281,7 +283,7 @@ class HeldLauncher:
         """Limit the number of processes of the command, and disable core files. Return the report of a failure;
         None if there is none.
 
-        If the process has ended, this is no failure, because the supervisor reports its end.
+        The end of the process is not a failure, because the supervisor reports it.
         """
         if self._max_processes is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Final
@@ -47,7 +47,7 @@ def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterat
 
 
 def runnable(place: bytes, *, folder: int | None = None) -> Identity | None:
-    """Return the identity of the file at the path `place`; None if it is not an executable file.
+    """Return the identity of the file at the path `place`; None if the file is not executable.
 
     `folder` is a descriptor of the directory to which the path is relative; None means the current directory.
     """

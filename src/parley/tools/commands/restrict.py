@@ -1,8 +1,8 @@
 """Applies Landlock and seccomp to a thread and to the program that it starts, through system calls.
 
-This module imports only the standard library and `common/landlock.py`, because the supervisors load it. It applies
-the given rights and the given seccomp program unchanged. If the kernel rejects either of them, no program is
-started.
+This module imports only the standard library and `common/landlock.py`, because the supervisors load it. The module
+applies the given rights and the given seccomp program unchanged. If the kernel rejects the rights or the seccomp
+program, no program is started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.common import landlock
 
 from .messages import STEPS, Restriction
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
@@ -111,7 +111,7 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
         ruleset = _make_ruleset(restriction)
     except (OSError, struct.error) as error:
         raise StepFailed(RULESET_STEP, _number(error)) from error
-    prctl(PR_SET_DUMPABLE, 0)  # otherwise the program could read this memory until the thread has ended
+    prctl(PR_SET_DUMPABLE, 0)  # without this call, the program could read this memory until the thread has ended
 
     def run() -> int:
         _apply(ruleset, restriction.seccomp)

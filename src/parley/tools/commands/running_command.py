@@ -1,6 +1,7 @@
 """A running command: its output pipes, and the control socket of its supervisor.
 
-The output is read continuously and passed to a callback. It is not stored here. `executor.py` enforces deadlines.
+The output is read continuously and passed to a callback. This module does not store the output. `executor.py`
+enforces deadlines.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class RunningCommand:
         """The wait status of the command; None if its supervisor reported none."""
         self.start_error: CommandNotStarted | None = None
         self.output_error: Exception | None = None
-        """The exception that the callback `output` raised; None if it raised none."""
+        """The exception that the callback `output` raised; None if the callback raised no exception."""
 
     @property
     def was_ready(self) -> bool:

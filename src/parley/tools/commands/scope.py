@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Final
@@ -24,8 +24,8 @@ MEMORY_SHARE: Final = 0.75
 and a desktop usable.
 """
 TASKS: Final = 4096
-"""The maximum number of processes and threads of all commands together. It is large enough for eight commands that
-each reach the process limit of bubblewrap, and small enough for systems with low limits.
+"""The maximum number of processes and threads of all commands together. The number is large enough for eight
+commands that each reach the process limit of bubblewrap, and small enough for systems with low limits.
 """
 SYSTEMD_SECONDS: Final = 2.0
 """The maximum time, in seconds, that systemd may take to create the scope. Systemd usually needs milliseconds. The
@@ -49,7 +49,7 @@ UNIT: Final = "parley-commands-"
 
 
 def why_none(root: str) -> str | None:
-    """Return the reason why commands get no scope, and therefore no common limits; None if they get one.
+    """Return the reason why commands get no scope, and therefore no common limits; None if commands get a scope.
 
     The system's files are read below `root`.
     """

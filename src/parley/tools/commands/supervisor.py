@@ -35,7 +35,7 @@ from .mounts import HeldLauncher
 from .programs import DEFAULT_PATH, candidates, identity, runnable
 from .restrict import StepFailed, restricted
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take a third of the startup time
+TYPE_CHECKING = False  # set as in `typing`, because importing `typing` would take a third of the startup time
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Final

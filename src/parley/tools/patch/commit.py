@@ -1,8 +1,8 @@
-"""Writes the changes of a plan: all of them, or none.
+"""Writes either all changes of a plan or none.
 
-New contents are written to temporary files beside the old files. Then every file is compared with the plan once
-more. Then the files are renamed one by one. If a rename fails, the earlier renames are undone. If the process is
-killed between two renames, every file is complete, with either its old or its new content.
+New contents are written to temporary files beside the old files. Next, every file is compared with the plan once
+more. Finally, the files are renamed one by one. If a rename fails, the earlier renames are undone. If the process
+is killed between two renames, every file is complete, with either its old or its new content.
 
 Directories are held open by descriptor, so that files are written to the verified directories. This module does not
 check permissions, because `plan` has already checked that no path is protected.

@@ -16,7 +16,7 @@ from parley.tools.patch.deadline import CancelToken
 __all__ = ["STEPS", "Effort", "unified_diff"]
 
 STEPS: Final = 3_000_000
-"""The maximum number of steps for one diff. They take about a second. An ordinary edit needs far fewer."""
+"""The maximum number of steps for one diff, which take about a second. An ordinary edit needs far fewer steps."""
 
 STEPS_PER_LINE: Final = 2
 """The number of steps that are counted for splitting and numbering one line."""

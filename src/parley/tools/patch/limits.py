@@ -16,7 +16,7 @@ turn reads.
 """
 
 MAX_FILES: Final = 2000
-"""The maximum number of files in a patch. It is also the maximum number of its hunks, and of the new
+"""The maximum number of files in a patch. The same number is the maximum number of hunks in a patch, and of new
 directories.
 """
 

@@ -120,7 +120,9 @@ class _Level:
                 self._lines.append(text)
 
     def find(self, run: _Run, start: int) -> int | None:
-        """Return the first position at or after `start` where all lines of a run match; None if there is none."""
+        """Return the first position at or after `start` where all lines of a run match; None if there is no such
+        position.
+        """
         blocks = self._blocks(run)
         positions = self._positions[blocks[0][0]]
         candidates = islice(positions, bisect_left(positions, start), None)

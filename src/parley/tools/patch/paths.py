@@ -129,8 +129,8 @@ class PathResolver:
     def _refuse_through_hidden(self, path: str, failure: str) -> None:
         """Check that a path does not lead through a hidden directory.
 
-        Raises:
-            PatchRefused: it does. The error has the text `failure` and does not show whether the file exists.
+        Raises: PatchRefused: the path leads through a hidden directory. The error has the text `failure` and does
+        not show whether the file exists.
         """
         reached = "/"
         for part in path.split("/"):
@@ -167,8 +167,7 @@ def _real_directory(workdir: str) -> str:
 def _refuse_detours(path: str, written: str) -> None:
     """Check that no `..` in a path follows a symbolic link or a file.
 
-    Raises:
-        PatchRefused: a `..` does.
+    Raises: PatchRefused: a `..` follows a symbolic link or a file.
     """
     reached: list[str] = []
     for part in path.split("/"):

@@ -49,8 +49,8 @@ class Change(Struct, frozen=True, kw_only=True):
     move_to: str | None = None
     """The new absolute path of a moved file, without symbolic links; None if the file is not moved."""
     given_up_mode: int | None = None
-    """The permissions of the file that a moved file replaces; None if they are the same as those of the moved file,
-    or no file is replaced.
+    """The permissions of the file that a moved file replaces; None if the permissions are the same as those of the
+    moved file, or no file is replaced.
     """
 
     @property
@@ -105,7 +105,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         Raises:
             PatchRefused: the work was cancelled.
         """
-        # Imported here, because the module is large and only this method needs it.
+        # imported here: the module is large, and only this method needs it
         from parley.tools.patch.diffs import Effort, unified_diff
 
         effort = Effort(cancel=cancel)
@@ -371,8 +371,8 @@ class _StagedFiles:
             raise UnexpectedSymlink(path)
         if not stat.S_ISREG(found.st_mode):
             raise PatchRefused(f"error: {shown} is not a regular file")
-        # When a file is replaced, the system checks only the permissions of its directory, so those of the file are
-        # checked here.
+        # When a file is replaced, the system checks only the permissions of its directory, so the permissions of
+        # the file are checked here.
         if not found.st_mode & stat.S_IWUSR or not os.access(name, os.W_OK, dir_fd=folder):
             raise PatchRefused(f"error: {shown} is read-only")
         content = self._folders.read_whole(path, at_most=MAX_FILE_BYTES)

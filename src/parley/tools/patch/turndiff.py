@@ -75,7 +75,7 @@ class TouchedFiles:
         self._origins[self._place(new_path)] = self._origins.pop(place, place)
 
     def render(self) -> str:
-        """Return the diff of all changes of the turn, sorted by path; empty if there are none.
+        """Return the diff of all changes of the turn, sorted by path; empty if there are no changes.
 
         Raises:
             OSError: the root directory cannot be opened.
@@ -141,7 +141,7 @@ class _Version(NamedTuple):
     """The Git object id of the content; None if the content was not read."""
     mode: str
     content: bytes | None
-    """The content; None if it was not read, or if the limit on stored contents was reached."""
+    """The content; None if the content was not read, or if the limit on stored contents was reached."""
 
     @property
     def text(self) -> bytes | None:
@@ -174,15 +174,16 @@ class _Change(NamedTuple):
         return 0 if text is None or new_text is None else abs(len(text) - len(new_text))
 
     def hunks(self, effort: Effort) -> str | None:
-        """Return the hunks; None for a binary file or unknown content."""
+        """Return the hunks of the change; None for a binary file or for unknown content."""
         text, new_text = self._texts()
         if text is None or new_text is None:
             return None
         return unified_diff(text, new_text, context=CONTEXT_LINES, effort=effort)
 
     def rendered(self, hunks: str | None) -> str:
-        """Return the section of the diff for this file; empty if the file is unchanged. If `hunks` is None, the
-        section only says that the file differs.
+        """Return the section of the diff for this file; empty if the file is unchanged.
+
+        If `hunks` is None, the section only states that the file differs.
         """
         lines = [*self._modes(), *self._body(hunks)]
         if not lines:
@@ -264,7 +265,10 @@ def _quoted(name: bytes) -> str:
 
 
 def _label(name: bytes) -> str:
-    """Return a name as it is written at the end of a line. If the name contains spaces, a tab marks its end."""
+    """Return a name in the form for the end of a line.
+
+    If the name contains spaces, a tab marks the end of the name.
+    """
     return _quoted(name) + ("\t" if b" " in name else "")
 
 

@@ -73,7 +73,7 @@ class ServerTools:
         except ToolServerFailed as error:
             text = str(error)
             outcome = ToolCallOutcome(err=text)
-        except Exception as bug:  # a bug in Parley; the begin event needs an end event
+        except Exception as bug:  # the error is a bug in Parley; the begin event needs an end event
             log.exception("a call of %s failed", call.name)
             text = internal_error(bug)
             outcome = ToolCallOutcome(err=text)

@@ -36,7 +36,7 @@ TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its answer cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""The maximum number of characters of a tool server's own message that are shown to people and models."""
+"""The maximum number of characters of a tool server's own message in texts for people and models."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:

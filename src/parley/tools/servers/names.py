@@ -19,8 +19,7 @@ MAX_CHARACTERS: Final = 64
 """The maximum length, in characters, of a function name that all model APIs accept."""
 
 KEPT_CHARACTERS: Final = 24
-"""The number of characters of a long name that remain. They are followed by the forty digits of the name's
-SHA-1.
+"""The number of characters of a long name that remain. The forty digits of the name's SHA-1 follow them.
 """
 
 

@@ -91,7 +91,7 @@ class Lease:
                 name = qualified_name(settings.name, spec.name)
                 if name in self._tools:
                     name = disambiguated_name(settings.name, spec.name)
-                if name not in self._tools:  # otherwise the server lists two tools of the same name
+                if name not in self._tools:  # if there is none, the server lists two tools of the same name
                     self._tools[name] = RemoteTool(settings, server, spec.name)
                     specs.append(ToolSpec(name=name, description=spec.description, parameters=spec.parameters))
         self._specs = tuple(sorted(specs, key=lambda spec: spec.name))
@@ -112,8 +112,10 @@ class ServerPool:
         timing: Timing = Timing(),  # noqa: B008 - frozen
         on_unused: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create a pool. `timing` holds the time limits of its servers. `on_unused` is called when no turn has used
-        a server of the pool for some time.
+        """Create a pool.
+
+        `timing` holds the time limits of its servers. `on_unused` is called when no turn has used any server of the
+        pool for some time.
         """
         self._environ, self._timing, self._on_unused = environ, timing, on_unused
         self._servers: dict[Key, Server] = {}
@@ -125,7 +127,7 @@ class ServerPool:
         """Start the servers that are not running, concurrently. Wait for the servers that start for the first time.
 
         The maximum wait is the time limit for one answer plus `SLACK_SECONDS`, counted from the start of the last
-        server. A server that takes longer continues to start, and no message is returned for this server.
+        server. A server that takes longer continues to start, and the result contains no message about this server.
 
         Return the name of each server that failed to start, and a message, in the order of `servers`. A server that
         has failed before and is being started again is also among them.
@@ -245,7 +247,7 @@ class ServerPool:
 
 
 def _why_unusable(settings: ToolServer) -> str | None:
-    """Return the reason why a server cannot be started with these settings; None if it can."""
+    """Return the reason why a server cannot be started with these settings; None if the server can be started."""
     if not is_server_name(settings.name):
         return bad_name(settings.name)
     return not_stored(settings.missing) if settings.missing else None

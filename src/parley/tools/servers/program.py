@@ -221,13 +221,15 @@ class Program:
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
-            self._signal_group(signal.SIGKILL)  # at once, because the process is reaped and its id may be reused
+            # report the end at once, because the process is reaped and its id may be reused
+            self._signal_group(signal.SIGKILL)
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._note_end)
 
     def _exit_code(self) -> int | None:
-        """Return the exit code without reaping the process. It is None while the process is running, and negative
-        if a signal ended the process.
+        """Return the exit code without reaping the process.
+
+        The exit code is None while the process is running, and negative if a signal ended the process.
         """
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.returncode
@@ -246,7 +248,7 @@ class Program:
             self._signal_group(number)
 
     def _signal_group(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as another user
+        with suppress(ProcessLookupError, PermissionError):  # the program has ended, or runs as another user
             os.killpg(self._process.pid, number)
 
     async def _abandon(self) -> None:
@@ -256,7 +258,8 @@ class Program:
         self._signal(signal.SIGKILL)
         try:
             await run_to_completion(self._loop.run_in_executor(None, self._process.wait, KILL_SECONDS))
-        except (subprocess.TimeoutExpired, RuntimeError):  # stuck in the kernel, or no thread can be started
+        # the process is stuck in the kernel, or no thread can be started
+        except (subprocess.TimeoutExpired, RuntimeError):
             self._warn_stuck()
         finally:
             self._release()
@@ -274,7 +277,8 @@ class Program:
         for transport in self._transports:
             transport.close()
         if self._process.poll() is None:
-            self._process.returncode = -signal.SIGKILL  # stuck in the kernel; `Popen` must not warn about it
+            # the process is stuck in the kernel; `Popen` must not warn about this
+            self._process.returncode = -signal.SIGKILL
 
     # --- its output ------------------------------------------------------------------------
 

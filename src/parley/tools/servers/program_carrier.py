@@ -23,7 +23,7 @@ The time is limited because another process may keep the pipe open.
 
 
 class ProgramCarrier:
-    """Carries messages between a session and a running program. It does not end the program."""
+    """Carries messages between a session and a running program. The carrier does not end the program."""
 
     def __init__(self, program: Program, session: Session, *, max_bytes: int, lost: Callable[[], None]) -> None:
         """Begin to transfer messages. `max_bytes` is the maximum size of a message from the program. `lost` is

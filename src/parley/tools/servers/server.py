@@ -22,13 +22,13 @@ ANSWER_SECONDS: Final = 10.0
 """The time limit, in seconds, for each of the requests `initialize` and `tools/list`."""
 
 RETRY_SECONDS: Final = 30.0
-"""The minimum time, in seconds, before a server that failed to start is started again. It is long enough to avoid a
-retry in every turn, and short enough for a user who has just repaired the settings.
+"""The minimum time, in seconds, before a server that failed to start is started again. The time is long enough to
+avoid a retry in every turn, and short enough for a user who has just repaired the settings.
 """
 
 IDLE_SECONDS: Final = 300.0
-"""The time, in seconds, for which an unused server is kept running. It is several minutes long because users often
-return to a conversation.
+"""The time, in seconds, for which an unused server is kept running. The time is several minutes long because users
+often return to a conversation.
 """
 
 Key = tuple[Any, ...]
@@ -45,8 +45,9 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def key_of(settings: ToolServer) -> Key:
-    """Return the settings that two conversations must have in common to share a server. The name of the server is
-    not one of them.
+    """Return the settings that two conversations must have in common to share a server.
+
+    The name of the server is not one of these settings.
     """
     env, headers, env_headers = (
         tuple(sorted(table.items())) for table in (settings.env, settings.http_headers, settings.env_http_headers)
@@ -97,8 +98,9 @@ class Server:
 
     @property
     def failure(self) -> str | None:
-        """The reason why the last start of the server failed; None if it did not fail. The reason stays set while
-        the server is being started again.
+        """The reason why the last start of the server failed; None if the last start did not fail.
+
+        The reason stays set while the server is being started again.
         """
         self._update()
         return self._failure
@@ -133,7 +135,7 @@ class Server:
         self._idle()
 
     def connection(self) -> Connection:
-        """Return the current connection. If there is none that is usable or starting, open a new one.
+        """Return the current connection. If no connection is usable or starting, open a new connection.
 
         After a failed start, the failed connection is returned until it is time for another attempt.
         """

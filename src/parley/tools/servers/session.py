@@ -60,7 +60,8 @@ class ToolSession:
             if not isinstance(cursor, str) or tool_list.is_full:
                 break
             params = {"cursor": cursor}
-        if tool_list.complaint not in ("", self._complaint):  # logged once, even if the list changes often
+        # the message is logged once, even if the list changes often
+        if tool_list.complaint not in ("", self._complaint):
             self._complaint = tool_list.complaint
             log.warning("tool server %s: %s", self._name, self._complaint)
         return tuple(tool_list.tools)

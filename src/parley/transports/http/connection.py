@@ -75,7 +75,8 @@ class Connection(RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=24 * 3600,  # disables the library's timeout; our own deadlines close idle connections
+            # disable the library's timeout, because the deadlines of this class close idle connections
+            keepalive_timeout=24 * 3600,
             lingering_time=0,
             access_log=None,  # type: ignore[arg-type] # the library accepts None, its types do not
             max_line_size=MAX_LINE_BYTES,
@@ -183,7 +184,7 @@ class Connection(RequestHandler):
         """Discard an unread body of `length` bytes, so that a client that is still sending can read the answer.
 
         Return when the client has disconnected, has sent the whole body, or has sent `most` bytes. `length` is None
-        if it is unknown.
+        if the length is unknown.
         """
         left = most if length is None else min(most, length)
         self._discardable = left - len(self._withheld or b"")
@@ -206,7 +207,7 @@ class Connection(RequestHandler):
         """Answer a request that the library could not read or handle. The answer and the log contain no text from
         the client.
         """
-        if not isinstance(exc, ConnectionError):  # such an error means that the client has left
+        if not isinstance(exc, ConnectionError):  # such an error means that the client has disconnected
             why = type(exc).__name__ if exc is not None else "failed"
             self._connections.log.warning("answered a request with %d: %s", status, why)
         self.request_began()

@@ -147,7 +147,7 @@ class EventStream:
     async def run(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Write the messages until the stream ends. `write` returns when the connection has accepted the bytes."""
         try:
-            await write(b":\n\n")  # shows the client immediately that the stream is open
+            await write(b":\n\n")  # the comment shows the client immediately that the stream is open
             while not self.closed:
                 if self._events:
                     await self._write(write)

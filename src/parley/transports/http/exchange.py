@@ -93,7 +93,7 @@ class HttpExchange:
             raise BodyUnreadable("it did not arrive in time") from None
         except (OSError, ValueError, HTTPException, web.PayloadAccessError):
             raise BodyUnreadable("it is not complete") from None
-        return body.getvalue()  # returns the bytes without a copy
+        return body.getvalue()  # this call returns the bytes without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
         """Send these headers in addition to the headers of the answer itself."""

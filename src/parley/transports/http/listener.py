@@ -1,8 +1,8 @@
 """Accepts HTTP connections, limits their number, and passes requests to an endpoint.
 
-A failing request or connection never affects another one. When there are too many connections, the oldest one
-without an authenticated request is closed. Unauthenticated connections can therefore not prevent clients from
-connecting.
+A failing request or connection never affects another one. When there are too many connections, the oldest
+connection without an authenticated request is closed. Unauthenticated connections can therefore not prevent clients
+from connecting.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class HttpListener:
                 ssl=tls,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if tls is not None else None,
             )
-        except OSError as error:  # includes a failed TLS handshake
+        except OSError as error:  # the errors include a failed TLS handshake
             log.debug("an HTTP connection could not be opened: %s", type(error).__name__)
             channel.close()
         except asyncio.CancelledError:
@@ -152,8 +152,8 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether a principal may open another connection, because it has fewer than half of the connections
-        that the settings allow.
+        """Return whether a principal may open another connection, which is the case if it has fewer than half of
+        the connections that the settings allow.
         """
         most = self._options.max_connections // 2
         return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most

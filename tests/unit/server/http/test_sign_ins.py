@@ -162,7 +162,7 @@ async def test_a_token_that_another_process_has_just_stored_signs_in_and_is_foun
 
 
 @pytest.mark.parametrize("code", ["", "wrong", "é\udcff", "x" * 4000])
-async def test_a_text_that_is_no_code_signs_nobody_in(code: str) -> None:
+async def test_a_text_that_is_no_code_is_refused(code: str) -> None:
     sign_ins = SignIns(Authenticator(), MemoryStore())
     await sign_ins.new_code()
 

@@ -91,7 +91,7 @@ async def test_a_connection_that_breaks_closes_the_stream() -> None:
         await stream.run(broken)
     called = []
     stream.on_closed(lambda: called.append(True))
-    stream.send(b"nobody reads this")
+    stream.send(b"this is never read")
     stream.when_writable(lambda: called.append(False))
     await asyncio.sleep(0)
 
@@ -128,7 +128,7 @@ async def test_a_message_in_parts_waits_for_its_client_and_ends_with_the_stream(
     stream.close()
     async with asyncio.timeout(TIMEOUT_SECONDS):
         await waiting
-    frame.write(b"nobody reads this")
+    frame.write(b"this is never read")
     frame.end()
     running.cancel()
 

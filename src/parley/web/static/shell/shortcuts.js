@@ -71,7 +71,7 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
       if (!card) screen()?.show("transcript")
       request.scrollIntoView({ block: "nearest" })
       if (!isInView(buttons)) buttons.scrollIntoView({ block: "nearest" })
-      announce(`Press ${key} again to answer.`) // nobody answers what is not in view
+      announce(`Press ${key} again to answer.`) // a key must not answer a request that is not in view
       return
     }
     const button = /** @type {HTMLButtonElement | null} */ (buttons.querySelector(`[data-key="${key}"]`))

@@ -20,7 +20,7 @@ const REST_MS = 350
  */
 export function approvalButtons(approval, answer, { canAnswer }) {
   const outside = approval.leaves_sandbox && h("p", { class: "hint outside" }, "Runs outside the sandbox")
-  if (!canAnswer) return h("div", null, outside, h("p", { class: "hint" }, "Waiting for somebody who may approve this."))
+  if (!canAnswer) return h("div", null, outside, h("p", { class: "hint" }, "Waiting for a person who may approve this."))
   const problem = h("p", { class: "problem", role: "alert", hidden: true })
   const reason = h("input", { type: "text", maxlength: 2000, "aria-label": "Reason for the agent", placeholder: "Reason for the agent" })
   /** @param {string} decision @param {string} [text] */
@@ -86,7 +86,7 @@ export function approvalButtons(approval, answer, { canAnswer }) {
 
 /** Describe how an approval was settled. @param {import("../state/items.js").Settlement} settlement */
 export function settlementText({ decision, principal, by, reason }) {
-  const who = principal ? ` by ${principal}` : by === "timeout" ? " because nobody answered in time" : ""
+  const who = principal ? ` by ${principal}` : by === "timeout" ? " because no client answered in time" : ""
   const verb = {
     approved: "Approved",
     approved_for_session: "Approved for this session",

@@ -84,7 +84,7 @@ export class CommandView {
     this.ask.dataset.key = key
     if (isAsking) fill(this.ask, approvalButtons(approval, context.answer, { canAnswer: context.canAnswer() }))
     else if (item.settlement) fill(this.ask, h("p", { class: "settled" }, ...visible(settlementText(item.settlement))))
-    else fill(this.ask, item.state === "asking" && !context.canAnswer() && h("p", { class: "hint" }, "Waiting for somebody who may approve this."))
+    else fill(this.ask, item.state === "asking" && !context.canAnswer() && h("p", { class: "hint" }, "Waiting for a person who may approve this."))
   }
 
   /** @private */
