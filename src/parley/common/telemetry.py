@@ -23,7 +23,7 @@ MAX_CAUSES: Final = 1024
 class Operation:
     """An operation with a beginning and an end, such as a turn or a request to a model."""
 
-    __slots__ = ("began", "content", "fields", "handle", "name", "outcome", "parent", "seconds", "token")
+    __slots__ = ("began", "content", "fields", "handle", "name", "outcome", "parent", "seconds")
 
     def __init__(self, name: str, parent: Operation | None, fields: dict[str, Any]) -> None:
         self.name, self.parent, self.fields = name, parent, fields

@@ -7,9 +7,8 @@ names of the environment variables with the keys. No settings are read from the 
 from __future__ import annotations
 
 import os
-import pwd
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +18,9 @@ from parley.common.guarded_files import read_named
 from parley.common.home import named_home
 from parley.common.os_errors import os_detail
 from parley.common.spelling import shortened
-from parley.config.checks import DATABASE_ADDRESS, Wrong, described, is_address, is_database_address
-from parley.config.errors import ProfileNotFound, ProviderNotFound
+from parley.config.checks import DATABASE_ADDRESS, Wrong, is_database_address
+from parley.config.choose_provider import URL_OF_OPENAI, choose_provider
+from parley.config.errors import ProfileNotFound
 from parley.config.provider_keys import find_key, key_variable
 from parley.config.providers import AZURE_ENDPOINT, READY_PROVIDERS, provider_table, split_model
 from parley.config.schema import DEFAULTS, NAMED_ARGUMENTS
@@ -50,10 +50,8 @@ from parley.config.types import (
     NodeToken,
     Price,
     Provider,
-    Repository,
     ResolvedSettings,
     Sandbox,
-    Secret,
     ServeSettings,
     Settings,
     SettingsOverrides,
@@ -62,11 +60,13 @@ from parley.config.types import (
     StoreUrl,
     ToolServer,
     Webhook,
-    WebhookTable,
     WorkspaceSettings,
     WorkspaceWrite,
 )
 from parley.config.unknown_keys import refuse_misspelt, unknown_keys
+from parley.config.user_paths import absolute, expand, targets_of_links, user_home
+from parley.config.webhook import read_webhook
+from parley.config.workspace_settings import workspace_settings
 from parley.errors import BadSetting, ConfigError
 
 __all__ = ["STORE_VARIABLE", "Loader", "check_overrides", "why_unusable"]
@@ -87,16 +87,6 @@ STORE_VARIABLE: Final = "PARLEY_STORE_URL"
 NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
 """The environment variable with the token that all nodes share."""
 _SHORTEST_NODE_TOKEN: Final = 32
-
-OPENAI_URL: Final = "https://api.openai.com/v1"
-
-_REPOSITORY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-"""The valid names of repositories. They are also names of directories."""
-_AUTHOR: Final = re.compile(r"[^<>\x00-\x1f\x7f]*[^<>\s\x00-\x1f\x7f] <[^<>\s\x00-\x1f\x7f]*>")
-
-_WEBHOOK_PREFIX: Final = "whsec_"
-"""The prefix of a webhook secret that is encoded in base64."""
-_SHORTEST_WEBHOOK_KEY: Final = 24
 
 _UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits", "prices", "record"}
 """The names of the settings that are copied to conversations unchanged."""
@@ -169,7 +159,7 @@ class Loader:
 
     def absolute(self, cwd: str) -> str:
         """Return a working directory as an absolute path. A relative path begins in the directory of the server."""
-        return _absolute(cwd, self._server_dir)
+        return absolute(cwd, self._server_dir)
 
     def sources(self) -> tuple[Source, Source]:
         """Return config.toml and the command line. The command line takes precedence.
@@ -192,9 +182,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._load_if_changed()
-        values = merge(self._overrides.values, into=merge(self._file.values, into={})).get("store", {})
-        return StoreSettings(**_without_url(values))
+        return StoreSettings(**_without_url(self._table("store")))
 
     def store_url(self) -> StoreUrl | None:
         """Return the URL of the PostgreSQL database with the conversations, from the environment or from
@@ -217,9 +205,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._load_if_changed()
-        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
-        return ServeSettings(**values.get("serve", {}))
+        return ServeSettings(**self._table("serve"))
 
     def node_settings(self) -> NodeSettings:
         """Return the settings for this server as a node, from config.toml and the command line.
@@ -227,9 +213,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._load_if_changed()
-        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
-        return NodeSettings(**values.get("node", {}))
+        return NodeSettings(**self._table("node"))
 
     def workspace_settings(self) -> WorkspaceSettings:
         """Return the settings for the working directories of a node, from config.toml and the command line.
@@ -237,28 +221,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._load_if_changed()
-        table: dict[str, Any] = self._tables("workspace")
-        repositories = {name: Repository(**one) for name, one in table.get("repositories", {}).items()}
-        settings = WorkspaceSettings(**{**table, "repositories": repositories})
-        sources = (self._file, self._overrides)
-        for name, repository in repositories.items():
-            if not _REPOSITORY_NAME.fullmatch(name) or name.endswith((".git", ".lock", ".")):
-                detail = (
-                    "the name is not one to 64 letters, digits and `.`, `_`, `-`, or ends with `.git` or `.lock`"
-                )
-                raise setting_error(sources, ("workspace", "repositories", name), detail)
-            if repository.url is None:
-                raise setting_error(sources, ("workspace", "repositories", name, "url"), "missing")
-            if repository.branch is not None and not _is_branch(repository.branch):
-                raise setting_error(
-                    sources, ("workspace", "repositories", name, "branch"), "not the name of a branch"
-                )
-        if settings.mode == "git" and settings.directory is None:
-            raise setting_error(sources, ("workspace", "directory"), "missing, and the mode `git` needs it")
-        if not _AUTHOR.fullmatch(settings.author):
-            raise setting_error(sources, ("workspace", "author"), "expected the form `NAME <ADDRESS>`")
-        return settings
+        return workspace_settings(self._table("workspace"), (self._file, self._overrides))
 
     def node_token(self) -> NodeToken | None:
         """Return the token that all nodes share; None if the environment contains no token.
@@ -279,7 +242,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        return self._tables("profiles")
+        return self._table("profiles")
 
     def providers(self) -> tuple[str, ...]:
         """Return the names of the providers that config.toml and the command line define.
@@ -287,7 +250,7 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        return tuple(self._tables("model_providers"))
+        return tuple(self._table("model_providers"))
 
     def ready_providers(self) -> dict[str, str | None]:
         """Return the names of the ready providers.
@@ -295,7 +258,7 @@ class Loader:
         The value for each provider is the name of an environment variable that the provider needs and that is not
         set; None if the provider can be used. A key in auth.json replaces the variable.
         """
-        tables = self._tables("model_providers")
+        tables = self._table("model_providers")
         missing: dict[str, str | None] = {}
         endpoint = self._environ.get(AZURE_ENDPOINT, "").strip()
         for name in READY_PROVIDERS:
@@ -306,12 +269,14 @@ class Loader:
             missing[name] = (None if "base_url" in table else AZURE_ENDPOINT) if has_key else variable
         return missing
 
-    def _tables(self, name: str) -> dict[str, dict[str, Any]]:
+    def _table(self, name: str) -> dict[str, Any]:
+        """Return a table of the settings, with the current config.toml and the command line."""
         self._load_if_changed()
-        tables: dict[str, dict[str, Any]] = merge(
-            self._overrides.values, into=merge(self._file.values, into={})
-        ).get(name, {})
-        return tables
+        return self._loaded_table(name)
+
+    def _loaded_table(self, name: str) -> dict[str, Any]:
+        """Return a table of the settings, with config.toml as it was last read, and the command line."""
+        return merge(self._overrides.values.get(name, {}), into=merge(self._file.values.get(name, {}), into={}))
 
     def webhook(self) -> Webhook | None:
         """Return the webhook; None if there is no webhook. Only config.toml can define a webhook.
@@ -320,24 +285,7 @@ class Loader:
             BadSetting: the file cannot be read, a value in it is invalid, or the secret is missing or too short.
         """
         self._load_if_changed()
-        table = WebhookTable(**self._file.values.get("webhook", {}))
-        if table.url is None:
-            return None
-
-        def refused(detail: str) -> BadSetting:
-            return setting_error([self._file], ("webhook", "secret_env"), detail)
-
-        if not table.secret_env:
-            raise refused("missing, and a webhook needs it")
-        if not (secret := self._environ.get(table.secret_env)):
-            raise refused(f"the environment variable `{table.secret_env}` is not set")
-        try:
-            key = _webhook_key(secret)
-        except ValueError:
-            raise refused(f"the value of `{table.secret_env}` is not base64 after `{_WEBHOOK_PREFIX}`") from None
-        if len(key) < _SHORTEST_WEBHOOK_KEY:
-            raise refused(f"the value of `{table.secret_env}` has fewer than {_SHORTEST_WEBHOOK_KEY} bytes")
-        return Webhook(url=table.url, key=Secret(key), events=table.events)
+        return read_webhook(self._file, self._environ)
 
     def unknown_keys(self) -> Iterator[str]:
         """Yield a sentence about each unknown key of config.toml, with the most similar known setting.
@@ -358,10 +306,8 @@ class Loader:
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
         """
-        self._load_if_changed()
-        values = merge(self._overrides.values, into=merge(self._file.values, into={}))
-        may_answer = values.get("approvals", {}).get("model_may_answer", False)
-        return McpSettings(**values.get("mcp", {}), model_may_answer=may_answer)
+        may_answer = self._table("approvals").get("model_may_answer", False)
+        return McpSettings(**self._loaded_table("mcp"), model_may_answer=may_answer)
 
     def _load_if_changed(self) -> None:
         path = os.path.join(self.home, "config.toml")
@@ -452,19 +398,19 @@ class Loader:
         def named_by(key: str) -> str | None:
             return source_of(sources, *((("profiles", profile, key),) if profile else ()), (key,))
 
-        cwd = utf8(_absolute(values.get("cwd", ""), self._server_dir), source="working directory")
+        cwd = utf8(absolute(values.get("cwd", ""), self._server_dir), source="working directory")
         if "experimental_resume" in values:
             detail = "not supported; import the session with `parley import FILE`"
             raise setting_error(sources, ("experimental_resume",), detail)
-        provider = self._provider(
-            values["model_provider"], named_by("model_provider"), values["model_providers"], home, sources
-        )
+        tables = values["model_providers"]
+        find = partial(choose_provider, tables=tables, environ=self._environ, home=home, sources=sources)
+        provider = find(values["model_provider"], named_by("model_provider"))
         model = values["model"]
-        if provider.is_openai and provider.base_url == OPENAI_URL:  # the names of its models contain no slash
-            split = split_model(model, values["model_providers"])
-            if split is not None:
-                chosen, model = split
-                provider = self._provider(chosen, named_by("model"), values["model_providers"], home, sources)
+        # The names of OpenAI's own models contain no slash.
+        is_own_address = provider.is_openai and provider.base_url == URL_OF_OPENAI
+        if is_own_address and (split := split_model(model, tables)) is not None:
+            chosen, model = split
+            provider = find(chosen, named_by("model"))
         settings = Settings(
             **{name: values[name] for name in _UNCHANGED if name in values},
             environ=self._environ,
@@ -476,7 +422,7 @@ class Loader:
             sandbox=self._sandbox(values["sandbox"], home),
             approvals=_approvals(values["approvals"]),
             limits=Limits(**values["limits"]),
-            record=self._from_home(values.get("record")),
+            record=None if (record := values.get("record")) is None else expand(record, self._environ),
             prices={name: Price(**price) for name, price in values["prices"].items()},
             base_instructions=values.get("base_instructions"),
             mcp_servers=tuple(
@@ -521,16 +467,11 @@ class Loader:
         """Return the path of the directory with the clones, as given in the settings and without symbolic links.
         The result is empty if the settings contain no such directory.
         """
-        directory: str | None = (
-            merge(self._overrides.values, into=merge(self._file.values, into={}))
-            .get("workspace", {})
-            .get("directory")
-        )
+        directory: str | None = self._loaded_table("workspace").get("directory")
         if directory is None:
             return ()
-        user = self._environ.get("HOME") or _home_of_account() or ""
-        path = os.path.join("/", user, directory.removeprefix("~/"), "repositories")
-        return tuple(dict.fromkeys((path, *_targets_of_links((path,)))))
+        path = os.path.join(expand(directory, self._environ), "repositories")
+        return tuple(dict.fromkeys((path, *targets_of_links((path,)))))
 
     def _repository(self, name: str | None) -> str | None:
         """Check the name of the repository of a conversation, and return the name. Return None if `name` is None.
@@ -550,17 +491,9 @@ class Loader:
         return name
 
     def _tls_files(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        user = self._environ.get("HOME") or _home_of_account() or ""
         named = [path for name in ("tls_cert", "tls_key") if (path := values["serve"].get(name)) is not None]
         named += [table["ssh_key"] for table in self._repository_tables().values() if "ssh_key" in table]
-        return tuple(os.path.join("/", user, path.removeprefix("~/")) for path in named)
-
-    def _from_home(self, path: str | None) -> str | None:
-        """Return a path from the settings with the home directory of the user in place of `~`."""
-        if path is None or not path.startswith("~/"):
-            return path
-        user = self._environ.get("HOME") or _home_of_account() or ""
-        return os.path.join("/", user, path.removeprefix("~/"))
+        return tuple(expand(path, self._environ) for path in named)
 
     def _tool_server(self, name: str, table: Mapping[str, Any], home: str, sources: Sequence[Source]) -> ToolServer:
         server = ToolServer(**{"name": name, **table})
@@ -569,58 +502,17 @@ class Loader:
             raise setting_error(sources, ("mcp_servers", name), detail)
         cwd, command = server.cwd, server.command
         if cwd is not None:
-            user = self._environ.get("HOME") or _home_of_account() or ""
-            cwd = os.path.join(self._server_dir, user, cwd.removeprefix("~/"))
+            cwd = expand(cwd, self._environ, base=self._server_dir)
         if command is not None and "/" in command:
             command = os.path.join(home if cwd is None else cwd, command)
         return replace(server, cwd=cwd, command=command)
 
     def _sandbox(self, table: Mapping[str, Any], home: str) -> Sandbox:
-        user = self._environ.get("HOME") or _home_of_account()
         sandbox = Sandbox(**table)
-        named = (path for path in sandbox.hidden_paths if user or not path.startswith("~"))
-        hidden = (os.path.join(self._server_dir, user, path.removeprefix("~/")) for path in named)
-        paths = (home, *hidden)
-        return replace(sandbox, hidden_paths=tuple(dict.fromkeys((*paths, *_targets_of_links(paths)))))
-
-    def _provider(
-        self,
-        name: str,
-        named_by: str | None,
-        tables: Mapping[str, dict[str, Any]],
-        home: str,
-        sources: Sequence[Source],
-    ) -> Provider:
-        # A file cannot redefine `openai` and `oss`, because it could then send the OpenAI key to another host.
-        if name == "openai":
-            return Provider(
-                id=name,
-                name="OpenAI",
-                wire_api="responses",
-                base_url=_address_in("OPENAI_BASE_URL", self._environ) or OPENAI_URL,
-                env_http_headers={"OpenAI-Organization": "OPENAI_ORGANIZATION", "OpenAI-Project": "OPENAI_PROJECT"},
-                is_openai=True,
-            )
-        if name == "oss":
-            return Provider(id=name, name="Open Source", wire_api="chat", base_url=_oss_base_url(self._environ))
-        if name == "scripted":
-            provider = Provider(
-                id=name, name="Scripted", wire_api="scripted", script=tables.get(name, {}).get("script")
-            )
-        else:
-            table = provider_table(name, tables, azure_endpoint=_address_in(AZURE_ENDPOINT, self._environ))
-            if table is None:
-                raise ProviderNotFound(name, source=named_by)
-            provider = Provider(**{"id": name, "name": name} | table)
-
-        if provider.wire_api == "scripted":
-            return replace(provider, script=os.path.join(home, provider.script)) if provider.script else provider
-        if not provider.base_url:
-            detail = f"missing, and a provider with wire_api `{provider.wire_api}` needs it"
-            if name == "azure":
-                detail += f"; set it, or the environment variable {AZURE_ENDPOINT}"
-            raise setting_error(sources, ("model_providers", name, "base_url"), detail)
-        return provider
+        has_home = bool(user_home(self._environ))
+        named = (path for path in sandbox.hidden_paths if has_home or not path.startswith("~"))
+        paths = (home, *(expand(path, self._environ, base=self._server_dir) for path in named))
+        return replace(sandbox, hidden_paths=tuple(dict.fromkeys((*paths, *targets_of_links(paths)))))
 
 
 def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
@@ -660,22 +552,6 @@ def _without_url(store: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_repositories(workspace: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in workspace.items() if name != "repositories"}
-
-
-def _is_branch(name: str) -> bool:
-    """Return whether a text is a valid name of a branch, by rules that are stricter than the rules of Git."""
-    parts = name.split("/")
-    is_plain = re.fullmatch(r"[A-Za-z0-9._/@+-]{1,200}", name, re.ASCII) is not None and ".." not in name
-    return is_plain and all(part and part[0] not in ".-@" and not part.endswith((".", ".lock")) for part in parts)
-
-
-def _webhook_key(secret: str) -> bytes:
-    """Decode the signing key in a webhook secret. Raises ValueError if the secret is invalid."""
-    if not secret.startswith(_WEBHOOK_PREFIX):
-        return secret.encode(errors="surrogateescape")
-    import base64  # imported here: few homes have a webhook
-
-    return base64.b64decode(secret.removeprefix(_WEBHOOK_PREFIX), validate=True)
 
 
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
@@ -762,49 +638,3 @@ def _refuse_missing_directory(path: str, *, named_by: str) -> None:
         raise BadSetting(detail, source=named_by) from None
     except OSError as error:
         raise BadSetting(f"{path}: {os_detail(error)}", source=named_by) from None
-
-
-def _absolute(cwd: str, server_dir: str) -> str:
-    if cwd.startswith("/"):
-        return cwd
-    # `..` is kept, because its meaning depends on symbolic links.
-    return os.path.join(server_dir, *(part for part in cwd.split("/") if part not in ("", ".")))
-
-
-def _home_of_account() -> str:
-    """Return the home directory of the user's account, for a process without the variable `HOME`. Return an empty
-    string if the account is unknown.
-    """
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        return ""
-
-
-def _targets_of_links(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the real path of each existing path.
-
-    Thus the target of a hidden link stays hidden even if the link is removed.
-    """
-    for path in paths:
-        try:
-            yield os.path.realpath(path, strict=True)
-        except (OSError, ValueError):
-            continue
-
-
-def _address_in(variable: str, environ: Mapping[str, str]) -> str | None:
-    url = utf8(environ.get(variable, "").strip(), source=variable)
-    if url and not is_address(url):
-        raise BadSetting("not an http or https address", source=variable)
-    return url or None
-
-
-def _oss_base_url(environ: Mapping[str, str]) -> str:
-    if url := _address_in("CODEX_OSS_BASE_URL", environ):
-        return url
-    port = utf8(environ.get("CODEX_OSS_PORT", "").strip(), source="CODEX_OSS_PORT") or "11434"
-    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
-        detail = f"invalid value: {described(port)}, expected a port from 1 to 65535"
-        raise BadSetting(detail, source="CODEX_OSS_PORT")
-    return f"http://localhost:{int(port)}/v1"

@@ -7,12 +7,31 @@ from pathlib import Path
 import pytest
 
 from parley.config.load import Loader
-from parley.config.types import Settings, SettingsOverrides
+from parley.config.types import Provider, Settings, SettingsOverrides
 from parley.errors import BadSetting
 
-__all__ = ["SERVER_DIR", "Home"]
+__all__ = ["OPENAI", "SECRETS", "SERVER_DIR", "Home"]
 
 SERVER_DIR = "/srv/work"
+SECRETS = (
+    "/home/ada/.ssh",
+    "/home/ada/.aws",
+    "/home/ada/.gnupg",
+    "/home/ada/.config/gh",
+    "/home/ada/.netrc",
+    "/home/ada/.docker/config.json",
+)
+"""The paths that are hidden by default."""
+
+OPENAI = Provider(
+    id="openai",
+    name="OpenAI",
+    wire_api="responses",
+    base_url="https://api.openai.com/v1",
+    env_http_headers={"OpenAI-Organization": "OPENAI_ORGANIZATION", "OpenAI-Project": "OPENAI_PROJECT"},
+    is_openai=True,
+)
+
 _NOTHING_SPECIAL = SettingsOverrides()
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
 import pytest
 
-from parley.config.errors import ProfileNotFound, ProviderNotFound
+from parley.config.errors import ProfileNotFound
 from parley.config.types import (
     Approvals,
     Environment,
@@ -22,29 +21,7 @@ from parley.config.types import (
     WorkspaceWrite,
 )
 from parley.errors import BadSetting
-from unit.config.home import SERVER_DIR, Home
-
-ACCOUNT = pwd.getpwuid(os.geteuid()).pw_dir
-"""The home directory of the user according to the system. `HOME` may name another directory."""
-
-SECRETS = (
-    "/home/ada/.ssh",
-    "/home/ada/.aws",
-    "/home/ada/.gnupg",
-    "/home/ada/.config/gh",
-    "/home/ada/.netrc",
-    "/home/ada/.docker/config.json",
-)
-"""The paths that are hidden by default."""
-
-OPENAI = Provider(
-    id="openai",
-    name="OpenAI",
-    wire_api="responses",
-    base_url="https://api.openai.com/v1",
-    env_http_headers={"OpenAI-Organization": "OPENAI_ORGANIZATION", "OpenAI-Project": "OPENAI_PROJECT"},
-    is_openai=True,
-)
+from unit.config.home import OPENAI, SECRETS, SERVER_DIR, Home
 
 
 def test_without_a_file_every_setting_has_its_default(home: Home) -> None:
@@ -449,155 +426,6 @@ def test_the_profile_of_the_call_wins_over_that_of_the_file(home: Home) -> None:
 def test_a_profile_that_is_not_there_is_refused(home: Home, wanted: SettingsOverrides) -> None:
     with pytest.raises(ProfileNotFound, match=r"^config profile `nope` not found$"):
         home.resolve(wanted)
-
-
-# --- providers ---------------------------------------------------------------------------
-
-
-def test_a_provider_that_is_not_there_is_refused(home: Home) -> None:
-    with pytest.raises(ProviderNotFound, match=r"^Model provider `nope` not found$"):
-        home.resolve(SettingsOverrides(config={"model_provider": "nope"}))
-
-
-def test_openai_and_oss_cannot_be_redefined(home: Home) -> None:
-    home.write(
-        """
-        [model_providers.openai]
-        base_url = "http://elsewhere"
-        stream_max_retries = 0
-        [model_providers.oss]
-        base_url = "http://elsewhere"
-        """
-    )
-
-    assert home.resolve().provider == OPENAI
-    assert home.resolve(SettingsOverrides(config={"model_provider": "oss"})).provider == Provider(
-        id="oss", name="Open Source", base_url="http://localhost:11434/v1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("provider", "environ", "base_url"),
-    [
-        ("openai", {"OPENAI_BASE_URL": "http://proxy/v1"}, "http://proxy/v1"),
-        ("openai", {"OPENAI_BASE_URL": " "}, "https://api.openai.com/v1"),
-        ("oss", {"CODEX_OSS_BASE_URL": "http://far/v1", "CODEX_OSS_PORT": "1"}, "http://far/v1"),
-        ("oss", {"CODEX_OSS_PORT": "8080"}, "http://localhost:8080/v1"),
-        ("oss", {"CODEX_OSS_PORT": ""}, "http://localhost:11434/v1"),
-    ],
-)
-def test_the_environment_moves_a_built_in_provider(
-    home: Home, provider: str, environ: dict[str, str], base_url: str
-) -> None:
-    settings = home.resolve(SettingsOverrides(config={"model_provider": provider}), environ=environ)
-
-    assert settings.provider.base_url == base_url
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "http", "-1", "٣"])
-def test_a_port_that_is_none_is_refused(home: Home, port: str) -> None:
-    with pytest.raises(BadSetting) as caught:
-        home.resolve(SettingsOverrides(config={"model_provider": "oss"}), environ={"CODEX_OSS_PORT": port})
-
-    assert str(caught.value) == f'CODEX_OSS_PORT: invalid value: string "{port}", expected a port from 1 to 65535'
-
-
-@pytest.mark.parametrize(("provider", "variable"), [("openai", "OPENAI_BASE_URL"), ("oss", "CODEX_OSS_BASE_URL")])
-@pytest.mark.parametrize(
-    ("url", "said"), [("nonsense", "not an http or https address"), ("http://\udcff", "not valid UTF-8")]
-)
-def test_an_address_in_the_environment_that_is_none_is_refused(
-    home: Home, provider: str, variable: str, url: str, said: str
-) -> None:
-    with pytest.raises(BadSetting) as caught:
-        home.resolve(SettingsOverrides(config={"model_provider": provider}), environ={variable: url})
-
-    assert str(caught.value) == f"{variable}: {said}"
-
-
-def test_the_scripted_provider_takes_its_script_from_the_file_and_nothing_else(home: Home) -> None:
-    scripted = SettingsOverrides(config={"model_provider": "scripted"})
-    built_in = home.resolve(scripted).provider
-    home.write('[model_providers.scripted]\nscript = "replies.jsonl"\nwire_api = "chat"\nname = "Other"')
-
-    assert built_in == Provider(id="scripted", name="Scripted", wire_api="scripted")
-    assert home.resolve(scripted).provider == Provider(
-        id="scripted", name="Scripted", wire_api="scripted", script=str(home.path / "replies.jsonl")
-    )
-
-
-def test_any_provider_may_be_scripted(home: Home) -> None:
-    home.write('model_provider = "x"\n[model_providers.x]\nwire_api = "scripted"\nscript = "/replies.jsonl"')
-
-    assert home.resolve().provider == Provider(id="x", name="x", wire_api="scripted", script="/replies.jsonl")
-
-
-def test_a_provider_without_an_address_is_refused_only_when_it_is_used(home: Home) -> None:
-    home.write("[model_providers.x]")
-
-    assert home.resolve().provider == OPENAI
-    assert home.refusal(SettingsOverrides(config={"model_provider": "x"})) == (
-        "FILE, line 1: `model_providers.x.base_url`: missing, and a provider with wire_api `chat` needs it"
-    )
-
-
-# --- the working directory ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "cwd"),
-    [
-        (None, SERVER_DIR),
-        ("", SERVER_DIR),
-        (".", SERVER_DIR),
-        ("sub", f"{SERVER_DIR}/sub"),
-        ("./sub/", f"{SERVER_DIR}/sub"),
-        ("../up", f"{SERVER_DIR}/../up"),
-        ("~/x", f"{SERVER_DIR}/~/x"),
-        ("/not/there", "/not/there"),
-    ],
-)
-def test_the_working_directory_is_resolved_against_that_of_the_server(
-    home: Home, given: str | None, cwd: str
-) -> None:
-    assert home.resolve(SettingsOverrides(cwd=given)).cwd == cwd
-
-
-# --- hidden paths --------------------------------------------------------------------------------
-
-
-def test_secrets_of_the_user_and_the_home_are_hidden_unless_others_are_named(home: Home) -> None:
-    mine = SettingsOverrides(config={"sandbox.hidden_paths": ["/secrets"]})
-    environ = {"HOME": "/home/ada"}
-
-    assert home.resolve(environ=environ).sandbox.hidden_paths == (str(home.path), *SECRETS)
-    assert home.resolve(mine, environ=environ).sandbox.hidden_paths == (str(home.path), "/secrets")
-
-
-def test_a_hidden_link_and_its_target_are_both_hidden(home: Home, tmp_path: Path) -> None:
-    (tmp_path / "dotfiles").mkdir()
-    (tmp_path / "keys").symlink_to("dotfiles")
-    mine = SettingsOverrides(config={"sandbox.hidden_paths": [f"{tmp_path}/keys", f"{tmp_path}/missing"]})
-
-    assert home.resolve(mine).sandbox.hidden_paths == (
-        str(home.path),
-        f"{tmp_path}/keys",
-        f"{tmp_path}/missing",
-        f"{tmp_path}/dotfiles",
-    )
-
-
-@pytest.mark.parametrize(
-    ("user", "place"), [(None, ACCOUNT), ("", ACCOUNT), ("somewhere", f"{SERVER_DIR}/somewhere")]
-)
-def test_hidden_paths_are_absolute_whatever_the_environment_calls_home(
-    home: Home, user: str | None, place: str
-) -> None:
-    wanted = SettingsOverrides(config={"sandbox.hidden_paths": ["/a", "~/b"]})
-
-    settings = home.resolve(wanted, environ={} if user is None else {"HOME": user})
-
-    assert settings.sandbox.hidden_paths == (str(home.path), "/a", f"{place}/b")
 
 
 # --- instructions ------------------------------------------------------------------------

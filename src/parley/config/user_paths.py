@@ -1,0 +1,48 @@
+"""The paths in settings: relative to a directory, or beginning with `~`, the home directory of the user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["absolute", "expand", "targets_of_links", "user_home"]
+
+
+def user_home(environ: Mapping[str, str]) -> str:
+    """Return the home directory of the user. Without the variable `HOME`, return the home directory of the user's
+    account, or an empty string if the account is unknown.
+    """
+    if home := environ.get("HOME"):
+        return home
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def expand(path: str, environ: Mapping[str, str], *, base: str = "/") -> str:
+    """Return a path with the home directory of the user in place of `~`. A relative home directory begins in
+    `base`.
+    """
+    return os.path.join(base, user_home(environ), path.removeprefix("~/"))
+
+
+def absolute(cwd: str, server_dir: str) -> str:
+    """Return a working directory as an absolute path. A relative path begins in the directory of the server."""
+    if cwd.startswith("/"):
+        return cwd
+    # `..` is kept, because its meaning depends on symbolic links.
+    return os.path.join(server_dir, *(part for part in cwd.split("/") if part not in ("", ".")))
+
+
+def targets_of_links(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the real path of each existing path.
+
+    Thus the target of a hidden link stays hidden even if the link is removed.
+    """
+    for path in paths:
+        try:
+            yield os.path.realpath(path, strict=True)
+        except (OSError, ValueError):
+            continue
