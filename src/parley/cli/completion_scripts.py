@@ -2,7 +2,7 @@
 
 Each script contains the same functions in the language of its shell. The first functions are tables: the actions
 and options of a command, and the kinds of the values of options and operands. The last function reads the words of
-the command line, looks up what the current word can be, and prints the candidates.
+the command line, looks up the candidates for the current word, and prints them.
 """
 
 from __future__ import annotations

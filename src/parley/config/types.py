@@ -556,8 +556,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     profile: str | None = None
     cwd: str | None = None
     repository: str | None = None
-    """The name of the repository in which the conversation works; None for a directory. Only the call that creates
-    the conversation can contain a repository.
+    """The name of the repository in which the conversation works; None if the conversation works in a directory.
+    Only the call that creates the conversation can contain a repository.
     """
     approval_policy: str | None = None
     sandbox: str | None = None

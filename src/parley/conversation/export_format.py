@@ -42,7 +42,7 @@ cannot format such a time.
 """
 
 Line = tuple[int, bytes]
-"""The number of a line, counted from 1, and its content."""
+"""A line of a file: its number, counted from 1, and its content."""
 
 
 class ExportHead(Struct, frozen=True, kw_only=True):

@@ -231,8 +231,9 @@ def _is_thinking(block: Raw) -> bool:
 
 
 def _call(item: CallItem) -> dict[str, Any]:
-    """Return the block for a call. The API accepts only an object as the input, so arguments that are no object are
-    wrapped in one.
+    """Return the block for a call.
+
+    The API accepts only an object as the input. If the arguments are not an object, they are wrapped in an object.
     """
     encoded = item.arguments.encode("utf-8", "replace")
     is_object = read_payload(_OBJECT, encoded) is not None

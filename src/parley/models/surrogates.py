@@ -1,8 +1,8 @@
 """Handles surrogate pairs that a provider splits between two pieces of one text.
 
-JSON escapes a character such as an emoji as two halves, and some providers cut between them. Strict JSON decoders
-reject such a piece. Therefore each half is replaced with a private-use character, its stand-in, before the piece is
-decoded (`stand_in`). `PairJoiner` joins the halves of one text again.
+JSON escapes a character such as an emoji as two halves, and some providers split the text between the halves.
+Strict JSON decoders reject such a piece. Therefore each half is replaced with a private-use character, its
+stand-in, before the piece is decoded (`stand_in`). `PairJoiner` joins the halves of one text again.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ __all__ = ["completion_methods"]
 MAX_VALUES: Final = 100
 """The maximum number of completion values that the protocol allows."""
 MAX_SEARCHED: Final = 2000
-"""The maximum number of conversations that are compared with the entered text. These are the most recently active
-ones.
+"""The maximum number of conversations that are compared with the entered text. The most recently active
+conversations are compared.
 """
 PAGE_SIZE: Final = 200
 

@@ -59,7 +59,7 @@ class StreamEncoder:
     ) -> None:
         """Create the encoder.
 
-        With `event_meta`, events have a `_meta`. With `as_log`, they are sent as log messages. `before` is the
+        With `event_meta`, events have a `_meta`. With `as_log`, events are sent as log messages. `before` is the
         position before which `conversationRead` returns the events that are missing in the snapshot; None if no
         events are missing.
         """

@@ -74,8 +74,8 @@ class StreamState(Struct, frozen=True, array_like=True):
     conversation: ConversationId
     request: RequestId
     number: int
-    """The number of the stream in its session. Each stream has another number, even if it sends the same
-    conversation.
+    """The number of the stream in its session. No two streams of a session have the same number, even if they send
+    the same conversation.
     """
     after: int
     event_meta: bool

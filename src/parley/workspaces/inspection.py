@@ -69,7 +69,7 @@ def nested_repositories(worktree: str) -> tuple[str, ...]:
 def _may_be_repository(entry: os.DirEntry[str]) -> bool:
     """Return whether Git may regard the directory that contains this `.git` as a repository.
 
-    Git does not if there is no `HEAD`.
+    Without a `HEAD`, Git does not regard the directory as a repository.
     """
     return not entry.is_dir() or os.path.lexists(os.path.join(entry.path, "HEAD"))
 

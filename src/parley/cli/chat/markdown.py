@@ -30,7 +30,9 @@ formatting the block would delay the input.
 MAX_WIDTH: Final = 100
 """The maximum width of formatted text in columns. Longer lines are hard to read."""
 _TRAILING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
-"""The blanks with which `rich` fills a line. Text that is copied from the terminal should not contain them."""
+"""The pattern of the blanks with which `rich` fills a line. These blanks are removed, so that text copied from the
+terminal does not contain them.
+"""
 
 THEME: Final = {
     **dict.fromkeys((f"markdown.h{level}" for level in range(1, 7)), "bold"),

@@ -223,7 +223,7 @@ async def m002_nodes(db: Connection) -> None:
 
 @_migration
 async def m003_workspaces(db: Connection) -> None:
-    """Add the working directories and the load of each node."""
+    """Add columns for the working directories and the load of each node."""
     await db.execute(
         """
         ALTER TABLE nodes ADD COLUMN mode text NOT NULL DEFAULT 'local';
@@ -317,13 +317,13 @@ async def m006_compatible_formats(db: Connection) -> None:
 
 @_migration
 async def m007_repositories(db: Connection) -> None:
-    """Add the repositories of each node."""
+    """Add a column for the repositories of each node."""
     await db.execute("ALTER TABLE nodes ADD COLUMN repositories text[] NOT NULL DEFAULT '{}'")
 
 
 @_migration
 async def m008_missing_roots(db: Connection) -> None:
-    """Add the roots of each node that do not exist now."""
+    """Add a column for those roots of each node that do not exist at present."""
     await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
 
 

@@ -149,9 +149,9 @@ _CHANGED_COLUMNS: Final = {
     "ended_at": "double precision[]",
     "has_failed": "boolean[]",
 }
-"""The columns of a summary that seldom change, with the types of their arrays. Their values are NULL for a
-conversation in which none of them has changed. If they have not changed in any conversation, the statement leaves
-them out.
+"""The columns of a summary that seldom change, with the types of their arrays. For a conversation in which none of
+these columns has changed, the values are NULL. If the columns have not changed in any conversation, the statement
+leaves them out.
 """
 
 
