@@ -227,7 +227,9 @@ async def test_a_full_recording_stays_as_it_is_and_the_turn_continues(
 ) -> None:
     path = tmp_path / "made.jsonl"
     create_recording(str(path))
-    os.truncate(path, MAX_BYTES - 10)
+    os.truncate(path, MAX_BYTES - 11)
+    with path.open("ab") as file:
+        file.write(b"\n")
     async with speaking(parley_model, config=f'record = "{path}"') as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"
@@ -249,6 +251,24 @@ async def test_an_exchange_that_cannot_be_recorded_does_not_affect_the_turn(
         assert await wire.text(2) == "Done"
 
     assert [exchange["reply"] for exchange in _exchanges(path)] == [[{"text": "Done"}]]
+
+
+@pytest.mark.promises("model.recording")
+@pytest.mark.parametrize(
+    "left", ["", '{"parley_recording":1}\n', '{"parley_recording":1}\n{"conversation":"a' + "x" * 100_000]
+)
+async def test_a_recording_is_continued_after_a_process_that_was_killed_while_it_was_writing(
+    parley_model: ScriptedModel, tmp_path: Path, left: str
+) -> None:
+    path = tmp_path / "made.jsonl"
+    path.write_text(left)
+    async with speaking(parley_model, config=f'record = "{path}"') as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+
+    assert [exchange["reply"] for exchange in _exchanges(path)] == [[{"text": "Done"}]] * 2
 
 
 @pytest.mark.child_process

@@ -37,6 +37,9 @@ HEADER: Final = b'{"parley_recording":1}\n'
 MAX_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of a recording, in bytes. An exchange is not recorded if the file would become larger."""
 
+TAIL_BYTES: Final = 64 * 1024
+"""The number of bytes that are read at once to find the last line end of a recording."""
+
 
 class RecordedOutput(Struct, frozen=True, kw_only=True):
     """The output of a call."""
@@ -100,7 +103,8 @@ def is_recording(data: bytes) -> bool:
 def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
     """Yield the exchanges of a recording. `data` is the content of the file, if it is already known.
 
-    A last line that is incomplete is ignored, because its writer may have been killed.
+    A last line that is incomplete is ignored, because its writer may have been killed. `append_line` removes such a
+    line.
 
     Raises:
         BadRecording: the file cannot be read, or it is not a recording.
@@ -130,6 +134,9 @@ def create_recording(path: str) -> None:
     descriptor = os.open(path, flags, 0o600)
     try:
         os.write(descriptor, HEADER)
+    except OSError:  # for example, the disk is full
+        os.unlink(path)
+        raise
     finally:
         os.close(descriptor)
 
@@ -157,14 +164,16 @@ def append_line(path: str, line: bytes) -> bool:
     descriptor = _open(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        size = os.fstat(descriptor).st_size
-        if size + len(line) > MAX_BYTES:
+        end = _end_of_last_line(descriptor)
+        new = line if end else HEADER + line
+        if end + len(new) > MAX_BYTES:
             return False
-        # another process was killed while it was writing a line
-        is_cut = os.pread(descriptor, 1, size - 1) != b"\n"
-        left = memoryview((b"\n" if is_cut else b"") + line)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        os.ftruncate(descriptor, end)
+        try:
+            _write_all(descriptor, new)
+        except OSError:  # for example, the disk is full
+            os.ftruncate(descriptor, end)
+            raise
     except OSError as error:
         raise BadRecording(path, f"cannot be written: {os_detail(error)}") from None
     finally:
@@ -172,8 +181,29 @@ def append_line(path: str, line: bytes) -> bool:
     return True
 
 
+def _end_of_last_line(descriptor: int) -> int:
+    """Return the size of a recording without the incomplete line that a killed process has left at its end."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        begin = max(0, end - TAIL_BYTES)
+        at = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return 0
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 def _open(path: str) -> int:
-    """Open a recording for appending. The file must belong to this user and must not be a link."""
+    """Open a recording for appending. The file must belong to this user and must not be a link.
+
+    The file may be empty, because another process is creating it, or was killed while it was creating it.
+    """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags)
@@ -182,7 +212,8 @@ def _open(path: str) -> int:
     try:
         status = os.fstat(descriptor)
         is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        if not is_own or os.pread(descriptor, len(HEADER), 0) != HEADER:
+        begin = os.pread(descriptor, len(HEADER), 0)
+        if not is_own or begin not in (b"", HEADER):
             raise BadRecording(path, "already exists and is not a recording; refusing to overwrite it")
     except BaseException:
         os.close(descriptor)
