@@ -1,4 +1,4 @@
-"""`parley fork`: creates a conversation with a copy of another one's history."""
+"""`parley fork`: creates a conversation with a copy of the history of another conversation."""
 
 from __future__ import annotations
 

@@ -540,7 +540,7 @@ class Feeds:
         """Deliver a live event to the readers of its conversation.
 
         Raises:
-            msgspec.DecodeError: the params are not those of an event.
+            msgspec.DecodeError: the params do not contain an event.
         """
         msg: Event
         try:

@@ -43,7 +43,7 @@ def for_copy(entry: Entry) -> Entry:
     """Return an entry in the form in which a copy of the conversation contains it. Forks, exports and imports are
     copies.
 
-    A copy contains no session grants. It contains no queue either, because it must not begin a turn by itself.
+    A copy contains no session grants, and no queue, because a copy must not begin a turn without a message.
     """
     encoded = _NOT_COPIED.get((entry.is_event, entry.type))
     return entry if encoded is None else replace(entry, encoded=encoded)

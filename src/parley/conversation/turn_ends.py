@@ -1,7 +1,7 @@
 """The last entries of a turn, for every reason why a turn can end.
 
-The module creates the entries, and the caller appends them. It is used for a turn that ends by itself, for an
-interrupted turn, and for a turn that a later process finds unfinished.
+The module creates the entries, and the caller appends them. The module is used for a completed or failed turn, for
+an interrupted turn, and for a turn that a later process finds unfinished.
 """
 
 from __future__ import annotations

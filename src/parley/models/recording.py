@@ -71,9 +71,9 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     items: tuple[RecordedItem, ...] = ()
     """The other items of the history, without reasoning."""
     instructions: str | UnsetType = UNSET
-    """The instructions, if they differ from those of the previous request."""
+    """The instructions, if they differ from the instructions of the previous request."""
     context: tuple[str, ...] | UnsetType = UNSET
-    """The messages before the history, if they differ from those of the previous request."""
+    """The messages before the history, if they differ from the same messages of the previous request."""
     tools: tuple[str, ...] = ()
     """The names of the tools. A request for a summary has no tools."""
 

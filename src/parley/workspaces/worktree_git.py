@@ -87,8 +87,8 @@ class WorktreeGit:
 
         The command may write only to the administrative directory of the worktree, where new objects are stored
         too. `work_tree` is the present directory of the worktree if the worktree was moved. `index` is the path of
-        another index to use. With `is_list`, the output may be as long as `MAX_LIST_BYTES`. `exit_codes` are those
-        of a success.
+        another index to use. With `is_list`, the output may be as long as `MAX_LIST_BYTES`. `exit_codes` are the
+        exit codes that mean success.
 
         Raises:
             GitFailed: the command failed, or a list is too long.

@@ -70,7 +70,7 @@ async def rename(context: ChatContext, title: str) -> None:
 
 
 async def archive(context: ChatContext, argument: str) -> None:
-    """Archive the conversation, and begin a new one."""
+    """Archive the conversation, and begin a new conversation with the next message."""
     conversation = open_conversation(context)
     await conversation.archive()
     await context.new()
@@ -78,7 +78,7 @@ async def archive(context: ChatContext, argument: str) -> None:
 
 
 async def delete(context: ChatContext, argument: str) -> None:
-    """Delete the conversation if the user confirms it, and begin a new one."""
+    """If the user confirms, delete the conversation, and begin a new conversation with the next message."""
     conversation = open_conversation(context)
     title = (await conversation.status()).title
     if not await confirm(context, f"Delete {conversation.id[:SHORT]} ({visible(title)}) permanently?"):

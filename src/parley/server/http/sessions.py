@@ -390,8 +390,9 @@ class HttpSessions:
             self._log.warning("a session cannot be removed from the store: %s", error)
 
     async def _remove_first(self, session: HttpSession) -> StoreError | None:
-        """Remove a session from the store, and then end it. Return None. If the store fails, change nothing and
-        return the error.
+        """Remove a session from the store, and then end the session.
+
+        If the store fails, change nothing and return the error. Otherwise return None.
         """
         assert self._store is not None
         async with session.save_lock:

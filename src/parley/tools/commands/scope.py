@@ -53,7 +53,7 @@ def why_none(root: str) -> str | None:
 
     The system's files are read below `root`.
     """
-    # A systemd outside of this container would take our process id for that of another process.
+    # A systemd outside of this container would confuse the id of this process with the id of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
     if not os.access(os.path.join(root, BUSCTL), os.X_OK):

@@ -237,8 +237,7 @@ def _refuse_other_directory(request: Request) -> None:
     """Check that the current directory is the approved one, if a directory was approved. A later replacement of the
     path does not affect the current directory.
 
-    Raises:
-        _Replaced: the current directory is another one.
+    Raises: _Replaced: the current directory is not the approved one.
     """
     if request.approved is not None and identity(os.stat(b".")) != request.approved[DIRECTORY]:
         raise _Replaced(DIRECTORY)
@@ -247,8 +246,7 @@ def _refuse_other_directory(request: Request) -> None:
 def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
     """Check that the program file is the approved one.
 
-    Raises:
-        _Replaced: the file is another one.
+    Raises: _Replaced: the file is not the approved one.
         PermissionError: the file is not executable, so it cannot be the approved one.
         FileNotFoundError: the file does not exist.
     """
