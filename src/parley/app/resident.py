@@ -7,41 +7,35 @@ request about the server itself. Any other line is the first message of an ordin
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 import os
-import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import ValidationError
 
 from parley.app.available_memory import why_too_large
 from parley.app.background import shorten_log
-from parley.app.discovery import ResidentLock, describe, describe_holder, read_description, remove_description
-from parley.app.garbage_collection import collect_rarely, skip_final_collection
+from parley.app.discovery import ResidentLock, describe
+from parley.app.hello import Hello, decode_hello, encode_answer, is_path, read_first_line, send_answer
 from parley.app.resident_sockets import ResidentSockets
 from parley.app.restart_settings import restart_digest
-from parley.app.serving import Server, prepare_process, report_unknown_keys
-from parley.app.signals import SIGNALS, ignore_signals
+from parley.app.serving import Server, report_unknown_keys
 from parley.common.limited_log import LimitedLog
-from parley.common.os_errors import os_detail
-from parley.common.resident_socket import HELLO_VERSION, RELAY, NoResident, Refused, ask, connect
+from parley.common.resident_socket import HELLO_VERSION, RELAY
 from parley.config.checks import MAX_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
 from parley.config.nodes import why_not_node
-from parley.config.types import NodeSettings, ServeSettings
-from parley.config.working_directory import working_directory
-from parley.errors import BadHome, ConfigError, ParleyError, StoreError
+from parley.config.types import ServeSettings
+from parley.errors import ConfigError, StoreError
 from parley.server.serve import ClientConnection
 from parley.server.session import Session
-from parley.tools.rlimits import raise_own_limit
 from parley.transports.unix import Connection
 from parley.version import __version__
 
@@ -50,14 +44,10 @@ if TYPE_CHECKING:
     from parley.app.http_service import HttpService
     from parley.server.http.tokens import StoredTokens
 
-__all__ = ["AlreadyRunning", "Resident", "run_resident"]
+__all__ = ["Resident"]
 
 log = logging.getLogger(__name__)
 
-MAX_HELLO_BYTES: Final = 8 * 1024 * 1024
-"""The maximum length of a hello, in bytes. A hello contains the environment of a process, and the limit is larger
-than any such environment. A longer first line is a message of an ordinary client.
-"""
 FIRST_LINE_SECONDS: Final = 30.0
 """The timeout for the first line of a connection, in seconds."""
 MAX_SILENT: Final = 128
@@ -68,38 +58,8 @@ CHECK_SECONDS: Final = 60.0
 """The maximum interval, in seconds, between two checks in a server that exits when idle. The server checks whether
 it is idle and whether its log is too long.
 """
-LOCK_AGAIN_SECONDS: Final = 0.02
-LOCK_SECONDS: Final = 5.0
-"""The time, in seconds, for which a second server tries to acquire the lock. A first server that is starting or
-ending needs less time to begin to listen or to release the lock.
-"""
 CLOSE_SECONDS: Final = 1.0
 """The maximum time that a shutdown waits for the tasks that serve connections, in seconds."""
-
-
-class AlreadyRunning(ParleyError):
-    """Raised when the home directory already has a running resident server."""
-
-    def __init__(self, description: Mapping[str, Any], holder: str) -> None:
-        """Create the error. `holder` describes the process that holds the lock."""
-        self.description = description
-        super().__init__(f"a resident server of this home runs already, as {holder}")
-
-
-class Hello(Struct):
-    """The first line of a relay, or of a connection with a request about the server."""
-
-    parley: str
-    v: int = 0
-    env: dict[str, str] = {}
-    cwd: str = "/"
-    overrides: tuple[str, ...] = ()
-    installed: tuple[str, ...] = ()
-    """The paths where the relay's Parley is installed, beginning with the path of its package."""
-    client: int | None = None
-    """The number of a client's relay in the request `interrupt`, as the server has assigned it; None in other
-    lines.
-    """
 
 
 class Resident:
@@ -356,7 +316,7 @@ class Resident:
         elif len(self._tasks) >= self._most_connections:
             log.warning("refused a connection: %d are open", len(self._tasks))
             with suppress(OSError):
-                channel.send(_line({"ok": False, "reason": "it has too many connections"}))
+                channel.send(encode_answer({"ok": False, "reason": "it has too many connections"}))
             channel.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(channel))
@@ -371,13 +331,13 @@ class Resident:
     async def _serve(self, channel: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._first_line_seconds):
-                line, rest = await _first_line(channel)
+                line, rest = await read_first_line(channel)
             if (task := asyncio.current_task()) is not None:
                 self._greeting.pop(task, None)
             try:
-                hello = _hello(line)
+                hello = decode_hello(line)
             except ValidationError as error:
-                await _send(channel, {"ok": False, "reason": f"the first line has wrong members: {error}"})
+                await send_answer(channel, {"ok": False, "reason": f"the first line has wrong members: {error}"})
                 return
             if hello is None and self._stopping.is_set():
                 log.info("refused a client: the server is stopping")
@@ -385,11 +345,11 @@ class Resident:
                 await self._serve_client(channel, line + rest, None)
             elif hello.v != HELLO_VERSION:
                 reason = f"it speaks version {HELLO_VERSION} of the relay, and was greeted with version {hello.v}"
-                await _send(channel, {"ok": False, "reason": reason})
+                await send_answer(channel, {"ok": False, "reason": reason})
             elif hello.parley == RELAY:
                 await self._serve_relay(channel, hello, rest)
             else:
-                await _send(channel, await self._answer(hello))
+                await send_answer(channel, await self._answer(hello))
         except OSError as error:
             log.debug("a connection ended: %s", error)
         except Exception:
@@ -399,12 +359,14 @@ class Resident:
 
     async def _serve_relay(self, channel: socket.socket, hello: Hello, rest: bytes) -> None:
         for member, paths in (("cwd", (hello.cwd,)), ("installed", hello.installed)):
-            if not all(map(_is_path, paths)):
+            if not all(map(is_path, paths)):
                 reason = f"`{member}` is not an absolute path of at most {MAX_PATH_BYTES} bytes"
-                await _send(channel, {"ok": False, "reason": reason})
+                await send_answer(channel, {"ok": False, "reason": reason})
                 return
         if not add_installation(hello.installed):
-            await _send(channel, {"ok": False, "reason": "`installed` has too many paths, or is one of too many"})
+            await send_answer(
+                channel, {"ok": False, "reason": "`installed` has too many paths, or is one of too many"}
+            )
             return
         try:
             loader = Loader(
@@ -414,10 +376,10 @@ class Resident:
                 home=self._server.loader.home,
             )
         except ConfigError as error:
-            await _send(channel, {"ok": False, "reason": str(error)})
+            await send_answer(channel, {"ok": False, "reason": str(error)})
             return
         if self._stopping.is_set():
-            await _send(channel, {"ok": False, "reason": "it is stopping"})
+            await send_answer(channel, {"ok": False, "reason": "it is stopping"})
             return
         await self._serve_client(channel, rest, loader)
 
@@ -425,7 +387,7 @@ class Resident:
         self._count += 1
         number, loader = self._count, loader or self._server.loader
         if loader is not self._server.loader:
-            await _send(channel, {"ok": True, "client": number})
+            await send_answer(channel, {"ok": True, "client": number})
         transport = Connection(channel, most_unread=sys.maxsize, why_too_large=why_too_large, received=received)
 
         def connected(client: ClientConnection) -> None:
@@ -486,170 +448,8 @@ class Resident:
                 return {"ok": False, "reason": f"it does not know {hello.parley!r}"}
 
 
-async def run_resident(
-    overrides: Sequence[str],
-    *,
-    exits_when_idle: bool,
-    http: HttpChoice | None,
-    socket_path: str | None = None,
-    ready: Callable[[Mapping[str, Any]], None],
-) -> None:
-    """Run the resident server of the home directory until a signal or `parley serve --stop` stops it.
-
-    With `exits_when_idle`, the server also stops when it has been idle for the configured time. `http` is None if
-    the server must not serve HTTP. Otherwise the settings determine whether the server serves HTTP. The server
-    listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the server
-    accepts connections, `ready` is called with the description of the server and the member `token`. This member is
-    the HTTP token that was created for this process; None if no token was created.
-
-    Raises:
-        AlreadyRunning: another resident server of the home directory is running.
-        ConfigError: the overrides or the home directory cannot be used.
-    """
-    raise_own_limit()
-    server = Server(environ=os.environ, server_dir=working_directory(), overrides=overrides, is_resident=True)
-    home = server.loader.home
-    server.loader.store_url()
-    server.loader.serve_settings()
-    try:
-        os.makedirs(home, mode=0o700, exist_ok=True)
-        lock = ResidentLock(home)
-        await _acquire(lock, home)
-        resident = Resident(server, home)
-        resident.listen(socket_path, lock=lock)
-        try:
-            if http is not None and _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
-                await resident.listen_http(http)
-            describe(home, resident.description)
-        except (ConfigError, OSError):
-            resident.stop_listening()
-            raise
-    except OSError as error:
-        raise BadHome(home, f"no resident server can be started: {os_detail(error)}") from error
-    prepare_process()
-    server.open_telemetry()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, resident.stop)
-    reloads: set[asyncio.Task[None]] = set()
-
-    def reload() -> None:
-        reloads.add(task := loop.create_task(resident.reload()))
-        task.add_done_callback(reloads.discard)
-
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    collect_rarely()
-    report_unknown_keys(server.loader)
-    if server.loader.node_settings() != NodeSettings() and (why := resident.why_not_node()) is not None:
-        log.warning("[node] has no effect: this server is not a node: %s", why)
-    try:
-        ready({**resident.description, "token": resident.token, "page": await resident.sign_in_url()})
-        _notify_systemd("READY=1")
-        await resident.run(exits_when_idle=exits_when_idle)
-        _notify_systemd("STOPPING=1")
-        await resident.shut_down()
-    finally:
-        remove_description(home)
-        ignore_signals()
-        await server.close()
-        lock.release()
-        skip_final_collection()
-
-
-def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
-    return settings.http == "on" or (settings.http == "auto" and not exits_when_idle)
-
-
-async def _acquire(lock: ResidentLock, home: str) -> None:
-    """Acquire the lock of the resident server. If another server holds it, wait some seconds, because that server
-    may be ending.
-
-    A server whose lock file was removed is found by its socket.
-
-    Raises:
-        AlreadyRunning: another server holds the lock, or listens on the socket of the home directory.
-    """
-    until, is_acquired = time.monotonic() + LOCK_SECONDS, False
-    while time.monotonic() < until:
-        is_acquired = lock.acquire()
-        try:
-            channel = connect(home)
-        except NoResident:
-            if is_acquired:
-                return
-        else:
-            with channel, suppress(NoResident, Refused):
-                running = ask(channel, "status")
-                raise AlreadyRunning(running, f"process {running.get('pid', '?')}")
-        await asyncio.sleep(LOCK_AGAIN_SECONDS)  # the other server may be starting or ending
-    description = read_description(home)
-    holder = f"process {description.get('pid', '?')}" if is_acquired else describe_holder(home)
-    raise AlreadyRunning(description, holder)
-
-
 def _interrupts(loader: Loader) -> bool:
     try:
         return loader.mcp_settings().when_client_leaves == "interrupt"
     except ConfigError:
         return False
-
-
-async def _first_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line with its line end, and the bytes after that line.
-
-    If the line is too long or incomplete, return the bytes that were read.
-    """
-    loop, received = asyncio.get_running_loop(), bytearray()
-    while len(received) < MAX_HELLO_BYTES:
-        piece = await loop.sock_recv(channel, 64 * 1024)
-        received += piece
-        if not piece:
-            break
-        if b"\n" in piece:
-            end = received.index(b"\n") + 1
-            return bytes(received[:end]), bytes(received[end:])
-    return bytes(received), b""
-
-
-def _hello(line: bytes) -> Hello | None:
-    """Decode a hello or a request about the server; return None for the first message of an ordinary MCP client.
-
-    The standard library decodes the line, because environment variables may contain bytes that are not UTF-8.
-
-    Raises:
-        ValidationError: the line is a hello or a request with a missing member or a member of the wrong type.
-    """
-    if b'"parley"' not in line:
-        return None
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return convert(found, Hello) if isinstance(found, dict) and "parley" in found else None
-
-
-def _is_path(path: str) -> bool:
-    try:
-        return path.startswith("/") and "\0" not in path and len(os.fsencode(path)) <= MAX_PATH_BYTES
-    except UnicodeEncodeError:
-        return False
-
-
-async def _send(channel: socket.socket, answer: Mapping[str, Any]) -> None:
-    await asyncio.get_running_loop().sock_sendall(channel, _line(answer))
-
-
-def _line(answer: Mapping[str, Any]) -> bytes:
-    return json.dumps(answer).encode() + b"\n"
-
-
-def _notify_systemd(state: str) -> None:
-    """Report the state of the server to systemd, if systemd started the server."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return
-    if address.startswith("@"):
-        address = f"\0{address[1:]}"
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        channel.sendto(state.encode(), address)

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the server unblocks them with its own handlers
     import asyncio
 
-    from parley.app.resident import AlreadyRunning, run_resident
+    from parley.app.run_resident import AlreadyRunning, run_resident
     from parley.cli.logs import set_up_logging
 
     def ready(description: Mapping[str, Any]) -> None:
