@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from msgspec.structs import replace
 from parley.common.paths import is_below
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import CommandResult, Output
+from parley.sandbox.paths import real_cwd
 from parley.sandbox.resolved_policy import ResolvedPolicy
 from parley.wire.events import OutputStream
 from parley.wire.text import quoted
@@ -34,14 +34,8 @@ def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
     """
     if not policy.refused:
         return
-    try:
-        real = os.path.realpath(cwd)
-    except ValueError:
-        return  # no directory has such a name, and the error is reported when the command is started
-    except OSError as error:
-        raise SandboxUnavailable(
-            f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
-        ) from None
+    if (real := real_cwd(cwd)) is None:
+        return
     within = [root for root in (*policy.roots, *policy.refused) if is_below(real, root)]
     if within and max(within, key=len) in policy.refused:
         raise SandboxUnavailable(_refusal(max(within, key=len)))

@@ -19,6 +19,7 @@ __all__ = [
     "mode_of",
     "open_directory",
     "parents",
+    "real_cwd",
     "real_path",
     "sorted_by_depth",
     "status_of",
@@ -112,3 +113,20 @@ def open_directory(path: str) -> int:
             os.close(folder)
         folder = inner
     return folder
+
+
+def real_cwd(cwd: str) -> str | None:
+    """Return the working directory of a command without symbolic links. Return None if no directory can have this
+    name. In this case, starting the command reports the error.
+
+    Raises:
+        SandboxUnavailable: the directory cannot be examined.
+    """
+    try:
+        return os.path.realpath(cwd)
+    except ValueError:
+        return None
+    except OSError as error:
+        raise SandboxUnavailable(
+            f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
+        ) from None

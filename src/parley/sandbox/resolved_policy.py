@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from parley.common.paths import is_below, is_below_any
 from parley.errors import SandboxUnavailable
 from parley.ports.commands import SandboxPolicy
-from parley.sandbox.paths import innermost, sorted_by_depth
+from parley.sandbox.paths import innermost, real_cwd, sorted_by_depth
 from parley.sandbox.resolve_agents import find_agents
 from parley.sandbox.resolve_git import find_git
 from parley.sandbox.resolve_hidden import find_hidden, refuse_creatable
@@ -134,14 +134,8 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
     Raises:
         SandboxUnavailable: the directory is hidden, or cannot be examined.
     """
-    try:
-        real = os.path.realpath(cwd)
-    except ValueError:
-        return  # no directory has such a name, and the error is reported when the command is started
-    except OSError as error:
-        raise SandboxUnavailable(
-            f"the working directory {quoted(cwd)} cannot be examined: {error.strerror}"
-        ) from None
+    if (real := real_cwd(cwd)) is None:
+        return
     if resolved.hides(real) or resolved.conceals(cwd):
         raise SandboxUnavailable(f"the working directory {quoted(cwd)} is hidden from commands")
 
