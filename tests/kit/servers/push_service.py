@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
 import ssl
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any
 
-from aiohttp import web
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,10 +17,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from kit.servers.http_receiver import HttpReceiver
 from kit.system.certificates import make_certificate
-from kit.system.commands import TIMEOUT_SECONDS
 
-__all__ = ["Push", "PushService", "SubscribedBrowser", "claims_of", "decoded", "encoded"]
+__all__ = ["PushService", "SubscribedBrowser", "claims_of", "decoded", "encoded"]
 
 
 def encoded(data: bytes) -> str:
@@ -34,57 +31,22 @@ def decoded(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-class Push(NamedTuple):
-    """One request to the push service."""
-
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-
-class PushService:
-    """A push service with TLS:
-
-    `async with PushService(directory) as service`. It accepts every request, unless `statuses` contains a status.
-    """
+class PushService(HttpReceiver):
+    """A push service with TLS: `async with PushService(directory) as service`."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__(accepted=201)
         self._directory = directory
-        self.received: list[Push] = []
-        self.statuses: list[int] = []
-        """The statuses of the next answers."""
-        self._arrived = asyncio.Event()
 
-    async def __aenter__(self) -> Self:
+    async def tls(self) -> ssl.SSLContext:
         self.certificate, key = await make_certificate(self._directory)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, key)
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(application, shutdown_timeout=0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
-        self.host = f"localhost:{self._runner.addresses[0][1]}"
-        return self
+        return context
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._runner.cleanup()
-
-    async def wait_for(self, number: int) -> list[Push]:
-        """Wait until this many requests have arrived, and return all requests."""
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            while len(self.received) < number:
-                self._arrived.clear()
-                await self._arrived.wait()
-        return self.received
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        self.received.append(Push(request.path, headers, await request.read()))
-        self._arrived.set()
-        return web.Response(status=self.statuses.pop(0) if self.statuses else 201)
+    @property
+    def host(self) -> str:
+        return f"localhost:{self.port}"
 
 
 class SubscribedBrowser:
