@@ -1,7 +1,7 @@
 """Requests at 2026-07-28: each request contains its version, and the server keeps no state between requests.
 
 Tests `parley.server.modern.requests`, `parley.server.modern.results`, `parley.server.mcp_settings` and
-`parley.server.http.stateless`.
+`parley.server.http.stateless`, `parley.server.http.repeated_headers`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ For the server core, a POST is a client that sends one request and leaves when i
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 from collections.abc import Callable
 from http import HTTPStatus
@@ -25,20 +23,18 @@ from parley.server.errors import RequestRefused
 from parley.server.http.authentication import UNAUTHORIZED
 from parley.server.http.errors import HeaderMismatch, NotAcceptable
 from parley.server.http.messages import JSON, PostedMessage, refusal
+from parley.server.http.repeated_headers import wrong_header
 from parley.server.http.replies import JsonReply, first_of
 from parley.server.modern.requests import checked_meta
 from parley.server.serve import ClientConnection, ServerCore
 from parley.server.session import SILENT
 from parley.wire.framing import Overlong
-from parley.wire.http import METHOD, NAME, PROTOCOL_VERSION, HttpAnswer
+from parley.wire.http import PROTOCOL_VERSION, HttpAnswer
 from parley.wire.ids import ConversationId
 from parley.wire.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RequestId, decode_lenient
 from parley.wire.mcp import CallToolParams
 from parley.wire.modern import MISSING_CAPABILITY, MODERN_VERSION, UNSUPPORTED_VERSION
-from parley.wire.prompts import GetPromptParams
-from parley.wire.resources import ReadResourceParams
 from parley.wire.subscriptions import ListenParams
-from parley.wire.tasks import CancelTaskParams, GetTaskParams, UpdateTaskParams
 
 __all__ = ["StatelessRequests"]
 
@@ -46,11 +42,6 @@ log = logging.getLogger(__name__)
 
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply", "conversationStream"})
 STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
-NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
-"""The methods whose `name` or `uri` the client repeats in a header."""
-TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
-"""The methods whose `taskId` the client may repeat in the same header."""
-
 _STATUSES: Final = {
     METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
     INVALID_PARAMS: HTTPStatus.BAD_REQUEST,
@@ -278,37 +269,12 @@ class _StreamReply:
 def _refusal(request: HttpRequest, message: PostedMessage, request_id: RequestId) -> HttpAnswer | None:
     """Return the answer to a request whose headers or `_meta` are invalid; None if they are valid."""
     try:
-        if message.names_version and (wrong := _wrong_header(request, message)) is not None:
+        if message.names_version and (wrong := wrong_header(request, message)) is not None:
             raise HeaderMismatch(wrong)
         checked_meta(message.params)
     except RequestRefused as refused:
         return refusal(refused, request_id)
     return None
-
-
-def _wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
-    """Return a description of the first invalid header that repeats a value of the body; None if all are valid."""
-    expected = {PROTOCOL_VERSION: message.version, METHOD: message.method}
-    if message.method in NAMED_METHODS or (message.method in TASK_METHODS and request.header(NAME)):
-        expected[NAME] = message.name
-    for header, value in expected.items():
-        given = request.header(header)
-        if len(given) != 1:
-            return f"{header} is missing or repeated"
-        if (_decoded(given[0]) if header == NAME else given[0].strip()) != value:
-            return f"{header} is not the value in the body"
-    return None
-
-
-def _decoded(value: str) -> str | None:
-    """Return the value of a header, decoded if it is Base64; None if the encoding is invalid."""
-    value = value.strip()
-    if not (value.startswith("=?base64?") and value.endswith("?=")):
-        return value
-    try:
-        return base64.b64decode(value[len("=?base64?") : -len("?=")], validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None
 
 
 def _status(answer: bytes) -> HTTPStatus:
