@@ -1,5 +1,5 @@
 """The nodes in a database: their ids, their restarts, and when a conversation of a node may be taken over
-(`parley.stores.postgres.nodes`, `parley.stores.postgres.leases`).
+(`parley.stores.postgres.nodes`, `parley.stores.postgres.leases`, `parley.stores.postgres.held_lease`).
 """
 
 from __future__ import annotations

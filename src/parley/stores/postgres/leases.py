@@ -20,14 +20,14 @@ from typing import Final
 
 from parley.errors import NodeIdTaken, ParleyError
 from parley.ports.nodes import Node, NodeLoad
-from parley.ports.store import Lease, Owner, Summary
 from parley.stores.postgres.availability import NO_ANSWER_SECONDS
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, is_lost, is_rolled_back, reason_of
+from parley.stores.postgres.held_lease import HeldLease
 from parley.stores.postgres.nodes import ALIVE, LOCKS, announce, announce_load
 from parley.wire.ids import ConversationId
 
-__all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "HeldLease", "LeaseKeeper"]
+__all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "LeaseKeeper"]
 
 log = logging.getLogger(__name__)
 
@@ -63,53 +63,6 @@ address of the node.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
-
-
-class HeldLease:
-    """The state of a lease that this process holds."""
-
-    __slots__ = (
-        "batch",
-        "epoch",
-        "id",
-        "is_deleting",
-        "is_given_up",
-        "is_lost",
-        "last",
-        "number",
-        "on_lost",
-        "owner",
-        "summary",
-    )
-
-    def __init__(
-        self,
-        conversation_id: ConversationId,
-        number: int,
-        lease: Lease,
-        batch: bytes,
-        owner: Owner,
-        on_lost: Callable[[], None],
-    ) -> None:
-        self.id, self.number, self.epoch, self.owner, self.on_lost = (
-            conversation_id,
-            number,
-            lease.epoch,
-            owner,
-            on_lost,
-        )
-        self.last: int = lease.last
-        """The last known position of the log."""
-        self.batch = batch
-        """The id of the last write to the log."""
-        self.summary: Summary | None = None
-        """The summary that was last written under the lease; None if no summary was written."""
-        self.is_lost = False
-        """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
-        self.is_given_up = False
-        """True if this process gave up the lease because the database could not be reached."""
-        self.is_deleting = False
-        """True while this process deletes the conversation."""
 
 
 class LeaseKeeper:

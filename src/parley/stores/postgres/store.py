@@ -42,7 +42,8 @@ from parley.stores.postgres.batch import Batch
 from parley.stores.postgres.database import Database
 from parley.stores.postgres.drafts import PostgresDraft
 from parley.stores.postgres.driver import Connection, replicated
-from parley.stores.postgres.leases import LEASE_SECONDS, HeldLease, LeaseKeeper
+from parley.stores.postgres.held_lease import HeldLease
+from parley.stores.postgres.leases import LEASE_SECONDS, LeaseKeeper
 from parley.stores.postgres.months import month_of
 from parley.stores.postgres.nodes import all_nodes, other_nodes
 from parley.stores.postgres.notifications import Notifications

@@ -16,7 +16,8 @@ from parley.errors import LeaseLost, OwnedElsewhere, ParleyError, StoreFailed, U
 from parley.ports.store import CHECKPOINT_ENTRIES, Checkpoint, Lease, Owner, Summary
 from parley.stores.postgres.batch import BLOB_COLUMNS, Batch, Shape, arrays_of, pack
 from parley.stores.postgres.driver import Connection, replicated
-from parley.stores.postgres.leases import ALIVE_OR_CUT_OFF, HeldLease, LeaseKeeper
+from parley.stores.postgres.held_lease import HeldLease
+from parley.stores.postgres.leases import ALIVE_OR_CUT_OFF, LeaseKeeper
 from parley.stores.postgres.rows import changed_columns
 from parley.stores.search import SLACK_SECONDS, STEP_SECONDS
 from parley.wire.ids import ConversationId, Seq
