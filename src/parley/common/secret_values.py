@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Final
+
+from parley.common.variable_names import names_a_secret
 
 __all__ = ["REDACTED", "SecretValues"]
 
@@ -13,7 +15,6 @@ REDACTED: Final = "[redacted]"
 SHORTEST: Final = 8
 """The minimum length, in characters, of a value that is removed. Shorter values may be parts of ordinary words."""
 
-_SECRET_NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|(?:^|_)AUTH|HEADERS$", re.IGNORECASE)
 _PASSWORD: Final = re.compile(r"(\w+://[^/\s:@]*:)[^@/\s]+@")
 """The pattern of a URL with a password."""
 
@@ -22,22 +23,15 @@ class SecretValues:
     """The values of those environment variables whose names suggest secrets."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        values = {value for name, value in environ.items() if _SECRET_NAMES.search(name) and len(value) >= SHORTEST}
-        # OTEL_EXPORTER_OTLP_HEADERS contains several values.
-        self._values = values | {
-            part
-            for name, value in environ.items()
-            if name.endswith("HEADERS")
-            for pair in value.split(",")
-            if len(part := pair.partition("=")[2].strip()) >= SHORTEST
-        }
+        self._environ = dict(environ)
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
         """The pattern of all values, made for the first text; None if there are no values."""
         import json  # imported here, because most processes log nothing
 
-        spellings = self._values | {json.dumps(value)[1:-1] for value in self._values}
+        values = {value for value in _secrets_in(self._environ) if len(value) >= SHORTEST}
+        spellings = values | {json.dumps(value)[1:-1] for value in values}
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
@@ -46,3 +40,12 @@ class SecretValues:
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
         return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text
+
+
+def _secrets_in(environ: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environ.items():
+        is_list = name.upper().endswith("HEADERS")  # for example, OTEL_EXPORTER_OTLP_HEADERS
+        if is_list or names_a_secret(name):
+            yield value
+        if is_list:
+            yield from (pair.partition("=")[2].strip() for pair in value.split(","))

@@ -79,3 +79,8 @@ def test_secret_values_are_redacted_longest_first() -> None:
     assert secrets.redact(text) == (
         "[redacted] [redacted] /usr/bin:/bin short [redacted] redis://u:[redacted]@host"
     )
+
+
+@pytest.mark.parametrize("name", ["VAULT_PASSPHRASE", "SENTRY_DSN", "GITHUB_PAT", "DB_PASS", "database_url"])
+def test_the_names_of_secrets_are_the_same_as_for_commands(name: str) -> None:
+    assert SecretValues({name: "the-long-value"}).redact("it is the-long-value.") == "it is [redacted]."
