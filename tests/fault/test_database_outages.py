@@ -239,6 +239,31 @@ async def test_a_turn_that_no_client_watches_is_ended_when_the_database_is_back(
             )
 
 
+@pytest.mark.promises("outages.turns")
+async def test_an_approval_whose_request_was_stored_without_an_answer_of_the_database_can_be_answered_later(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    ran = tmp_path / "ran"
+    parley_model.says("Wait", HOLD, sh("c1", f"echo ran >>{ran}"))
+    parley_model.says("Done")
+    async with serving(parley_model, tmp_path / "home", databases.url()) as served:
+        conversation = await served.client.create(cwd=tmp_path, model=MODEL, approval_policy="untrusted")
+        await conversation.send("go")
+        await parley_model.wait_until_held()
+        served.port.refuses = True
+        served.port.cut_after("answer", 0, marker=b"exec_approval_request")
+        parley_model.release()
+        await served.until_told("turns_stopped")
+        end_outage(served.port, "cut")
+        await served.until_told("available")
+        turn = await conversation.send("go on")
+        (approval,) = await served.client.approvals(conversation.id)
+        await approval.approve()
+        result = await turn.result()
+
+    assert (result.text, ran.read_text()) == ("Done", "ran\n")
+
+
 @pytest.mark.parametrize("kind", ["node", pytest.param("server", marks=pytest.mark.long)])
 @pytest.mark.promises("outages.turns", "outages.notices")
 async def test_a_short_outage_does_not_stop_a_turn(

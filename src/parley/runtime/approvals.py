@@ -158,8 +158,11 @@ class OpenApprovals:
         if self._log.projections.approvals.open is not None:
             raise RuntimeError("an approval is open already")
         self._approvals, self._not_durable = approvals, request.approval_id
-        written = self._log.write(event, request, on_durable=self._asked)
-        return await self.report(request, self.wait_for(self.expect(approvals), written))
+        try:
+            written = self._log.write(event, request, on_durable=self._asked)
+            return await self.report(request, self.wait_for(self.expect(approvals), written))
+        finally:
+            self._not_durable = None  # a write without a known outcome may turn out to be durable later
 
     async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
         """Await the answer to an approval, and report the wait to logs, metrics and traces."""
