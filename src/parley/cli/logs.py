@@ -72,16 +72,21 @@ class _NeverWaiting(logging.Handler):
         super().__init__()
         self._fd, self._is_json = fd, is_json
         self._dropped = 0
+        self._is_cut = False
+        """True if only the beginning of the last line was written."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         if self._dropped:
             line = f"{self._note_of_dropped()}\n{line}"
+        data = b"\n" * self._is_cut + line.encode("utf-8", "backslashreplace") + b"\n"
         try:
-            os.write(self._current(), line.encode("utf-8", "backslashreplace") + b"\n")
-            self._dropped = 0
+            written = os.write(self._current(), data)
         except OSError:
             self._dropped += 1
+        else:  # the rest of a line may not fit into the pipe or onto the disk
+            self._is_cut = written < len(data)
+            self._dropped = int(self._is_cut)
 
     def _note_of_dropped(self) -> str:
         if self._is_json:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,3 +112,25 @@ def test_a_rotated_log_file_is_made_again(tmp_path: Path) -> None:
 
     assert ["before" in (tmp_path / "log.1").read_text(), "after" in path.read_text()] == [True, True]
     assert "after" not in (tmp_path / "log.1").read_text()
+
+
+def test_a_line_that_was_cut_by_a_full_pipe_does_not_damage_the_next_line() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 8192)
+        logging.getLogger().handlers = []
+        set_up_logging({"PARLEY_LOG": "json"}, stderr=writing)
+        log = logging.getLogger("parley.test")
+        log.warning("x" * 2 * size)
+        log.warning("does not fit")
+        os.read(reading, size)
+        log.warning("fits")
+        rest, *lines = os.read(reading, size).decode().split("\n")
+    finally:
+        for one in (reading, writing):
+            os.close(one)
+
+    assert rest == ""
+    assert json.loads(lines[0]) == {"event": "log.dropped", "lines": 2}
+    assert json.loads(lines[1])["message"] == "fits"

@@ -356,7 +356,7 @@ class Chat:
         self.attachments = self.attachments[len(attached) :]
         if overrides and self.overrides is overrides:
             self.overrides = {}
-            await self._refresh_settings()
+            self._spawn(self._refresh_settings())  # if this fails, the message has been sent nevertheless
 
     def set_input(self, text: str) -> None:
         if self._screen is not None:
