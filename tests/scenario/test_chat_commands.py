@@ -58,7 +58,7 @@ async def test_an_unknown_command_names_the_nearest_one_and_stays_in_the_input(c
     assert (await use(chat, "/modle gpt")).startswith("unknown command /modle; did you mean /model? ")
     assert chat.input == "/modle gpt"
     assert (await use(chat, "/int")).startswith("unknown command /int; did you mean /interrupt? ")
-    assert (await use(chat, "/")).startswith("unknown command /")
+    assert (await use(chat, "/")).startswith("unknown command /. /help lists the commands. ")
     assert chat.sent == []
 
 

@@ -186,6 +186,7 @@ def test_a_newcomer_answers_three_questions(tmp_path: Path) -> None:
         "sandbox_mode": "read-only",
         "approval_policy": "on-request",
     }
+    assert "may\n                     be lost, such as a container\n" in permissions, "wrapped between words"
     assert KEY not in program.output
 
 
@@ -275,7 +276,9 @@ def test_another_server_is_asked_for_its_models(tmp_path: Path, service: ModelSe
         program.answer("Provider [1]: ", "other")
         program.answer("Address, such as http://localhost:8000/v1: ", "localhost:8000")
         program.answer(
-            "expected an http or https address\nAddress, such as http://localhost:8000/v1: ", service.base_url
+            "'localhost:8000' is not an address; it begins with http:// or https://\n"
+            "Address, such as http://localhost:8000/v1: ",
+            service.base_url,
         )
         program.answer("Environment variable with the key (empty if the server needs no key): ", "OWN_KEY")
         program.answer("Model, or ? for a list of the models: ", "?")

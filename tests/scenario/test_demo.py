@@ -120,6 +120,9 @@ This client was sent every one of these characters, once. Nothing was lost.
       WHAT IT DID
    <- agent_message: the same 50 characters, whole
    <- task_complete
+
+The demo is over, and its conversations are deleted. `parley config init`
+chooses a provider and a model, and `parley chat` starts a conversation.
 """
 
 RUNNING_TEXT = (
@@ -248,7 +251,8 @@ async def test_where_nothing_confines_the_demonstration_reports_it(tmp_path: Pat
 
     said = "This computer cannot confine commands, so Parley refused the actions that were not approved."
     advice = "`parley doctor` says what is missing."
-    assert (words(output[output.index("This computer") :]), errors, exit_code) == (f"{said} {advice}", "", 0)
+    end = output[output.index("This computer") : output.index("\nThe demo is over")]
+    assert (words(end), errors, exit_code) == (f"{said} {advice}", "", 0)
     assert output.count("exec_command_begin") == 1  # the approved command has run
 
 

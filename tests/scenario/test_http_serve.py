@@ -134,10 +134,13 @@ async def test_each_printed_address_of_the_page_signs_in_one_browser(resident: R
 async def test_a_server_without_http_has_no_page(parley_model: ScriptedModel, home: Path) -> None:
     async with ResidentProcess(parley_model, home, arguments=("--no-http",)) as resident:
         refused = await parley("serve", "--sign-in", env=resident.environ)
+        second = await parley("serve", env=resident.environ)
         page = resident.description["page"]
     absent = await parley("serve", "--sign-in", env=resident.environ)
 
     assert (page, refused[:2], absent[:2]) == (None, (1, ""), (3, ""))
+    assert second[:2] == (4, "")
+    assert "without a web page; `parley serve --stop` stops it" in second[2]
     assert "it serves no web page" in refused[2]
 
 

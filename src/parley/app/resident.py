@@ -415,10 +415,10 @@ class Resident:
         """Execute a request about the server itself, and return the answer."""
         match hello.parley:
             case "sign-in":
-                page = await self.sign_in_url()
-                return (
-                    {"ok": False, "reason": "it serves no web page"} if page is None else {"ok": True, "page": page}
-                )
+                if (page := await self.sign_in_url()) is not None:
+                    return {"ok": True, "page": page}
+                reason = "it serves no web page; `parley serve --stop` and then `parley serve` start one that does"
+                return {"ok": False, "reason": reason}
             case "status":
                 return {
                     "ok": True,

@@ -82,7 +82,10 @@ def run_setup() -> int:
         CommandFailed: the file exists, or the user ended the input. Nothing was written.
         ConfigError: the home or its settings cannot be used.
     """
-    return _set_up(GivenAnswers(), asks=True, online=False, force=False, as_json=False)
+    print_text(
+        "Parley needs a provider that runs a model. `parley config init --force` changes the answers later.\n"
+    )
+    return _set_up(GivenAnswers(), asks=True, online=False, force=False, as_json=False, opens_chat=True)
 
 
 def is_configured() -> bool:
@@ -102,7 +105,9 @@ def is_configured() -> bool:
     return key_variable(settings.provider) is None or has_key(settings)
 
 
-def _set_up(given: GivenAnswers, *, asks: bool, online: bool, force: bool, as_json: bool) -> int:
+def _set_up(
+    given: GivenAnswers, *, asks: bool, online: bool, force: bool, as_json: bool, opens_chat: bool = False
+) -> int:
     from parley.app.config_file import config_path
 
     loader = settings_loader()
@@ -127,6 +132,8 @@ def _set_up(given: GivenAnswers, *, asks: bool, online: bool, force: bool, as_js
         report_override((key,))
     fault = asyncio.run(send_test_request(settings)) if online and not asks else None
     _report(file, answers, settings, fault, as_json=as_json)
+    if not as_json and not opens_chat:
+        print_text("\nNext: parley chat")
     return 0 if fault is None else FAILED
 
 

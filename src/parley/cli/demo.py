@@ -148,7 +148,12 @@ async def _demonstrate(page: Page) -> int:
                 kept = await _converse(page, client, home, env)
                 if kept:
                     await _work(page, client, project, approver)
-                return 0 if kept else 1
+    if kept:
+        page.paragraph(
+            "\nThe demo is over, and its conversations are deleted. `parley config init` chooses a provider and a model, "
+            "and `parley chat` starts a conversation."
+        )
+    return 0 if kept else 1
 
 
 @asynccontextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import NamedTuple
 
 from parley.cli.printing import print_text
@@ -44,8 +46,10 @@ def ask_choice(title: str, question: str, choices: Sequence[Choice], default: in
     """
     print_text(title)
     width = max(len(one.name) for one in choices)
+    columns = shutil.get_terminal_size().columns
     for number, one in enumerate(choices, 1):
-        print_text(f"{number:>4}. {one.name:<{width}}  {one.text}".rstrip())
+        start = f"{number:>4}. {one.name:<{width}}  "
+        print_text(fill(one.text, columns, initial_indent=start, subsequent_indent=" " * len(start)).rstrip())
 
     def chosen(answer: str) -> Choice | None:
         if answer.isascii() and answer.isdecimal():

@@ -136,7 +136,13 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({**error.description, "running": True}))
         known = (error.description.get("url"), error.description.get("socket"))
         where = " and ".join(filter(None, known)) or "an unknown address"
-        raise CommandFailed(f"{error}, at {where}", code=ALREADY_RUNNING) from None
+        has_page = known[0] is not None or args.no_http
+        to_do = (
+            ""
+            if has_page
+            else ", without a web page; `parley serve --stop` stops it, so that you can start another"
+        )
+        raise CommandFailed(f"{error}, at {where}{to_do}", code=ALREADY_RUNNING) from None
     return 0
 
 

@@ -78,7 +78,9 @@ def _ask_for_server(given: GivenAnswers) -> GivenAnswers:
     url = ask(
         "Address, such as http://localhost:8000/v1",
         given.base_url or "",
-        check=lambda text: None if is_address(text) else "expected an http or https address",
+        check=lambda text: (
+            None if is_address(text) else f"{text!r} is not an address; it begins with http:// or https://"
+        ),
     )
     variable = ask("Environment variable with the key (empty if the server needs no key)", given.env_key or "")
     return given._replace(provider="server", base_url=url, env_key=variable or None)

@@ -19,7 +19,7 @@ from kit.system.commands import TIMEOUT_SECONDS
 
 __all__ = ["TerminalProgram"]
 
-COLUMNS: Final = 120
+COLUMNS: Final = 80
 ROWS: Final = 40
 
 _LAUNCHER: Final = """\

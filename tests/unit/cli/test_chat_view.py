@@ -221,6 +221,9 @@ def test_messages_are_pending_until_their_events() -> None:
     assert chat.show(user_message("first", message_id="m1")) == "> first\n"
     assert chat.live() == ["queued: > second"]
 
+    chat.show(events.QueueChanged(messages=(MessageId("m2"),), paused=True))
+    assert chat.live() == ["queued: > second", "queue: paused until the next message or /queue continue"]
+
     chat.show(events.QueueChanged(messages=(), paused=False))
     assert chat.live() == []
 

@@ -122,7 +122,7 @@ def nearest_command(name: str) -> Command | None:
 def unknown_command(name: str) -> str:
     """Return the error message for an unknown command."""
     nearest = nearest_command(name)
-    hint = "" if nearest is None else f"; did you mean /{nearest.name}?"
+    hint = "." if nearest is None else f"; did you mean /{nearest.name}?"
     return f"unknown command /{name}{hint} /help lists the commands. A blank before / sends the line as a message."
 
 

@@ -146,8 +146,10 @@ class LiveRegion:
             yield cut(("class:dim", f"{how}: {text}"), width, self._width_of)
         hidden = max(self.state.queued, len(waiting)) - min(len(waiting), PENDING_LINES)
         if hidden > 0:
-            paused = ", paused until the next message" if self.state.queue_paused else ""
-            yield cut(("class:dim", f"queue: {hidden} more waiting{paused}"), width, self._width_of)
+            yield cut(("class:dim", f"queue: {hidden} more waiting"), width, self._width_of)
+        if self.state.queued and self.state.queue_paused:
+            text = "queue: paused until the next message or /queue continue"
+            yield cut(("class:dim", text), width, self._width_of)
 
     def _activity(self) -> Styled | None:
         if self.state.notice:
