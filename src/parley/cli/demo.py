@@ -150,8 +150,8 @@ async def _demonstrate(page: Page) -> int:
                     await _work(page, client, project, approver)
     if kept:
         page.paragraph(
-            "\nThe demo is over, and its conversations are deleted. `parley config init` chooses a provider and a model, "
-            "and `parley chat` starts a conversation."
+            "\nThe demo is over, and its conversations are deleted. "
+            "`parley config init` chooses a provider and a model, and `parley chat` starts a conversation."
         )
     return 0 if kept else 1
 
