@@ -67,6 +67,16 @@ async def test_the_theme_can_be_changed_and_stays(page: Page, site: Path) -> Non
     assert await background() == dark
 
 
+async def test_the_header_is_as_wide_as_the_page(browser: Browser, site: Path) -> None:
+    page = await browser.new_page(viewport={"width": 1300, "height": 900})
+    await page.goto((site / "tutorial.html").as_uri())
+    header = await page.locator("header").bounding_box()
+
+    assert header is not None
+    assert (header["x"], header["width"]) == (0, await page.evaluate("document.documentElement.clientWidth"))
+    await page.close()
+
+
 @pytest.mark.parametrize("name", ["index.html", "tutorial.html", "protocol.html", "reference/settings.html"])
 async def test_a_page_is_not_wider_than_a_phone(browser: Browser, site: Path, name: str) -> None:
     page = await browser.new_page(**PHONE)
