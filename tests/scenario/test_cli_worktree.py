@@ -133,6 +133,26 @@ async def test_without_a_repository_or_a_commit_nothing_is_created(
     assert parley_model.requests == []
 
 
+async def test_a_filter_that_fails_leaves_no_branch_and_a_directory_may_have_any_name(
+    resident: InProcessResident, repository: Path, parley_model: ScriptedModel
+) -> None:
+    named = repository.parent / "app\nnext"
+    os.rename(repository, named)
+    (named / ".git" / "info" / "attributes").write_text("* filter=broken\n")
+    git("config", "filter.broken.smudge", "false", cwd=named)
+    git("config", "filter.broken.required", "true", cwd=named)
+    failed = await run(resident, named)
+    branches = git("branch", "--format=%(refname:short)", cwd=named)
+    git("config", "--unset", "filter.broken.smudge", cwd=named)
+    git("config", "filter.broken.required", "false", cwd=named)
+    parley_model.says("Done.")
+    worked = await run(resident, named)
+
+    assert failed.exit_code == 1, failed
+    assert b"parley/" not in branches
+    assert (worked.exit_code, len(os.listdir(named.parent))) == (0, 2), worked
+
+
 async def test_a_worktree_is_always_new_and_local(resident: InProcessResident, repository: Path) -> None:
     continued = await run(resident, repository, "--continue")
     resumed = await run(resident, repository, "--resume", "67e5")

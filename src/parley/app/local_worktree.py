@@ -69,8 +69,10 @@ async def create_worktree(settings: Settings) -> LocalWorktree:
 
 async def _find(git: Git) -> _Repository:
     """Return the repository that contains the working directory of `git`."""
-    found = await git.run("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
-    top, common = found.split("\n")
+    top, common = [
+        await git.run("rev-parse", "--path-format=absolute", place)
+        for place in ("--show-toplevel", "--git-common-dir")
+    ]
     prefix = await git.run("rev-parse", "--show-prefix")
     try:
         commit = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
@@ -94,13 +96,14 @@ class _Repository:
         ref = f"refs/heads/{branch}"
         try:
             await asyncio.to_thread(self._make_admin, admin, path, branch)
-            await self._update_ref(ref, self._commit, "")
             await self._git.run(
                 *("read-tree", "--reset", "-u", self._commit),
                 variables={"GIT_DIR": admin},
                 work_tree=inside,
                 writable=[admin],
             )
+            # Git cannot delete the branch without write access to the whole repository, so the branch comes last.
+            await self._update_ref(ref, self._commit, "")
             await asyncio.to_thread(write_new_file, inside, ".git", f"gitdir: {admin}\n".encode())
             await asyncio.to_thread(os.rename, inside, path)
         except BaseException:

@@ -201,9 +201,11 @@ def as_tests(conversations: Iterable[Iterable[Reply]]) -> str:
     tests: dict[str, str] = {}
     for replies in conversations:
         if turns := _turns(replies):
-            name = _name(turns[0].message)
-            if name in tests:
-                name = f"{name}_{len(tests) + 1}"
+            name = base = _name(turns[0].message)
+            number = len(tests)
+            while name in tests:
+                number += 1
+                name = f"{base}_{number}"
             tests[name] = "\n".join(_test(name, turns))
     body = "\n\n\n".join(tests.values())
     used = [word for word in ("Call", "Reasoning") if f" {word}(" in body or f"({word}(" in body]
