@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-__all__ = ["MAX_SERIES", "Counter", "Gauge", "Histogram", "Labels", "Metric", "Sample", "render"]
+__all__ = ["MAX_SERIES", "Counter", "Gauge", "Histogram", "Labels", "Metric", "render"]
 
 MAX_SERIES: Final = 200
 """The maximum number of label sets of one metric. Further label sets are counted together under `other`, because
@@ -20,8 +20,6 @@ OTHER: Final = "other"
 
 Labels = tuple[str, ...]
 """The values of the labels of one series, in the order of the names."""
-Sample = tuple[str, Labels, float]
-"""A sample of a metric: the suffix of the name, the values of the labels, and the value."""
 
 
 class Metric:

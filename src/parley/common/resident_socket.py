@@ -20,7 +20,6 @@ __all__ = [
     "HELLO_VERSION",
     "MAX_ANSWER_BYTES",
     "RELAY",
-    "SIGN_IN",
     "NoResident",
     "Refused",
     "ask",
@@ -34,9 +33,6 @@ HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
 """The kind of the line with which a relay sends its client's environment before the first MCP message."""
-
-SIGN_IN: Final = "sign-in"
-"""The kind of the line that requests the address of the web page with a new one-time code."""
 
 ANSWER_SECONDS: Final = 5.0
 """The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is

@@ -297,10 +297,6 @@ class Screen:
             delay = max(FRAME_SECONDS, BUSY_SHARE * self._frame_cost)
             self._frame = loop.call_at(self._last_frame + delay, self._draw)
 
-    def redraw(self) -> None:
-        """Draw a frame now."""
-        self.app.invalidate()
-
     def _draw(self) -> None:
         self._frame = None
         self._last_frame = asyncio.get_running_loop().time()

@@ -42,10 +42,6 @@ _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 class _Terminal(StringIO):
     """A buffer that `EventRenderer` treats as a terminal."""
 
-    def __init__(self, *, colour: bool) -> None:
-        super().__init__()
-        self._colour = colour
-
     def isatty(self) -> bool:
         return True
 
@@ -66,7 +62,7 @@ class ChatView:
     ) -> None:
         self.state, self._markdown = state, markdown
         self._colour, self._width, self._clock, self._width_of = colour, width, clock, width_of
-        self._out = _Terminal(colour=colour)
+        self._out = _Terminal()
         self.set_cwd(cwd)
         self.shows_reasoning = False
         """True to print the whole reasoning of the model."""
