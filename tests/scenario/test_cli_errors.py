@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kit.servers.command_line import Outcome, environ_of, run_parley
+from kit.servers.command_line import Outcome, environ_of, outcome_of, run_parley, start_parley
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.client import connect
@@ -227,3 +227,19 @@ async def test_an_old_python_gets_one_sentence() -> None:
 
     assert (out, err) == (b"", b"parley: needs Python 3.11 or newer, and this is Python 3.9.1\n")
     assert process.returncode == 1
+
+
+# --- a full disk ---------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+async def test_an_output_on_a_full_disk_fails_with_one_error(tmp_path: Path) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await start_parley(tmp_path, "config", "--json", stdout=full)
+    os.close(full)
+    outcome = await outcome_of(process)
+
+    assert (outcome.exit_code, outcome.stderr) == (
+        1,
+        "parley config: cannot write the output: No space left on device (os error 28)\n",
+    )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from parley.app.signals import KILLED, SIGNALS
@@ -27,6 +29,8 @@ __all__ = [
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
 """The exit code for invalid arguments or settings."""
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a disk without space for the output."""
 
 
 class CommandModule(Protocol):
@@ -93,13 +97,27 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
         _print_error(name, error)
         return FAILED
     except BrokenPipeError:  # as in `parley show ID | head`
-        for stream in (sys.stdout, sys.stderr):  # when Python exits, it writes the buffers of stdout and stderr
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _discard_output()
+        return FAILED
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        from parley.common.os_errors import os_detail  # imported here: this is rarely needed
+
+        with suppress(OSError):  # stderr may be on the same disk
+            _print_error(name, f"cannot write the output: {os_detail(error)}")
+        _discard_output()
         return FAILED
     except KeyboardInterrupt:
         return KILLED + signal.SIGINT
     except SystemExit as end:  # argparse exits after `--help`
         return int(end.code or 0)
+
+
+def _discard_output() -> None:
+    """Discard the buffers of stdout and stderr, which Python writes when it exits."""
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _print_error(name: str, text: object) -> None:
