@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import platform
 import resource
 import runpy
@@ -33,12 +34,12 @@ MAX_REQUEST_BYTES: Final = 100_000
 MAX_DESCRIPTORS: Final = 4
 
 LOADED: Final = (
-    "parley.app.serving",
-    *(f"parley.cli.{name}" for name in ("main", "mcp", "serve", "logs", "runner", "schema", "doctor", "sandbox")),
-    *(f"parley.cli.{name}" for name in ("exec", "send", "answer", "watch", "interrupt", "ls", "show")),
-    *(f"parley.cli.{name}" for name in ("export", "import_", "backup", "gc")),
-    *("aiohttp", "sqlite3", "tomllib", "fcntl"),
+    *("parley.app.serving", "parley.cli.main", "parley.cli.runner"),
+    *("aiohttp.web", "concurrent.futures.thread", "configparser", "difflib", "getpass", "gzip", "html", "termios"),
+    *("encodings.ascii", "encodings.utf_8_sig"),
 )
+"""The modules that are loaded besides the modules of commands and all modules that a server may need."""
+
 DEFAULT_HANDLERS: Final[dict[signal.Signals, Any]] = {
     signal.SIGHUP: signal.SIG_DFL,
     signal.SIGTERM: signal.SIG_DFL,
@@ -51,6 +52,16 @@ CLONE_PARENT: Final = 0x8000
 CLONE_CHILD_SETTID: Final = 0x1000000
 CLONE_CHILD_CLEARTID: Final = 0x200000
 PR_GET_TID_ADDRESS: Final = 40
+
+
+def load() -> None:
+    """Import the modules that a copy may need. Otherwise each copy would import them again."""
+    for name in LOADED:
+        importlib.import_module(name)
+    folders = importlib.import_module("parley.cli").__path__
+    for module in pkgutil.iter_modules(folders, "parley.cli."):
+        importlib.import_module(module.name)
+    vars(importlib.import_module("parley.app.preloading"))["load_all_modules"]()
 
 
 def clone_as_sibling() -> int:
@@ -127,8 +138,7 @@ if __name__ == "__main__":
         sys.argv[1:] = [folder]
         exec(source, {})
     else:
-        for name in LOADED:
-            importlib.import_module(name)
+        load()
     gc.freeze()  # excluded from garbage collection in the copies
     try:
         run(next_request(socket.socket(fileno=int(requests))))

@@ -13,7 +13,10 @@ def _command(program: str) -> str:
     return shlex.join((sys.executable, "-I", "-S", "-c", program))
 
 
-WAITS: Final = _command("import time; print('begun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]")
+WAITS: Final = _command(
+    "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "print('begun', flush=True); [time.sleep(0.01) for _ in iter(int, 1)]"
+)
 """A command that prints `begun` when it waits for an interrupt, which ends it."""
 
 IGNORES_INTERRUPTS: Final = _command(
