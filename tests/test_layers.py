@@ -86,11 +86,16 @@ class Import(NamedTuple):
     module: str
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports_of(path: Path) -> Iterator[Import]:
     """Yield every import of a file, including imports inside functions and for the type checker."""
     inside = path.relative_to(ROOT)
     package = ["parley", *inside.parent.parts]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.Import(names=names):
                 modules = [alias.name for alias in names]
@@ -176,7 +181,7 @@ def test_no_module_uses_private_attributes_of_another() -> None:
 
 def private(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the private attributes that a file uses and does not define itself."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
+    nodes = list(ast.walk(parsed(path)))
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     is_own = {
         node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
@@ -198,7 +203,7 @@ def test_method_names_stand_only_in_the_structs_of_their_messages() -> None:
     literals = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
         for path in sorted(ROOT.rglob("*.py"))
-        for node in constants(ast.parse(path.read_text()))
+        for node in constants(parsed(path))
         if isinstance(node.value, str) and METHOD_NAME.fullmatch(node.value)
     ]
 

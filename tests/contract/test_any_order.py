@@ -184,7 +184,7 @@ async def as_a_dictionary_would(store: Store, order: Sequence[Step], state: Stat
 
 
 @given(order=st.lists(steps(), max_size=30), state=st.sampled_from(("idle", "running", "asking")))
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_order_of_calls(new_store: Callable[[Path], Store], order: list[Step], state: StateName) -> None:
     any_order(new_store, order, state)
 

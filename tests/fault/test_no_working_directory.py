@@ -14,20 +14,21 @@ from kit.system.commands import TIMEOUT_SECONDS
 WHY = "the working directory cannot be used: No such file or directory\n"
 ID = "67e55044-10b1-426f-9247-bb680e5fe0c8"
 COMMANDS = [
-    "mcp",
-    "mcp --in-process",
-    "exec hi",
-    "exec hi --cwd below",
-    "send ID hi",
-    "show ID",
-    "serve --no-http",
-    "serve --no-http --socket below",
-    "serve --tls-cert below --tls-key below",
-    "export ID -o below",
-    "import below",
-    "backup below",
-    "doctor --repair below",
-    "sandbox -- true",
+    *("mcp", "exec hi", "serve --no-http", "export ID -o below", "sandbox -- true"),
+    *(
+        pytest.param(command, marks=pytest.mark.long)
+        for command in (
+            "mcp --in-process",
+            "exec hi --cwd below",
+            "send ID hi",
+            "show ID",
+            "serve --no-http --socket below",
+            "serve --tls-cert below --tls-key below",
+            "import below",
+            "backup below",
+            "doctor --repair below",
+        )
+    ),
 ]
 
 

@@ -55,6 +55,9 @@ KERNELS: Final = {
     ),
 }
 
+BRIEFLY: Final = frozenset({"one with useless user namespaces", "one without Landlock", "one without both"})
+"""The kernels with which `make test` runs commands: one for each mechanism, and one without any."""
+
 ALL: Final = [pytest.param(kernel, marks=(BUBBLEWRAP, LANDLOCK), id=name) for name, kernel in KERNELS.items()]
 """The cases. Each case needs a computer with both bubblewrap and Landlock, because it removes one of them."""
 
@@ -144,7 +147,15 @@ async def serving(model: ScriptedModel, lacks: Sequence[Lack], outside: Path) ->
 
 
 @pytest.mark.promises("decide.no-sandbox", "sandbox.closed")
-@pytest.mark.parametrize("kernel", ALL)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(
+            kernel, marks=(BUBBLEWRAP, LANDLOCK, *([] if name in BRIEFLY else [pytest.mark.long])), id=name
+        )
+        for name, kernel in KERNELS.items()
+    ],
+)
 async def test_a_command_runs_in_what_there_is_or_not_at_all(
     parley_model: ScriptedModel, tmp_path: Path, kernel: Kernel
 ) -> None:

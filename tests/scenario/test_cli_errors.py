@@ -99,7 +99,7 @@ async def test_a_server_with_an_invalid_file_does_not_open_the_home(tmp_path: Pa
 
 
 @pytest.mark.waits
-@pytest.mark.parametrize("command", ["exec", "send"])
+@pytest.mark.parametrize("command", ["exec", pytest.param("send", marks=pytest.mark.long)])
 async def test_settings_that_only_the_server_can_check_give_the_same_exit_code(
     tmp_path: Path, command: str
 ) -> None:

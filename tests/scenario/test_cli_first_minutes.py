@@ -16,10 +16,15 @@ from kit.servers.terminal_program import TerminalProgram
     ("words", "note"),
     [
         (("ls",), "parley ls: there are no conversations yet; `parley chat` begins one"),
-        (("ls", "--archived"), "parley ls: there are no archived conversations"),
+        *(
+            pytest.param(*row, marks=pytest.mark.long)
+            for row in (
+                (("ls", "--archived"), "parley ls: there are no archived conversations"),
+                (("attention",), "parley attention: no conversation needs a person"),
+                (("token", "ls"), "parley token ls: there are no tokens; `parley token create` creates one"),
+            )
+        ),
         (("answer",), "parley answer: there are no open approvals"),
-        (("attention",), "parley attention: no conversation needs a person"),
-        (("token", "ls"), "parley token ls: there are no tokens; `parley token create` creates one"),
     ],
 )
 async def test_an_empty_list_is_explained_on_a_terminal_only(

@@ -204,12 +204,20 @@ def git_environment(home: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("answer", "code", "summary", "log"),
     [
-        ('{"risk": "low", "findings": ["a typo"]}', 0, "**Risk: low**\n\n- a typo\n", ""),
-        ('{"risk": "high", "findings": []}', 1, "**Risk: high**\n\n", ""),
-        ("It looks good.", 1, "", "::error::The review failed (exit code 1)."),
-        (None, 0, "", "::warning::The review was not completed (exit code 124)."),
+        pytest.param('{"risk": "low", "findings": ["a typo"]}', 0, "**Risk: low**\n\n- a typo\n", "", id="low"),
+        pytest.param(
+            '{"risk": "high", "findings": []}', 1, "**Risk: high**\n\n", "", id="high", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "It looks good.",
+            1,
+            "",
+            "::error::The review failed (exit code 1).",
+            id="no-json",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(None, 0, "", "::warning::The review was not completed (exit code 124).", id="too-slow"),
     ],
-    ids=["low", "high", "no-json", "too-slow"],
 )
 async def test_the_workflow_reviews_a_change(
     parley_model: ScriptedModel, tmp_path: Path, answer: str | None, code: int, summary: str, log: str

@@ -35,7 +35,7 @@ from parley.server.http.tokens import StoredTokens, token_digest
 from parley.server.mcp_settings import mcp_settings
 from parley.server.serve import ClientConnection, ServerCore
 from parley.transports.http.listener import HttpListener, HttpListenerOptions
-from parley.web.assets import PageAssets, read_files
+from parley.web.assets import PageAssets, page_assets
 
 __all__ = ["HttpService"]
 
@@ -118,7 +118,7 @@ class HttpService:
         """
         page = None
         if self.sign_ins is not None:
-            files = PageAssets(read_files() if page_files is None else page_files)
+            files = page_assets() if page_files is None else PageAssets(page_files)
             push = None if open_push is None else open_push(self.sign_ins, lambda: self._settings)
             page = PageEndpoint(files, self.sign_ins, self._authenticator, push)
             self.sign_ins.on_ended(self._end_all_of)

@@ -11,7 +11,7 @@ import gzip
 import hashlib
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from typing import Final
 from parley.ports.http import HttpRequest
 from parley.wire.http import HttpAnswer
 
-__all__ = ["FOLDER", "PageAssets", "read_files"]
+__all__ = ["FOLDER", "PageAssets", "page_assets", "read_files"]
 
 FOLDER: Final = Path(__file__).parent / "static"
 
@@ -128,6 +128,16 @@ class PageAssets:
                 status=HTTPStatus.OK, body=asset.compressed, headers={**headers, "Content-Encoding": "gzip"}
             )
         return HttpAnswer(status=HTTPStatus.OK, body=asset.body, headers=headers)
+
+
+@cache
+def page_assets() -> PageAssets:
+    """Return the files of the page, which the first call reads.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return PageAssets(read_files())
 
 
 def read_files(folder: Path = FOLDER) -> dict[str, bytes]:

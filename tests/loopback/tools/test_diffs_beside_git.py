@@ -177,7 +177,9 @@ def drawn(*, words: int, seed: int) -> list[bytes]:
             id="halves swapped",
             marks=pytest.mark.long,
         ),
-        pytest.param(lambda: (drawn(words=2, seed=1), drawn(words=2, seed=2)), id="two words"),
+        pytest.param(
+            lambda: (drawn(words=2, seed=1), drawn(words=2, seed=2)), id="two words", marks=pytest.mark.long
+        ),
         pytest.param(
             lambda: (drawn(words=500, seed=1), drawn(words=500, seed=2)),
             id="five hundred words",

@@ -539,7 +539,14 @@ async def test_an_unused_worktree_is_removed_although_its_checkout_was_interrupt
 @pytest.mark.promises("nodes.git-hostile")
 @pytest.mark.parametrize(
     "planted",
-    ["config", "info/attributes", "objects/info/alternates", "hooks/pre-push", "config.worktree", "commondir"],
+    [
+        "config",
+        "hooks/pre-push",
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in ("info/attributes", "objects/info/alternates", "config.worktree", "commondir")
+        ),
+    ],
 )
 async def test_a_changed_clone_is_refused_before_git_runs(node: Node, planted: str) -> None:
     begun = await node.prepared()
@@ -614,7 +621,9 @@ async def test_a_command_before_the_first_turn_in_a_repository_cannot_make_a_clo
 
 
 @pytest.mark.promises("nodes.git-hostile")
-@pytest.mark.parametrize("planted", ["link", "clone", "objects", "writable"])
+@pytest.mark.parametrize(
+    "planted", ["link", "clone", *(pytest.param(one, marks=pytest.mark.long) for one in ("objects", "writable"))]
+)
 async def test_a_clone_that_parley_has_not_made_is_refused(node: Node, tmp_path: Path, planted: str) -> None:
     """The clone was made before `workspace.directory` was set, so commands could write there."""
     elsewhere = tmp_path / "elsewhere"

@@ -96,7 +96,7 @@ def hostile(length: int) -> Iterator[tuple[str, Argv]]:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("length", [MAX_SCRIPT, MAX_CHARACTERS - 10, 100_000])
+@pytest.mark.parametrize("length", [MAX_SCRIPT, MAX_CHARACTERS - 10, pytest.param(100_000, marks=pytest.mark.long)])
 def test_no_command_takes_long_to_be(reading: str, length: int) -> None:
     read, slow = READINGS[reading], dict[str, float]()
     for name, argv in hostile(length):
