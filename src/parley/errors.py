@@ -229,7 +229,7 @@ class StoreFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """Raised when the database did not answer in time after a call was executed. The call may still take effect."""
+    """Raised when the database did not answer a call in time. The call may still take effect."""
 
     code = "outcome_unknown"
 
@@ -440,7 +440,7 @@ class ReplyTooLarge(ModelError):
         self.what, self.limit, self.setting = what, limit, setting
 
     def of_provider(self, provider: str) -> ReplyTooLarge:
-        """Return a copy of this error with the provider's id in the name of the setting."""
+        """Return a copy of this error that names the setting in the table of the provider `provider`."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
 
 

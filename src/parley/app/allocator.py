@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["release_memory", "return_large_blocks"]
 
 MALLOC_MMAP_THRESHOLD: Final = -3
-"""The constant `M_MMAP_THRESHOLD` of <malloc.h>: the option of `mallopt` for the minimum size of a block that gets
+"""The constant `M_MMAP_THRESHOLD` of <malloc.h>: the option of `mallopt` that sets the minimum size of a block with
 its own mapping.
 """
 LARGE_BLOCK_BYTES: Final = 1024 * 1024

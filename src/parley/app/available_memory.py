@@ -112,8 +112,8 @@ def _number(path: str) -> int | None:
 
 
 def _field(path: str, name: str) -> int | None:
-    """Return the number in the field `name` of a file with one name and one number per line; None if there is
-    none.
+    """Return the number in the field `name` of a file. Each line of the file contains a name and a number. Return
+    None if the file cannot be read or has no such field.
     """
     try:
         with open(path, encoding="ascii", errors="replace") as file:

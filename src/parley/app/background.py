@@ -37,15 +37,15 @@ INHERITED: Final = (
     "USER",
     "XDG_RUNTIME_DIR",
 )
-"""The environment variables that the server gets from the client that starts it. These variables must not contain
-secrets.
+"""The environment variables that the server inherits from the client that starts it. These variables must not
+contain secrets.
 """
 
 
 def start_in_background(home: str, environ: Mapping[str, str]) -> None:
     """Start a resident server, and return when the server is ready or has ended.
 
-    The server ends at once if another resident server is running.
+    The server ends immediately if another resident server is running.
 
     Raises:
         OSError: the server cannot be started.

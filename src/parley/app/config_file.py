@@ -36,8 +36,9 @@ def config_path(home: str) -> str:
 
 
 def change_config(home: str, change: Callable[[str], str | None]) -> str:
-    """Replace the text of config.toml with the result of `change`, which gets the current text. The text is empty
-    if the file does not exist. If the result is None, do nothing. Return the path of the file that was written.
+    """Replace the text of config.toml with the text that `change` returns. The argument of `change` is the current
+    text, which is empty if the file does not exist. If `change` returns None, do nothing. Return the path of the
+    file that was written.
 
     If two commands call this function at the same time, one of them waits for the other.
 
@@ -135,7 +136,7 @@ def _target(path: str) -> str:
 def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) -> None:
     """Write a file atomically.
 
-    Without `mode`, only the user can read a new file, and an existing file keeps its mode.
+    If `mode` is None, only the user can read a new file, and an existing file keeps its mode.
     """
     with AtomicFile(path) as file:
         with open(file.name, "w", encoding="utf-8", newline="") as out:

@@ -59,7 +59,7 @@ class Deliveries(Generic[K, T]):
         self._closed = False
 
     def put(self, key: K, notification: T) -> None:
-        """Deliver a notification. The call returns at once and never raises."""
+        """Deliver a notification in the background. The call returns immediately and never raises an error."""
         if self._closed:
             return
         if key not in self._due and len(self._due) >= self._most:

@@ -117,7 +117,7 @@ def wait_until_stopped(home: str) -> None:
 
 
 def describe(home: str, description: dict[str, Any]) -> None:
-    """Write the description of this server, which must hold the lock. Raises OSError."""
+    """Write the description of this server to its file. The server must hold the lock. Raises OSError."""
     path = os.path.join(home, DESCRIPTION)
     unfinished = f"{path}.new"
     with suppress(FileNotFoundError):

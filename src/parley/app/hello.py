@@ -32,7 +32,7 @@ class Hello(Struct):
     installed: tuple[str, ...] = ()
     """The paths where the relay's Parley is installed, beginning with the path of its package."""
     client: int | None = None
-    """The number of a client's relay in the request `interrupt`, as the server has assigned it; None in other
+    """In the request `interrupt`, the number that the server has assigned to the relay of the client; None in other
     lines.
     """
 

@@ -74,9 +74,9 @@ class HttpService:
         the current settings.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
-        without a session has ended. `tokens` are the tokens of the home directory, which are already loaded.
-        `store` contains the sessions and the sign-ins to the page. If `store` is None, sessions are kept only in
-        memory and there is no page.
+        without a session has ended. `tokens` are the tokens of the home directory; the caller has already loaded
+        them. `store` contains the sessions and the sign-ins to the page. If `store` is None, sessions are kept only
+        in memory and there is no page.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
@@ -224,8 +224,8 @@ class HttpService:
         )
 
     def stop_accepting_clients(self) -> None:
-        """Accept no more clients. A node still accepts connections from other nodes, which may follow its running
-        turns.
+        """Accept no more clients. A node still accepts connections from other nodes, because they may follow its
+        running turns.
         """
         self._endpoint.refuse_new_clients()
 
@@ -316,7 +316,9 @@ def _options(settings: ServeSettings, tls: ssl.SSLContext | None) -> HttpListene
 
 
 def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
-    """Return the accepted values of the Host header besides loopback. `urls` are further URLs of the server."""
+    """Return the values of the Host header that are accepted in addition to loopback addresses. `urls` are further
+    URLs of the server.
+    """
     hosts = [urlsplit(url).netloc.rpartition("@")[2] for url in (settings.public_url, *urls) if url is not None]
     if settings.host not in ("", "0.0.0.0", "::"):
         hosts.append(_bracketed(settings.host))

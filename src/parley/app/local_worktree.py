@@ -125,7 +125,7 @@ class _Repository:
 
     @staticmethod
     def _make_admin(admin: str, path: str, branch: str) -> None:
-        """Create the administrative directory of the worktree, as `git worktree add` does."""
+        """Create the administrative directory of the worktree in the same form as `git worktree add`."""
         if os.path.lexists(path):
             raise GitFailed(f"{path} already exists")
         parent = os.path.dirname(admin)

@@ -31,7 +31,7 @@ Metrics = tuple[Counter | Histogram | Gauge, ...]
 
 
 class ServerMetrics:
-    """The metrics of one server process, as an observer of the telemetry."""
+    """Observes the telemetry of one server process, and provides its metrics."""
 
     wants_content = False
 

@@ -33,10 +33,10 @@ async def models_of(settings: Settings) -> tuple[str, ...]:
 
 
 async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the models of each provider that answers with a list of models, by the name of the
-    provider.
+    """Return the names of each provider's models, keyed by the name of the provider. A provider that does not
+    answer, or has no models, is left out.
 
-    The function asks all providers at the same time. The providers are servers on this computer.
+    All providers are asked concurrently. The providers are servers on this computer.
     """
     http = Http()
 

@@ -1,4 +1,4 @@
-"""Sends traces and metrics to a collector of OpenTelemetry, if the standard variables `OTEL_*` ask for them.
+"""Sends traces and metrics to a collector of OpenTelemetry, if the standard variables `OTEL_*` enable this.
 
 Names and attributes follow the semantic conventions for generative AI. The libraries are imported only here.
 """
@@ -59,16 +59,18 @@ _ATTRIBUTES: Final = {
     "error": "error.type",
     "first_seconds": "gen_ai.response.time_to_first_chunk",
 }
-"""The names of those attributes that are not called `parley.` followed by the name of the field, by field."""
+"""The names of attributes, keyed by field. The attribute of any other field is called `parley.` followed by the
+name of the field.
+"""
 _OPERATIONS: Final = {"turn": "invoke_agent", "model_request": "chat", "tool_call": "execute_tool"}
 """The values of `gen_ai.operation.name`."""
 _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
 
 
 def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetrics]) -> OpenTelemetry | None:
-    """Begin to send traces and metrics, if the environment variables ask for them; otherwise return None.
+    """Begin to send traces and metrics if the environment variables enable this. Return None if nothing is sent.
 
-    `metrics` returns the metrics of the server. The function is called only if metrics are sent.
+    `metrics` returns the metrics of the server. `metrics` is called only if metrics are sent.
     """
     traces, numbers = _is_on(environ, "TRACES"), _is_on(environ, "METRICS")
     if not (traces or numbers):
@@ -85,7 +87,7 @@ def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetri
 
 
 def _is_on(environ: Mapping[str, str], signal: str) -> bool:
-    """Return whether the variables ask for a signal, `TRACES` or `METRICS`."""
+    """Return whether the variables enable a signal, which is `TRACES` or `METRICS`."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
@@ -266,8 +268,8 @@ def _span_name(operation: Operation) -> str:
 
 
 def _parent(operation: Operation) -> Any:
-    """Return the context of the operation that caused this one, or of the client's trace; an empty context if there
-    is neither.
+    """Return the trace context of the operation that caused `operation`. If no operation caused it, return the
+    context of the client's trace, or an empty context if the client has no trace.
     """
     from opentelemetry import trace
     from opentelemetry.context import Context

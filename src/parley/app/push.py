@@ -53,8 +53,8 @@ LIFE_SECONDS: Final = 24 * 3600
 AUTH_BYTES: Final = 16
 MAX_URL_CHARACTERS: Final = 2048
 GONE: Final = frozenset({403, 404, 410})
-"""The HTTP statuses by which a push service reports that a subscription has ended or belongs to another
-sender key.
+"""The HTTP statuses with which a push service answers if a subscription has ended or belongs to another sender
+key.
 """
 REFUSED: Final = frozenset({400, 401, 413})
 """The HTTP statuses of requests that would fail again if they were repeated."""
@@ -98,7 +98,7 @@ class PushSender:
         self._http, self._clock, self._environ = http, clock, environ
         self._sender: asyncio.Future[SenderKey | None] | None = None
         self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), most=MAX_UNDELIVERED)
-        """The messages that have not been delivered yet, by sign-in and conversation."""
+        """The messages that have not been delivered yet, keyed by sign-in and conversation."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if Web Push is not installed."""
@@ -128,8 +128,8 @@ class PushSender:
         return msgspec.json.encode(subscription)
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
-        """Notify the subscribed browsers about the state of a conversation. The call returns at once and never
-        raises.
+        """Notify the subscribed browsers about the state of a conversation. The call returns immediately and never
+        raises an error.
         """
         try:
             for principal, stored in self._sign_ins.subscriptions():

@@ -59,11 +59,13 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
     **{event_type(kind): msgspec.json.Decoder(kind) for kind in (UserMessage, AgentReasoning)},
     **{record_type(kind): msgspec.json.Decoder(kind) for kind in (ModelAsked, ModelSaid)},
 }
-"""The decoders for the entries of a log that a test needs, by the type of the entry."""
+"""The decoders for the entries of a log from which a test is made, keyed by the type of the entry."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """One reply of the model, and the new message in the request; `message` is empty if there is none."""
+    """One reply of the model, and the message that was new in the request. `message` is empty if the request
+    contained no new message.
+    """
 
     message: str
     steps: tuple[Step, ...]
@@ -165,14 +167,14 @@ async def replies_in_log(store: Store, named: str, settings: Settings) -> list[R
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """A message and the replies to it. The last reply is the first one without calls."""
+    """A message and the replies to it. Each reply except the last one contains calls."""
 
     message: str
     replies: list[Reply]
 
 
 def _turns(replies: Iterable[Reply]) -> list[Turn]:
-    """Divide replies into turns, in the same way as a server that receives these replies."""
+    """Divide replies into turns as a server would divide them if the model gave these replies."""
     turns: list[Turn] = []
     kept: list[Reply] = []
     for reply in replies:

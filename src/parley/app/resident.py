@@ -204,7 +204,7 @@ class Resident:
 
     def stop(self) -> None:
         """Shut the server down when the running turns have ended, or after `drain_seconds`. A second call shuts the
-        server down at once.
+        server down immediately.
         """
         if self._is_limited.is_set():
             self._stopping_now.set()

@@ -36,8 +36,9 @@ class ResidentSockets:
     ) -> None:
         """Listen in the home directory and, if `path` is given, at `path`.
 
-        `on_channel` is called with each new connection. `on_bound_again` is called after a missing socket file has
-        been created again. `on_check` is called with each check of the socket files.
+        `on_channel` is called for each new connection, with the connection as its argument. `on_bound_again` is
+        called after a missing socket file has been created again. `on_check` is called at each check of the socket
+        files.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.

@@ -57,11 +57,11 @@ async def run_resident(
 ) -> None:
     """Run the resident server of the home directory until a signal or `parley serve --stop` stops it.
 
-    With `exits_when_idle`, the server also stops when it has been idle for the configured time. `http` is None if
-    the server must not serve HTTP. Otherwise the settings determine whether the server serves HTTP. The server
-    listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the server
-    accepts connections, `ready` is called with the description of the server and the member `token`. This member is
-    the HTTP token that was created for this process; None if no token was created.
+    If `exits_when_idle` is True, the server also stops when it has been idle for the configured time. `http` is
+    None if the server must not serve HTTP. Otherwise the settings determine whether the server serves HTTP. The
+    server listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the
+    server accepts connections, `ready` is called with the description of the server and the member `token`. The
+    value of `token` is the HTTP token that was created for this process; None if no token was created.
 
     Raises:
         AlreadyRunning: another resident server of the home directory is running.

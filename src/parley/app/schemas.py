@@ -58,7 +58,8 @@ def schema_document() -> Schema:
 
 
 def schema_named(name: str) -> Schema | None:
-    """Return the group of schemas or the single schema with this name; None if there is neither.
+    """Return the group of schemas or the single schema with this name; None if neither a group nor a schema has
+    this name.
 
     If `name` is an event type, return the schema of the event, not of the notification with the same name.
     """
@@ -69,7 +70,7 @@ def schema_named(name: str) -> Schema | None:
 
 
 def _notifications(events: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Return the schemas of the params of all notifications, by method."""
+    """Return the schemas of the params of all notifications, keyed by method."""
     any_event = {"anyOf": list(events.values())}
     state = _sent(InitialState)
     _set_msg(state["properties"]["initial_state"]["properties"]["events"]["items"], any_event)

@@ -69,7 +69,7 @@ SECOND_INTERRUPT_SECONDS: Final = 2.0
 
 WARM_UP_SECONDS: Final = 0.25
 """The delay, in seconds, between the first answer and the loading of the HTTP library, unless a turn needs the
-library earlier. The delay is necessary because loading the library at once would delay the first calls of the
+library earlier. The delay is necessary because loading the library immediately would delay the first calls of the
 client.
 """
 
@@ -191,7 +191,7 @@ class Server:
             self._push.notify(conversation_id, state)
 
     def open_telemetry(self) -> None:
-        """Begin to send traces and metrics to a collector, if the variables `OTEL_*` ask for them."""
+        """Begin to send traces and metrics to a collector if the variables `OTEL_*` enable this."""
         if any(name.startswith("OTEL_") for name in self._environ):
             from parley.app.otel import open_telemetry
 
@@ -212,14 +212,18 @@ class Server:
         return self._metrics
 
     def _wal_bytes(self) -> int | None:
-        """Return the size of the write-ahead log of SQLite; None if there is none."""
+        """Return the size of SQLite's write-ahead log in bytes. Return None if the conversations are in a database
+        server, or if the size cannot be read.
+        """
         try:
             return None if self.loader.store_url() is not None else log_bytes(self.loader.home)
         except (ConfigError, OSError):
             return None
 
     def _free_bytes(self) -> int | None:
-        """Return the free space on the disk of the home; None if the conversations are in a database server."""
+        """Return the free space on the disk of the home in bytes. Return None if the conversations are in a
+        database server, or if the free space cannot be read.
+        """
         try:
             if self.loader.store_url() is not None:
                 return None
@@ -288,7 +292,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 def prepare_process() -> None:
     """Install a thread pool that checks whether enough memory is left before it starts a thread.
 
-    Also make the allocator return large freed blocks to the operating system at once.
+    Also make the allocator return each large block to the operating system as soon as the block is freed.
     """
     asyncio.get_running_loop().set_default_executor(checked_pool(name="asyncio"))
     with suppress(MemoryError, RuntimeError):  # the server also works without this thread

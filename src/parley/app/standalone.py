@@ -26,7 +26,7 @@ BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 command at any time.
 """
 CHECK_SECONDS: Final = 20.0
-"""The timeout for a trivial command, in seconds, which is long enough for a busy computer."""
+"""The timeout for a trivial command, in seconds. The timeout is long enough for a busy computer."""
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
@@ -61,7 +61,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
     """Describe the sandbox of these settings and the limits that all commands share.
 
-    Without settings, describe the sandboxes that the system supports.
+    If `settings` is None, describe the sandboxes that the system supports.
 
     Raises:
         CommandNotStarted: no command can be started.

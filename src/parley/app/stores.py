@@ -46,7 +46,7 @@ class _Listening(Protocol):
 
 
 def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
-    """Call `changed` with each conversation that another process has changed.
+    """Call `changed` for each conversation that another process has changed, with the id of the conversation.
 
     Do nothing if the store does not report such changes.
     """
@@ -87,7 +87,7 @@ def _postgres_store(url: str) -> MaintainedStore:
 
 @asynccontextmanager
 async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator[MaintainedStore]:
-    """Open the store for a command. With `to_write`, create the home directory if it is missing.
+    """Open the store for a command. If `to_write` is True, create the home directory if it is missing.
 
     Raises:
         BadHome: the home directory contains no conversations, or the conversations cannot be used.

@@ -49,8 +49,8 @@ async def create_token(
 ) -> tuple[str, StoredToken]:
     """Create a token and store its digest. Return the token itself, which is not stored, and the stored record.
 
-    With `conversation_id`, the token gives access only to this conversation. `valid_seconds` is the time until the
-    token expires; None means that the token does not expire.
+    If `conversation_id` is given, the token gives access only to this conversation. `valid_seconds` is the time
+    until the token expires; None means that the token does not expire.
 
     Raises:
         BadTokenName: the name is in use or invalid.

@@ -72,10 +72,12 @@ class WebhookSender:
         self._load, self._http, self._clock, self._environ = load, http, clock, environ
         self._log = LimitedLog(log)
         self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, most=MAX_CONVERSATIONS)
-        """The notifications that have not been delivered yet, by conversation."""
+        """The notifications that have not been delivered yet, keyed by conversation."""
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
-        """Notify the receiver about the state of a conversation. The call returns at once and never raises."""
+        """Notify the receiver about the state of a conversation. The call returns immediately and never raises an
+        error.
+        """
         webhook = self._webhook()
         if webhook is None or state not in webhook.events:
             return

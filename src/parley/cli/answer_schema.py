@@ -198,7 +198,9 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 def _of_value(value: Any, schema: Mapping[str, Any]) -> _Problems:
-    """Yield the reasons why a value does not match those keywords of a schema that contain no other schema."""
+    """Yield the reasons why a value does not match a schema. Check only the keywords that contain no other
+    schema.
+    """
     if "type" in schema:
         kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
         if not any(_TYPES[kind](value) for kind in kinds):

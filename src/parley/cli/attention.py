@@ -73,7 +73,7 @@ async def _all_items(client: Client) -> list[AttentionItem]:
 
 
 def _key(item: AttentionItem) -> tuple[object, ...]:
-    """Return a value that identifies the reason why the conversation needs a person."""
+    """Return a tuple that identifies the reason why the conversation needs a person."""
     approval = None if isinstance(item.approval, UnsetType) else item.approval.approval_id
     return item.conversation_id, item.state, approval, item.since
 

@@ -29,7 +29,7 @@ class CommandLines:
         self._head = head
         self._decoders: dict[str, IncrementalDecoder] = {}
         self._partial: dict[str, str] = {}
-        """The text after the last line end, by stream."""
+        """The text after the last line end of each stream, keyed by stream."""
         self._shown = self._later = 0
         """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of lines after
         these.

@@ -18,7 +18,7 @@ from parley.config.toml_lines import written_key
 __all__ = ["completion_script"]
 
 Row = tuple[str, str]
-"""A pattern of a `case`, and the commands for it."""
+"""A pattern of a `case` statement, and the shell commands that run if the pattern matches."""
 
 
 def completion_script(shell: str) -> str:
@@ -39,7 +39,7 @@ def _setting_keys(check: Check = SETTINGS, at: tuple[str, ...] = ()) -> Iterator
 
 
 def _lists() -> dict[str, list[str]]:
-    """Return the candidates of the kinds of values that are the same in every home."""
+    """Return the candidates for the kinds of values that have the same candidates in every home, keyed by kind."""
     keys, providers = sorted(_setting_keys()), ["openai", *READY_PROVIDERS]
     return {
         "settings": keys,
@@ -69,7 +69,9 @@ def _route(node: NodeOfTable) -> str:
 
 
 def _value_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str]]:
-    """For each option with a value, yield a text of the route and the option's name, and the kind of the value."""
+    """For each option that takes a value, yield two texts: the words of the command with the name of the option,
+    and the kind of the value.
+    """
     for node in table:
         for option in node.options:
             if option.value is not None:
@@ -77,8 +79,8 @@ def _value_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str]]:
 
 
 def _operand_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str, bool]]:
-    """For each operand, yield a text of the route and the operand's number, the kind of its value, and whether the
-    operand can be repeated.
+    """For each operand, yield the words of the command with the number of the operand, the kind of the operand's
+    value, and whether the operand can be repeated.
     """
     for node in table:
         for number, operand in enumerate(node.operands):

@@ -28,7 +28,9 @@ KINDS: Final = {
     "DIRECTORY": "directories",
     "MODEL": "models",
 }
-"""The kinds of values, by their placeholders. Other values are texts that cannot be completed."""
+"""The kinds of values, keyed by the placeholder in the help. A value with another placeholder is a text that cannot
+be completed.
+"""
 TEXT: Final = "text"
 WORDS: Final = "words"
 
@@ -122,6 +124,6 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _first_line(text: str | None) -> str:
-    """Return the first clause of a help text, which is short enough for a list."""
+    """Return only the first clause of a help text, because a list needs short texts."""
     first = (text or "").strip().partition("\n")[0]
     return first.split(";")[0].split(" (")[0].rstrip(".:").replace("%%", "%")

@@ -141,7 +141,9 @@ def _show(overrides: Sequence[str], *, changed: bool, as_json: bool) -> int:
 
 
 COLUMN: Final = 60
-"""The maximum column in which the sources begin. The source of a longer line follows the line."""
+"""The maximum column at which the names of the sources are aligned. On a longer line, the source directly follows
+the setting.
+"""
 
 
 def _get(key: str, overrides: Sequence[str], *, as_json: bool) -> int:

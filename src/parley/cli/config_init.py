@@ -138,7 +138,9 @@ def _set_up(
 
 
 def _current(loader: Loader) -> Settings | None:
-    """Return the present settings, which determine the suggested answers; None if the settings cannot be used."""
+    """Return the current settings, from which the suggested answers are taken; None if the settings cannot be
+    used.
+    """
     try:
         return loader.choose(SettingsOverrides()).settings
     except ConfigError:

@@ -44,7 +44,7 @@ __all__ = ["Connected", "ConnectionOptions", "add_resident_option", "connected"]
 
 CLIENT: Final = "parley-cli"
 CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found")
-"""The codes of the errors for settings that cannot be used."""
+"""The error codes which mean that the settings cannot be used."""
 HANDSHAKE_SECONDS: Final = 30.0
 """The maximum number of seconds until the server at a URL has answered the handshake."""
 NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
@@ -59,16 +59,20 @@ class ConnectionOptions:
     """The options and callbacks of a command for its connection."""
 
     report: Callable[[str], None] | None = None
-    """Receives messages about the connection for the user. The default prints them to stderr."""
+    """A function that is called with each message about the connection that the user should see. By default, the
+    messages are printed to stderr.
+    """
     on_lost: Callable[[], None] | None = None
-    """Called when the connection has been lost, in addition to the message."""
+    """A function that is called when the connection has been lost, after the message about it was reported."""
     on_approval: OnApproval | None = None
-    """Receives the approvals that the server asks this command to decide; None if the command decides none."""
+    """A function that is called with each approval that the server asks this command to decide; None if the command
+    decides no approvals.
+    """
     reconnect_seconds: float = RECONNECT_SECONDS
-    """The number of seconds that the command tries to reconnect."""
+    """The number of seconds for which the command tries to reconnect."""
     wants_server: Callable[[], bool] = lambda: False
-    """Returns True if a resident server that was stopped should be started again. With `resident`, a server that
-    was killed is always replaced.
+    """A function that returns True if a resident server that was stopped should be started again. A server that was
+    killed is always replaced if the command has the option `--resident`.
     """
 
 
@@ -101,12 +105,12 @@ async def connected(
     resident: bool = False,
     options: ConnectionOptions | None = None,
 ) -> AsyncIterator[Connected]:
-    """Connect to the server at an address. Without an address, connect to the resident server of the home, or start
-    a child process as the server if none is running.
+    """Connect to the server at an address. If `address` is None, connect to the resident server of the home. If no
+    resident server is running, start a child process as the server.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
-    that the command begins. With `resident`, a resident server is started if none is running, and started again if
-    it is killed.
+    that the command begins. If `resident` is True, a resident server is started if none is running, and started
+    again if it is killed.
 
     Raises:
         CommandFailed: the server cannot be reached or started, or a tool failed.
@@ -137,7 +141,7 @@ async def connected(
 
 
 def _home(config: Sequence[str]) -> str:
-    """Return the path of the home. Without overrides, the settings are not loaded, so the call is fast.
+    """Return the path of the home. If there are no overrides, the settings are not loaded, so the call is fast.
 
     Raises:
         ConfigError: the overrides are invalid, or no home is named.
@@ -221,8 +225,8 @@ async def _resident(
     *,
     restarts: bool,
 ) -> Client | None:
-    """Connect to the resident server; return None if none is running. With `restarts`, a server that was killed is
-    replaced when the connection to it is lost.
+    """Connect to the resident server; return None if none is running. If `restarts` is True, a server that was
+    killed is replaced when the connection to it is lost.
     """
     path = os.path.join(home, SOCKET)
     socket = (

@@ -1,4 +1,5 @@
-"""`parley demo`: shows a whole conversation on the terminal, with its own resident server and the scripted model.
+"""`parley demo`: shows a whole conversation on the terminal. The demo uses its own resident server and the scripted
+model.
 
 The demo prints what the client sends (`->`) and receives (`<-`) in real time. The server and the killed client are
 real processes.
@@ -258,7 +259,7 @@ async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str
 
 
 async def _work(page: Page, client: Client, project: str, approver: _Approver) -> None:
-    """Let the agent change a file, run commands, and ask for an approval."""
+    """Send a message that makes the agent change a file, run commands, and request an approval."""
     page.step("Let the agent work in a sandbox, and answer when it wants to leave it")
     page.sent("conversationCreate, sandbox workspace-write, approval_policy on-request")
     conversation = await client.create(
@@ -287,7 +288,7 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
 
 def _prepare(place: str) -> tuple[str, str]:
     """Create a home with the model's script, and a project beside the home. Return their paths. The project cannot
-    be in the home, which is hidden from commands.
+    be in the home, because the home is hidden from commands.
     """
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()

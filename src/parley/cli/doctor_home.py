@@ -163,7 +163,9 @@ def _check_webhook(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_node(report: DoctorReport, loader: Loader) -> None:
-    """Report whether a server with these settings is a node, if the settings or the token suggest it."""
+    """Report whether a server with these settings is a node. Report nothing if neither a setting of nodes nor the
+    token of the nodes is set.
+    """
     try:
         node, why = loader.node_settings(), why_not_node(loader)
         if node == NodeSettings() and loader.node_token() is None:
@@ -210,8 +212,8 @@ def check_programs(report: DoctorReport, settings: Settings) -> None:
 
 
 def shown_address(url: str | None) -> str:
-    """Return ` at ` and the URL without the parts that may contain secrets. Return an empty string if `url` is
-    empty.
+    """Return the text ` at URL`, in which the URL lacks the parts that may contain secrets. Return an empty string
+    if `url` is empty.
     """
     if not url:
         return ""

@@ -22,8 +22,8 @@ RESTART: Final = "restart it: `parley serve --stop`, and then `parley serve`"
 
 
 def check_resident(report: DoctorReport, loader: Loader) -> None:
-    """Check whether a resident server runs and answers, and whether it uses the present version of Parley and the
-    present settings.
+    """Check whether a resident server runs and answers, and whether it uses the installed version of Parley and the
+    current settings.
     """
     from parley.app.discovery import describe_holder, is_running
 

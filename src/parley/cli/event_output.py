@@ -26,7 +26,7 @@ from parley.wire.tools import OpenText
 __all__ = ["EventOutput", "approval_json", "mark_read", "plain_json"]
 
 MARK_SECONDS: Final = 0.5
-"""The maximum number of seconds that a command waits for the server to mark a conversation as read."""
+"""The maximum number of seconds for which a command waits until the server has marked a conversation as read."""
 
 APPROVALS: Final = (events.ExecApprovalRequest, events.ApplyPatchApprovalRequest, events.LimitReached)
 
@@ -35,7 +35,7 @@ _PIECES: Final = {
     events.event_type(kind): kind
     for kind in (events.AgentMessageDelta, events.AgentReasoningDelta, events.AgentReasoningRawContentDelta)
 }
-"""The classes of the events that contain pieces of the model's texts, by the type of the event."""
+"""The classes of the events that contain pieces of the model's texts, keyed by the type of the event."""
 
 
 def plain_json(value: object) -> Any:
@@ -74,8 +74,8 @@ class EventOutput:
     ) -> None:
         """Create the output. If `out` is None, events are printed to stdout as JSON. `command` is the name of the
         command, for the messages on stderr. Paths below `cwd`, the working directory of the conversation, are
-        shortened. `shows_failures` is False if the caller prints the errors that end turns. With `only_approvals`,
-        the output contains only open approvals.
+        shortened. `shows_failures` is False if the caller prints the errors that end turns. If `only_approvals` is
+        True, the output contains only open approvals.
         """
         self._only_approvals = only_approvals
         self._client, self._conversation, self._command = client, conversation, command

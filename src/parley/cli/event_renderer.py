@@ -85,11 +85,11 @@ class EventRenderer:
         self._streamed: type[_Delta] | None = None
         """The kind of the streamed text in the current line; None if the line contains no streamed text."""
         self._pieces: dict[type[_Delta], list[str]] = {}
-        """The pieces of the unfinished texts, by kind."""
+        """The pieces of the unfinished texts, keyed by kind of text."""
         self._patches: set[str] = set()
         """The call ids of the running patches."""
         self._outputs: dict[str, CommandLines] = {}
-        """The outputs of the running commands, by call id."""
+        """The outputs of the running commands, keyed by call id."""
         self._usage = NO_TOKENS
         """The tokens of the running turn."""
 

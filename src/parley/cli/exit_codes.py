@@ -22,7 +22,9 @@ _BY_ERROR: Final = {
     "usage_limit_reached": LIMIT_REACHED,
     "model_refused": MODEL_REFUSED,
 }
-"""The exit codes of turns that failed, by error code. Other failed turns have the exit code `FAILED`."""
+"""The exit codes of failed turns, keyed by error code. If the error code is missing here, the exit code is
+`FAILED`.
+"""
 
 
 def exit_code(reason: TurnEndReason, error_code: str | None) -> int:

@@ -95,8 +95,8 @@ async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: boo
 
 
 async def export_to_file(loader: Loader, conversation_id: str, path: str, *, over: bool = False) -> str:
-    """Write a conversation of the home to a file, which appears when the export is complete. With `over`, replace
-    an existing file. Return the id of the conversation.
+    """Write a conversation of the home to a file, which appears when the export is complete. If `over` is True,
+    replace an existing file. Return the id of the conversation.
 
     Raises:
         FileExistsError: the file exists, and `over` is False.

@@ -15,7 +15,9 @@ PAGE: Final = 1000
 
 
 async def all_pages(conversation: Conversation, *, times: bool = False) -> AsyncIterator[EventPage]:
-    """Yield at least one page. The last page contains the unfinished texts. With `times`, the events have times."""
+    """Yield at least one page. The last page contains the unfinished texts. If `times` is True, the events have
+    times.
+    """
     after: Seq = START
     while True:
         page = await conversation.read(after=after, limit=PAGE, times=times)

@@ -1,4 +1,4 @@
-"""Writes reports about clients, turns, requests and tools to the log, as events with stable names and fields."""
+"""Logs events about clients, turns, requests and tools. The events have stable names and fields."""
 
 from __future__ import annotations
 

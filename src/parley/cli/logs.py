@@ -98,7 +98,7 @@ class _NeverWaiting(logging.Handler):
 
 
 class _File(_NeverWaiting):
-    """Writes to a file, and opens it again if it was renamed or removed, as log rotation does."""
+    """Writes to a file. If log rotation has renamed or removed the file, this object opens the path again."""
 
     def __init__(self, path: str, *, is_json: bool) -> None:
         super().__init__(_opened(path), is_json=is_json)
@@ -119,7 +119,7 @@ class _File(_NeverWaiting):
 
 
 def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
-    """Log as `PARLEY_LOG` specifies, by default to the descriptor `stderr`.
+    """Set up logging as `PARLEY_LOG` specifies. By default, the log is written to the descriptor `stderr`.
 
     Raises:
         BadSetting: a variable is invalid, or the log file cannot be opened.
@@ -159,7 +159,7 @@ def _opened(path: str) -> int:
 
 
 def _own(fd: int) -> int:
-    """Open the pipe or terminal of `fd` again, without blocking, and return the new descriptor.
+    """Open the pipe or terminal of `fd` again in non-blocking mode, and return the new descriptor.
 
     Return `fd` itself if it cannot be opened again or is a regular file. A new descriptor of a regular file would
     have its own offset. If stdout and stderr were the same file, they would overwrite each other.

@@ -81,7 +81,7 @@ USAGE_ERROR: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code, which is 2 for a usage error."""
+    """Run one command and return its exit code. The exit code for a usage error is 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments and sys.stdin.isatty() and sys.stdout.isatty():
         return _run(_START, arguments, exits=argv is None)
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
-    """Run a command and return its exit code. With `exits`, the process exits afterwards."""
+    """Run a command and return its exit code. If `exits` is True, the process then exits."""
     if sys.platform == "win32":
         print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
         return 1
@@ -126,7 +126,7 @@ def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
 
 
 def _similar(name: str) -> str:
-    """Return a question that names the most similar command or option; an empty string if there is none."""
+    """Return a question that suggests the most similar command or option; an empty string if no name is similar."""
     from difflib import get_close_matches  # imported here: only a usage error needs this module
 
     known = ["--version", "--help", *(name for command in COMMANDS for name in (command.name, *command.aliases))]

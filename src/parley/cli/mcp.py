@@ -38,7 +38,7 @@ for wrong arguments, -c overrides or database addresses. Other errors in the set
 are reported to the client."""
 
 DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in_process=False)
-"""The parsed arguments of a command line without options, which is how most clients start the server."""
+"""The parsed arguments of a command line without options. Most clients start the server without options."""
 
 
 STDIN: Final = 0
@@ -132,7 +132,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
 
 
 def _wants_resident(home: str, args: argparse.Namespace | SimpleNamespace) -> bool:
-    """Return whether the settings ask for a resident server. The settings are loaded only if config.toml or an
+    """Return whether the settings require a resident server. The settings are loaded only if config.toml or an
     override contains the word `resident`, because loading settings takes longer than starting a relay.
     """
     try:

@@ -25,7 +25,7 @@ class Page:
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
-        """Create a page that writes to `out`, by default stdout."""
+        """Create a page that writes to `out`; if `out` is None, to stdout."""
         self._out = sys.stdout if out is None else out
         self._is_terminal = self._out.isatty()
         self._bold, self._dim, self._plain = (

@@ -57,7 +57,7 @@ def print_note(command: str, text: object) -> None:
 
 
 def print_nothing_found(command: str, text: str) -> None:
-    """If a list would be printed on a terminal, print a note that the list is empty. Scripts get no note."""
+    """Print a note that a list is empty, but only if stdout is a terminal, so that scripts are not affected."""
     if sys.stdout.isatty():
         print_note(command, text)
 

@@ -146,7 +146,7 @@ def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argpa
 
 
 def _did_you_mean(given: str, known: Sequence[str]) -> str:
-    """Return a question that names the most similar option; an empty string if there is none."""
+    """Return a question that suggests the most similar option; an empty string if no option is similar."""
     from difflib import get_close_matches  # imported here: only a usage error needs this module
 
     found = get_close_matches(given.partition("=")[0], known, n=1) if given.startswith("--") else []

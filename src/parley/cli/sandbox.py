@@ -90,8 +90,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 def _not_started(cwd: str, program: str) -> str:
     """Return the error message for a command that could not be started.
 
-    The operating system reports the same error for a missing working directory and for a missing program, so check
-    which of them is missing.
+    The operating system reports the same error for a missing working directory and for a missing program, so this
+    function checks which of them is missing.
     """
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"

@@ -1,4 +1,4 @@
-"""Determines the answers to the questions of the set-up, from the command line and from the present settings."""
+"""Determines the answers to the questions of the set-up, from the command line and from the current settings."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = [
 ]
 
 SUGGESTED_MODELS: Final = {"openai": "gpt-5", "anthropic": "claude-opus-4-5", "scripted": "scripted"}
-"""The suggested models, by provider. For other providers, no model is suggested, because their model names change
-often.
+"""The suggested models, keyed by provider. For other providers, no model is suggested, because their model names
+change often.
 """
 
 SUGGESTED_STYLE: Final = ("workspace-write", "on-request")
 
 
 class GivenAnswers(NamedTuple):
-    """The answers in the command line. None stands for a missing answer."""
+    """The answers that the command line contains. An answer is None if the command line does not contain it."""
 
     provider: str | None = None
     base_url: str | None = None
@@ -80,7 +80,9 @@ def suggested_style(current: Settings | None) -> tuple[str, str]:
 
 
 def with_split_model(loader: Loader, given: GivenAnswers) -> GivenAnswers:
-    """Return the answers with the provider that the name of the model contains, if no option names a provider."""
+    """If no option names a provider or its URL, take the provider from the beginning of the model's name. Return
+    the resulting answers.
+    """
     if given.provider is not None:
         return given
     if given.base_url is not None:

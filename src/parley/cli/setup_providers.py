@@ -75,7 +75,7 @@ def _candidate(name: str, settings: Settings | None, models: tuple[str, ...] | N
 
 
 def _usable_settings(loader: Loader, provider: str) -> Settings | None:
-    """Return the settings with a provider; None if the provider has no address."""
+    """Return the settings in which a provider is chosen; None if the provider has no address."""
     try:
         return with_provider(loader, provider, {}, "unknown")
     except ConfigError:

@@ -1,4 +1,4 @@
-"""`parley show`: prints the events of a conversation so far."""
+"""`parley show`: prints the stored events of a conversation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Renders the events of a conversation as a trace of the protocol, with the name of each event, for `parley demo`.
 
-`event_renderer.py` renders events for people who are interested in the work of the agent and not in the protocol.
+In contrast, `event_renderer.py` shows the work of the agent and not the protocol.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TraceRenderer:
         self.has_patched = False
         self._heading = ""
         self._text = ""
-        """The text of the unfinished message so far, joined from its deltas."""
+        """The text of the unfinished message, joined from the deltas that have arrived."""
         self._line = ""
         """The incomplete last line of a command's output, which has not been written yet."""
 

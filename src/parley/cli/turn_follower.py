@@ -32,13 +32,16 @@ PROVIDER_CODES: Final = (
 )
 """The codes of errors that `parley doctor --online` can explain."""
 GRACE_SECONDS: Final = 30.0
-"""The maximum number of seconds that a command waits for the end of a turn after it has exceeded its time limit."""
+"""The maximum number of seconds for which a command waits for the end of a turn after the turn has exceeded its
+time limit.
+"""
 
 
 class TurnFollower:
     """Follows one turn of a conversation.
 
-    The first Ctrl-C interrupts the turn, as does the end of its time limit. The second Ctrl-C ends the command.
+    The turn is interrupted at the first Ctrl-C, or when its time limit has passed. The second Ctrl-C ends the
+    command.
     """
 
     def __init__(
@@ -52,8 +55,8 @@ class TurnFollower:
         timeout_seconds: float | None = None,
         check_answer: CheckAnswer | None = None,
     ) -> None:
-        """Create the object, which handles SIGINT from now on. With `is_quiet`, only open approvals and the result
-        are printed.
+        """Create the object, which handles SIGINT from now on. If `is_quiet` is True, only open approvals and the
+        result are printed.
         """
         self._client, self._conversation, self._command = client, conversation, command
         self._as_json, self._is_quiet, self._check_answer = as_json, is_quiet, check_answer

@@ -46,8 +46,8 @@ class Opened(NamedTuple):
 
 
 def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) -> None:
-    """Add the options that choose a conversation, its directory, its settings and its server. With `picks`, the id
-    of `--resume` may be missing. The parsed value is then an empty string.
+    """Add the options that choose a conversation, its directory, its settings and its server. If `picks` is True,
+    the id of `--resume` may be missing. The parsed value is then an empty string.
     """
     conversation = parser.add_mutually_exclusive_group()
     conversation.add_argument(
@@ -143,7 +143,7 @@ async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
 def _new_recording(given: str) -> str:
     """Return the absolute path of a new recording.
 
-    The server creates the file with its first request to the model.
+    The server creates the file when it sends its first request to the model.
     """
     path = absolute_path(given)
     if os.path.lexists(path):

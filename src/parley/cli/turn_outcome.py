@@ -14,7 +14,9 @@ from parley.client.turn_result import TurnSummary
 __all__ = ["CheckAnswer", "EndedTurn", "TurnOutcome"]
 
 CheckAnswer = Callable[[str], str | None]
-"""Returns the reason why the last message of a turn is not a valid answer; None if it is valid."""
+"""A function that returns the reason why the last message of a turn is not a valid answer; None if the message is
+valid.
+"""
 
 
 class EndedTurn(NamedTuple):
@@ -38,7 +40,7 @@ class TurnOutcome:
         self._was_aborted = False
         """True if an approval of the turn was answered with `abort`."""
         self._over_time: str | None = None
-        """The reason why the command interrupted the turn; None if the turn had no time limit or ended in time."""
+        """The reason why the command interrupted the turn; None if the turn has not exceeded a time limit."""
         self._was_waiting = False
         """True if the turn was waiting for an approval when the command interrupted it."""
 

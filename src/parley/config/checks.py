@@ -1,7 +1,8 @@
 """Checks for the values that a setting may have, and for tables of settings.
 
-A check gets a value as TOML or JSON represents it, and the key of the value. A failed check raises `Wrong`. The
-caller knows the file or argument with the value, converts the error to a `BadSetting` and names the source.
+The arguments of a check are a value, as TOML or JSON represents it, and the key of the value. A failed check raises
+`Wrong`. The caller knows the file or argument with the value, converts the error to a `BadSetting` and names the
+source.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ __all__ = ["with_setting", "without_setting"]
 def with_setting(text: str, key: str, value: str) -> tuple[str, KeyPath, Any]:
     """Set one setting in the text of config.toml. Return the new text, the path of the setting and the value.
 
-    `value` is a TOML value, or a text without quotes, as on the command line.
+    `value` is a TOML value, or a text without quotes as in the option `-c`.
 
     Raises:
         BadSetting: the key is not a setting, or the value is invalid.
@@ -111,7 +111,8 @@ def _table_at(table: Any, path: KeyPath) -> MutableMapping[str, Any]:
 def _with_line(text: str, path: KeyPath, value: Any) -> str:
     """Return the text with one more line for a new key. A new table is added at the end of the text.
 
-    The result is not what the caller expects if the key or its table exists.
+    If the key or its table already exists, the result may be invalid or may have other values than expected, so the
+    caller must check the result.
     """
     line = f"{written_key(path[-1:])} = {written_value(value)}\n"
     if len(path) > 1:

@@ -124,9 +124,9 @@ class _Report:
                 yield self._setting(at, default if value is None else value)
 
     def _entry(self, at: KeyPath, check: Check, value: Mapping[str, Any]) -> Iterator[EffectiveSetting]:
-        """Yield those settings of a named entry that a source sets.
+        """Yield the settings of a named entry that a source sets.
 
-        The other settings have their documented defaults.
+        Settings with their documented defaults are not yielded.
         """
         for name, one in value.items():
             inner = check_below(check, name)
@@ -168,7 +168,9 @@ class _Report:
         )
 
     def _source_of(self, path: KeyPath) -> tuple[bool, Source | None]:
-        """Return whether the profile sets a setting, and the source that takes precedence; None for a default."""
+        """Return whether the profile sets a setting, and the source that takes precedence. The source is None if no
+        source sets the setting.
+        """
         places = [path]
         if self._profile is not None and len(path) == 1:
             places.insert(0, ("profiles", self._profile, *path))
@@ -180,9 +182,11 @@ class _Report:
 
 
 _ADDRESSES: Final = {"openai": "OPENAI_BASE_URL", "oss": "CODEX_OSS_BASE_URL", "azure": AZURE_ENDPOINT}
-"""The environment variables that contain the addresses of providers, by the name of the provider."""
+"""The environment variables that contain the addresses of providers, keyed by the name of the provider."""
 
 
 def _named(defaults: Mapping[str, Any], name: str) -> Any:
-    """Return the default of a key. A field whose key is a keyword of Python ends with an underscore."""
+    """Return the default value of the key `name`. If a key is a keyword of Python, the name of its field in
+    `defaults` ends with an underscore.
+    """
     return defaults.get(name, defaults.get(f"{name}_"))

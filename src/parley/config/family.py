@@ -1,4 +1,4 @@
-"""Finds the family to which a model belongs, by its name."""
+"""Determines from the name of a model to which family the model belongs."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _REMEMBERED: Final = 64
 """The maximum number of resolved combinations of settings that are cached.
 
 Clients normally use fewer combinations. The limit prevents a client from filling the memory by sending a new
-combination with each call.
+combination in each call.
 """
 
 
@@ -107,8 +107,8 @@ class Loader:
         home: str | None = None,
         text: str | None = None,
     ) -> None:
-        """Create a loader. `overrides` contains the values of the option `-c`, in order. `home` replaces the home
-        that the environment names. `text` replaces the text of config.toml.
+        """Create a loader. `overrides` contains the values of the option `-c`, in the order of the command line.
+        `home` replaces the home that the environment names. `text` replaces the text of config.toml.
 
         Raises:
             BadSetting: an override cannot be parsed or is invalid.
@@ -136,8 +136,8 @@ class Loader:
         return home
 
     def choose(self, overrides: SettingsOverrides, before: ResolvedSettings | None = None) -> ResolvedSettings:
-        """Apply the overrides of a call, `overrides`, to the settings before the call, and return the result. If
-        `before` is None, the call begins a conversation.
+        """Apply the overrides of a call to `before`, the settings before the call, and return the resulting
+        settings. If `before` is None, the call begins a conversation.
 
         The result uses config.toml as it was when the conversation began.
 
@@ -237,7 +237,8 @@ class Loader:
         return NodeToken(given)
 
     def profiles(self) -> dict[str, dict[str, Any]]:
-        """Return the settings of each profile, by name, from config.toml and the command line.
+        """Return the settings of each profile in config.toml and on the command line, keyed by the name of the
+        profile.
 
         Raises:
             BadSetting: the file cannot be read, or a value in it is invalid.
@@ -270,12 +271,14 @@ class Loader:
         return missing
 
     def _table(self, name: str) -> dict[str, Any]:
-        """Return a table of the settings, with the current config.toml and the command line."""
+        """Return the settings in the table `name`, combined from the current config.toml and the command line."""
         self._load_if_changed()
         return self._loaded_table(name)
 
     def _loaded_table(self, name: str) -> dict[str, Any]:
-        """Return a table of the settings, with config.toml as it was last read, and the command line."""
+        """Return the settings in the table `name`, combined from config.toml, as it was last read, and the command
+        line.
+        """
         return merge(self._overrides.values.get(name, {}), into=merge(self._file.values.get(name, {}), into={}))
 
     def webhook(self) -> Webhook | None:
@@ -318,8 +321,8 @@ class Loader:
             self._made.clear()
 
     def _begin(self, overrides: SettingsOverrides, argument: Source) -> ResolvedSettings:
-        """Resolve the settings of a new conversation with the current config.toml. Equal calls get the
-        same object.
+        """Resolve the settings of a new conversation with the current config.toml. Equal calls return the same
+        object.
         """
         self._load_if_changed()
         key = (replace(overrides, config=None), msgspec.json.encode(argument.values))
@@ -455,7 +458,7 @@ class Loader:
         return frozenset({"PGPASSWORD"} if is_named else ())
 
     def _repository_tables(self) -> dict[str, dict[str, Any]]:
-        """Return the tables of the repositories, by name. Only config.toml can define repositories."""
+        """Return the tables of the repositories, keyed by name. Only config.toml can define repositories."""
         tables: dict[str, dict[str, Any]] = self._file.values.get("workspace", {}).get("repositories", {})
         return tables
 
@@ -577,7 +580,9 @@ def check_overrides(overrides: SettingsOverrides) -> None:
 
 
 def why_unusable(loader: Loader) -> ConfigError | None:
-    """Return the error of a server that starts with the settings of a loader; None if the server can use them."""
+    """Return the error that a server would report if it used the settings of a loader; None if a server can use
+    them.
+    """
     try:
         loader.choose(SettingsOverrides())
         loader.workspace_settings()

@@ -18,8 +18,8 @@ def new_config(
     providers: Mapping[str, Mapping[str, Any]],
     model_provider: str | None = None,
 ) -> str:
-    """Return the text of a config.toml with these settings. `providers` contains the tables of providers, by name.
-    Without `model_provider`, the name of the model contains the provider.
+    """Return the text of a config.toml with these settings. `providers` contains the tables of providers, keyed by
+    name. If `model_provider` is None, `model` begins with the name of the provider, or names a model of OpenAI.
     """
     provider = "" if model_provider is None else f"model_provider = {written_value(model_provider)}\n"
     text = f"""\

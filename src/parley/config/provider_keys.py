@@ -15,8 +15,8 @@ from parley.config.types import Provider
 __all__ = ["AUTH_FILE", "find_key", "key_variable", "may_use_stored_key"]
 
 AUTH_FILE: Final = "auth.json"
-"""The file name of a JSON object whose members are keys, by the name of the environment variable that each key
-replaces.
+"""The name of the file that stores keys. It contains a JSON object. The name of each member is an environment
+variable, and its value is the key that replaces the value of this variable.
 """
 OPENAI_KEY: Final = "OPENAI_API_KEY"
 
@@ -27,8 +27,8 @@ def key_variable(provider: Provider) -> str | None:
 
 
 def find_key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | None:
-    """Return the key of a provider; None if there is none. A key in auth.json takes precedence over the
-    environment.
+    """Return the key of a provider; None if neither auth.json nor the environment contains it. A key in auth.json
+    takes precedence over the environment.
     """
     if (variable := key_variable(provider)) is None:
         return None

@@ -92,7 +92,9 @@ def check_at(path: KeyPath) -> Check | None:
 
 
 def check_below(check: Check | None, name: str) -> Check | None:
-    """Return the check for a key in a table; None if the table has no such key, or if the check is for no table."""
+    """Return the check for a key in a table; None if the table has no such key, or if `check` is not the check of a
+    table.
+    """
     match check:
         case Table():
             return check.fields.get(name)

@@ -48,9 +48,9 @@ class Source(Struct, frozen=True):
     """The name of the source for errors; None if errors do not name the source."""
     values: dict[str, Any]
     text: str = ""
-    """The text of a file, which is used to find line numbers; empty for other sources."""
+    """The text of the file, from which line numbers are determined; empty if the source is not a file."""
     table: dict[str, Any] = {}
-    """The complete table of a file, including unknown keys; empty for other sources."""
+    """The complete table of the file, including unknown keys; empty if the source is not a file."""
 
     def mentions(self, path: KeyPath) -> bool:
         return mentions(self.values, path)
@@ -91,8 +91,8 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_of(sources: Sequence[Source], *paths: KeyPath) -> str | None:
-    """Return the name of the last source that set the first of the `paths` that any source set. Return None if no
-    source set one of the paths.
+    """Find the first of the `paths` that a source set, and return the name of the last source that set it. Return
+    None if no source set any of the paths.
     """
     found = (source.name for path in paths for source in reversed(sources) if source.mentions(path))
     return next(found, None)

@@ -33,7 +33,8 @@ def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
 
 
 def looser_setting(proposed: ResolvedSettings, limit: ResolvedSettings) -> str | None:
-    """Return the name of a setting of `proposed` that may allow more than `limit` allows; None if there is none.
+    """Return the name of a setting in `proposed` that may allow more than the same setting in `limit`; None if no
+    setting allows more.
 
     `sandbox_mode` and `approval_policy` may be stricter than in `limit`. The model and the schema of answers may
     differ. All other settings must be equal. The working directory is not compared, because the caller checks it.

@@ -44,8 +44,8 @@ _KEY_PART: Final = r"""\s*(?:"(?:\\.|[^"\\])*"|'[^']*')\s*|[^."'=]+"""
 
 
 def read_key(text: str) -> tuple[KeyPath, int]:
-    """Return the dotted key at the beginning of a string, and the position where it ends. Return an empty key if
-    there is none.
+    """Return the dotted key at the beginning of a string, and the position where it ends. The key is empty if the
+    string does not begin with a key.
 
     Parts may be quoted as in TOML. An unquoted part may contain more characters than TOML allows, so that a
     provider called `my models` needs no quotes on the command line.
@@ -127,7 +127,7 @@ _TOKEN: Final = r'''(?x)
 
 
 def lines_of_keys(text: str) -> dict[KeyPath, int]:
-    """Return the line of every key and table in a valid TOML document, by path.
+    """Return the line of every key and table in a valid TOML document, keyed by path.
 
     A table that is only implied by longer keys has the line of the first such key. All tables of an array have the
     path of the array.

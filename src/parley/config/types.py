@@ -140,7 +140,7 @@ class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
     stream_max_retries: Retries = 5
     stream_idle_timeout_ms: Milliseconds = 300_000
     stream_usage: bool = False
-    """True if requests to the chat API ask for token counts (`stream_options`)."""
+    """True if requests to the chat API request token counts (`stream_options`)."""
     script: str | None = None
     """The file with the replies for the scripted provider; None means the built-in demonstration."""
 
@@ -151,7 +151,7 @@ class Provider(ProviderTable, frozen=True, kw_only=True):
     id: str
     """The name of the provider's table, `[model_providers.ID]`."""
     is_openai: bool = False
-    """True for the built-in provider `openai`. Only this provider gets `OPENAI_API_KEY` or the key in
+    """True for the built-in provider `openai`. Its key is always `OPENAI_API_KEY`, from the environment or from
     `auth.json`.
     """
 
@@ -218,8 +218,8 @@ class McpTable(Struct, frozen=True, kw_only=True):
     """The table `[mcp]`: the behaviour of the server towards MCP clients."""
 
     features: McpFeatures = "auto"
-    """The additions to MCP that a client sees. `plain` means none, and `full` means all. With `auto`, the additions
-    depend on the client's protocol version and host.
+    """The additions to MCP that a client sees. `plain` means none, and `full` means all. If the value is `auto`,
+    the additions depend on the client's protocol version and host.
     """
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
@@ -246,8 +246,8 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     drain_seconds: Seconds = 30
     """The maximum time for which the server waits for running turns before it stops, in seconds."""
     idle_exit_minutes: Annotated[int, integer(0, 60 * 24 * 366)] = 30
-    """The time without clients and turns after which a server that `parley mcp` started exits, in minutes; 0 means
-    never.
+    """The time in minutes after which an idle server that `parley mcp` started exits; 0 means never. A server is
+    idle while it has neither clients nor running turns.
     """
     http: WithHttp = "auto"
     """Determines whether the server also serves HTTP. `auto` means yes, unless `parley mcp` started the server."""
@@ -271,7 +271,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     error.
     """
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
-    """The time for which a session without requests and streams is kept, in minutes."""
+    """The time for which a session is kept while it has neither requests nor streams, in minutes."""
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
     """The directories below which clients without the role `admin` may choose a working directory."""
     requests_per_second: Annotated[int, integer(0, 10**6)] = 500
@@ -506,9 +506,9 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     approvals: Approvals = Approvals()
     limits: Limits = Limits()
     prices: dict[str, Price] = {}
-    """The prices of models, by the name of the model, with or without the name of its provider."""
+    """The prices of models, keyed by the name of the model, with or without the name of its provider."""
     developer_instructions: str = ""
-    """Instructions that the model gets in addition to the base instructions; empty if there are none."""
+    """Instructions for the model in addition to the base instructions; empty for no additional instructions."""
     compact_prompt: str = ""
     """Instructions for the model when it summarizes the history; empty means Parley's own instructions."""
     model_supports_reasoning_summaries: bool = False
@@ -521,7 +521,7 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     notify: Annotated[tuple[str, ...], secret_sequence] = ()
     """The command line of a program that runs after each completed turn; empty means none."""
     notify_argument: bool = True
-    """True if the notify program gets its payload not only on stdin, but also as its last argument."""
+    """True if the payload is passed to the notify program as its last argument as well as on stdin."""
     internal_originator: str = "codex_cli_rs"
     record: PathOrHomePath | None = None
     """The file in which the requests to the model and the replies are recorded; None if nothing is recorded."""
@@ -571,8 +571,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     unchanged.
     """
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of those keys of tool servers that an earlier call gave and whose values are not in the log. The
-    field is set only in overrides from the log; None in a call from a client.
+    """The paths of keys of tool servers that an earlier call gave, but whose values are not in the log. The field
+    is set only in overrides from the log; None in a call from a client.
     """
 
 
@@ -655,12 +655,12 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings that result from all calls of a conversation so far, together with the overrides of the
+    """The settings that result from all past calls of a conversation, together with the overrides in these
     calls.
     """
 
     values: dict[str, Any]
-    """The value of every setting, by name. The values combine the defaults, config.toml and the command line at the
-    beginning of the conversation, and all calls since then.
+    """The value of every setting, keyed by name. The values combine the defaults, config.toml and the command line
+    at the beginning of the conversation, and all calls since then.
     """
     settings: Settings

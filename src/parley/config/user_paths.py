@@ -10,8 +10,8 @@ __all__ = ["absolute", "expand", "targets_of_links", "user_home"]
 
 
 def user_home(environ: Mapping[str, str]) -> str:
-    """Return the home directory of the user. Without the variable `HOME`, return the home directory of the user's
-    account, or an empty string if the account is unknown.
+    """Return the home directory of the user. If the variable `HOME` is not set, return the home directory of the
+    user's account, or an empty string if the account is unknown.
     """
     if home := environ.get("HOME"):
         return home

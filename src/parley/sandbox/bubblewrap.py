@@ -51,7 +51,7 @@ _PROCESSES: Final = 512
 stays usable at this number. The kernel does not apply this limit to root.
 """
 _SHARED_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""The size of `/dev/shm` in bytes, which is also the default in containers. Its memory is freed when the command
+"""The size of `/dev/shm` in bytes. Containers have the same size by default. Its memory is freed when the command
 ends.
 """
 _FIRST_DESCRIPTOR: Final = 3

@@ -57,7 +57,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Set the policy of the command. The policy determines how the failure to write is explained."""
+        """Set the policy of the command. The policy determines how a denial is explained."""
         named = ", ".join(map(quoted, policy.installed[:_MAX_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))

@@ -1,4 +1,4 @@
-"""Confines commands with Landlock: a command keeps only those rights to files that rules grant.
+"""Confines commands with Landlock: a command keeps only the rights to files that rules grant.
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
 directory that leads to it, and grants rights to the other entries one by one. No new file can be created in such a

@@ -138,7 +138,7 @@ class ProtectedFiles:
                 self._unrestored.pop(path, None)
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
-        """Take snapshots of these paths, except of those that already have one because of another running command.
+        """Take a snapshot of each of these paths, unless one exists already because of another running command.
 
         Raises:
             SandboxUnavailable: a file cannot be read, or the files exceed the limits.

@@ -27,7 +27,7 @@ OLDEST: Final = 3
 
 
 class Files(IntFlag):
-    """Rights to files and directories, as bit values of the kernel interface."""
+    """Rights to files and directories. The values are the bits of the kernel interface."""
 
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1

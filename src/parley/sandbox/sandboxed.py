@@ -31,7 +31,7 @@ _WARNINGS: Final[Mapping[Name, str]] = {
     "landlock": "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they "
     "are undone when the commands have ended. bubblewrap prevents them"
 }
-"""The warnings that the operator of the server gets about mechanisms that protect less than others."""
+"""The warnings for the operator of the server about mechanisms that protect less than others."""
 
 
 def _ignore(sentence: str) -> None:

@@ -152,7 +152,7 @@ def profile(resolved: ResolvedPolicy, *, network: bool, unix_sockets: bool) -> P
 
 
 class _Named:
-    """Collects the parameters of a profile. A value gets a parameter when it is first used."""
+    """Collects the parameters of a profile. A parameter is created for a value when the value is first used."""
 
     def __init__(self) -> None:
         self.parameters: dict[str, str] = {}

@@ -115,7 +115,7 @@ _NEVER: Final[_Rule] = ()
 
 
 def _is(argument: int, *numbers: int, mask: int = _EVERY_BIT) -> _Test:
-    """Return a test that applies `mask` to an argument, and checks that the result is one of the numbers. The
+    """Return a test that applies `mask` to an argument, and succeeds if the result is one of the numbers. The
     kernel reads the argument as an `int`, so the upper half of the argument is ignored.
     """
     return _Test(at=_ARGUMENTS_AT + 8 * argument, mask=mask, numbers=numbers)
@@ -130,7 +130,7 @@ def _upper_is_zero(argument: int) -> _Test:
 
 
 def _is_plain_mode(argument: int) -> _Test:
-    """Return a test that checks that a mode has neither the set-user-id nor the set-group-id bit."""
+    """Return a test that succeeds if a mode has neither the set-user-id nor the set-group-id bit."""
     return _is(argument, 0, mask=_SPECIAL_MODES)
 
 
@@ -140,7 +140,7 @@ def _creates_plain(flags: int, mode: int) -> _Rule:
 
 
 def _is_null(argument: int) -> tuple[_Test, _Test]:
-    """Return tests that check that both halves of a pointer are zero."""
+    """Return two tests, which succeed if both halves of a pointer are zero."""
     return _is(argument, 0), _upper_is_zero(argument)
 
 

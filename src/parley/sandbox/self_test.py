@@ -43,7 +43,7 @@ _FALLBACK: Final = "/var/tmp"
 the test there.
 """
 _UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
-"""Error numbers after which no other attempt to create a directory at the same path can succeed."""
+"""Error numbers which mean that no other attempt to create a directory at the same path can succeed."""
 
 _SCRIPT: Final = """
 import os, sys

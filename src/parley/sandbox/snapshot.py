@@ -81,7 +81,7 @@ class Restored(Struct, kw_only=True):
     moved: dict[str, str] = field(default_factory=dict)
     """New paths of files that were moved aside, keyed by their old paths."""
     left: dict[str, str] = field(default_factory=dict)
-    """The reasons why files could not be restored, by path."""
+    """The reasons why files could not be restored, keyed by path."""
 
 
 # --- a path that must not exist ----------------------------------------------------------
@@ -328,7 +328,7 @@ class Snapshot:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return those paths that do not lie below another path of the list, sorted."""
+    """Return, sorted, the paths that do not lie below another path in the list."""
     found: list[str] = []
     for path in sorted(set(paths), key=lambda path: path.split("/")):
         if not found or not is_below(path, found[-1]):
@@ -340,8 +340,8 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _first_link(folders: DirFds, git: str, name: str) -> str:
-    """Return the path of a protected file in a Git directory. If a directory in that path is a link, return the
-    path of the first link.
+    """Return the path of the protected file `name` in a Git directory. If a directory on the way to the file is a
+    link, return the path of the first such link instead.
     """
     path = git
     for part in name.split("/")[:-1]:

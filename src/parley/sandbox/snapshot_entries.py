@@ -71,7 +71,7 @@ class Directory(Struct, frozen=True, kw_only=True):
     names: frozenset[str] | None = None
     """The names of the entries; None if commands may add entries."""
     data: frozenset[str] = frozenset()
-    """The names of those entries in the directory that are not protected."""
+    """The names of the entries in the directory that are not protected."""
 
 
 class Special(Struct, frozen=True):
@@ -183,7 +183,7 @@ def with_mode(entry: Entry, mode: int) -> Entry:
 
 
 def create(path: str, entry: Entry) -> bool:
-    """Create a file, link or directory again as `entry` describes it.
+    """Create a file, link or directory again with the data in `entry`.
 
     Return False if the entry lacks the necessary data.
 

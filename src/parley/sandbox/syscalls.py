@@ -16,7 +16,7 @@ have any effect.
 
 
 class Machine(Struct, frozen=True):
-    """A processor architecture, with its numbers for system calls."""
+    """A processor architecture, and the numbers of its system calls."""
 
     architecture: int
     """The `AUDIT_ARCH_` number by which the kernel marks calls in the machine's own calling convention."""

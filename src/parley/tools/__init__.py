@@ -1,4 +1,4 @@
-"""The tools that the model can call, with one module for each tool.
+"""The tools that the model can call. Each tool has its own module.
 
 Importing this package is fast, because the modules of the tools are imported only when the first turn with tools
 begins.
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class AgentTools:
-    """The tools of this process, including those of tool servers. Closing this object ends the tool servers, but
+    """The tools of this process, including the tools of tool servers. The method `close` ends the tool servers, but
     does not close `commands`.
     """
 
@@ -81,8 +81,8 @@ class AgentTools:
         return self._pools[environ]
 
     def _drop(self, environ: frozenset[tuple[str, str]]) -> None:
-        """End the tool servers with the environment `environ`, and remove their pool, because no turn uses them any
-        more.
+        """End the tool servers that run with the environment `environ`, and remove their pool. An unused pool calls
+        this function.
         """
         if (pool := self._pools.pop(environ, None)) is not None:
             closing = asyncio.create_task(pool.close())

@@ -53,7 +53,7 @@ __all__ = ["Patches"]
 log: Final = logging.getLogger(__name__)
 
 FAILED: Final = 1
-"""The exit code that the model gets if a patch was not written."""
+"""The exit code in the output for the model if a patch was not written."""
 
 
 class Patches:
@@ -98,7 +98,7 @@ class Patches:
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Write a patch if the policy or the user allows it.
+        """Write a patch if the policy or the user allows it. Return the attempt, or the rejection of the patch.
 
         Raises:
             PatchRefused: the patch was approved, but no longer matches the files.
@@ -187,7 +187,8 @@ class Patches:
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write the patch in a thread. Return the result, and the cancellation if one arrived in the meantime.
+        """Write the patch in a thread. Return a tuple with the result, and with the cancellation that arrived
+        during the writing; None if none arrived.
 
         This method never raises an exception, because an end event must follow the begin event.
         """
@@ -223,8 +224,8 @@ class Patches:
         return _Outcome(stdout=summary, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """Return the diff of the turn so far; an empty string if it cannot be computed. A failure is only logged,
-        because the files are already written.
+        """Return the diff of all changes in the turn. If the diff cannot be computed, log the reason and return an
+        empty string, because the files are already written.
         """
         try:
             for change in plan.changes:
@@ -279,7 +280,7 @@ def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) ->
 
 
 class _Verified(NamedTuple):
-    """A patch that matches the current files, with the functions that apply it."""
+    """A patch that matches the current files, and the functions that apply it."""
 
     plan: Plan
     changes: dict[str, FileChange]

@@ -44,8 +44,8 @@ class CommandTarget:
         return f"{numbers} {self._place.decode(errors='backslashreplace')}"
 
     def change(self) -> Changed | None:
-        """Return whether the directory or the program has been replaced since this object was created; None if
-        neither has been replaced.
+        """Return `directory` or `program` if the directory or the program has been replaced since this object was
+        created. Return None if neither has been replaced.
         """
         with CommandTarget(self._argv, self._cwd, self._search_path) as now:
             if now.approved.directory != self.approved.directory:

@@ -13,7 +13,9 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MAX_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MAX_APPROVALS: Final = 3
-"""The maximum number of approvals for one call whose target is replaced after each approval."""
+"""The maximum number of times that one call asks for an approval because its target was replaced after the previous
+approval.
+"""
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
     why=f"its program, directory or files were replaced after each of {MAX_APPROVALS} approvals"
@@ -41,7 +43,7 @@ async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> 
 
 
 async def report_changed(context: ToolContext, changed: Changed) -> None:
-    """Append an event that tells clients what was replaced after an approval, which is why the call needs another
+    """Append an event that tells clients what was replaced after an approval. The call then needs a new
     approval.
     """
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"

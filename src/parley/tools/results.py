@@ -57,8 +57,8 @@ def failed_in_sandbox(why: str, policy: SandboxPolicy | None) -> str:
 
 
 def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """Return the reason for the failure of a confined command, as the model gets it. The sandbox may or may not
-    have caused the failure.
+    """Return the model-facing text for a confined command that failed. The sandbox may or may not have caused the
+    failure.
     """
     if stdout is None or stderr is None:
         texts = tuple("" if one is None else for_model(one) for one in (stdout, stderr))

@@ -56,8 +56,8 @@ LOCAL_SHELL: Final = "local_shell"
 MAX_WORDS: Final = 100_000
 """The maximum number of words in a command. A longer command fails, because handling it would block the server."""
 NOT_FOUND: Final = 127
-"""The exit code of shells for a program that does not exist. The sandbox is not considered as the reason for such a
-failure.
+"""The exit code with which shells report that a program does not exist. A failure with this exit code is not
+attributed to the sandbox.
 """
 
 
@@ -243,8 +243,8 @@ def _explained(error: CommandNotStarted, command: Command, settings: Settings) -
 
 
 def _program_exists(command: Command, directory: str, *, hidden: Sequence[str]) -> bool:
-    """Return whether the file that a command names as its program exists. If its path leads through a hidden
-    directory, return False.
+    """Return whether the program file that a command names exists. Return False if the path of the file leads
+    through a hidden directory.
     """
     import shutil  # imported here: few commands name a program that cannot be run
 
@@ -415,8 +415,8 @@ def _outcome(
 
 
 def _with(remarks: Sequence[str], output: str) -> str:
-    """Return the model-facing text for a command whose output the model does not get: the text `output` and the
-    remarks, each on its own lines.
+    """Return the model-facing text for a command whose output is not passed to the model. The text consists of
+    `output` and the remarks, each on its own lines.
     """
     return "\n".join((output, *remarks))
 

@@ -41,7 +41,7 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
     """Return stdout and stderr of a failed command for the model. Both share the limits.
 
-    Each stream may use half of the limits, and also what the other stream leaves of its half.
+    Each stream may use half of the limits, and also the part of the other half that the other stream does not use.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted

@@ -16,7 +16,7 @@ __all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Export the conversation with the id `named`: call `write` with each line.
+    """Export the conversation with the id `named`: call `write` once for each line.
 
     `now` is the time of the export, in seconds since the epoch. Entries that another process appends during the
     export are not exported.
@@ -50,7 +50,7 @@ def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
     """Open a new file for writing, which appears at `path` only when the block ends without an error. At that time,
     the file is complete and synced to disk.
 
-    With `over`, an existing file is replaced.
+    If `over` is True, an existing file is replaced.
 
     Raises:
         FileExistsError: the file exists and `over` is False. The file is not changed.

@@ -58,7 +58,9 @@ async def _archived_before(store: Store, before: float) -> list[ConversationList
 
 
 async def remove_unneeded(store: MaintainedStore, unneeded: Unneeded) -> Removed:
-    """Remove the given conversations, except those that have become active again, and then all unused blobs."""
+    """Remove the given conversations, and then all unused blobs. Conversations that have become active again are
+    not removed.
+    """
     removed = 0
     for listed in unneeded.conversations:
         with suppress(OwnedElsewhere, UnknownConversation):

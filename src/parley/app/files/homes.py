@@ -30,7 +30,7 @@ HEAD_BYTES: Final = 1024**2
 
 @asynccontextmanager
 async def open_home(home: str, *, to_write: bool = False) -> AsyncIterator[SqliteStore]:
-    """Open the store of a home directory. With `to_write`, create the directory if it is missing.
+    """Open the store of a home directory. If `to_write` is True, create the directory if it is missing.
 
     Raises:
         BadHome: the home directory contains no conversations, or its conversations cannot be used.
@@ -59,7 +59,9 @@ def _refuse_empty(home: str) -> None:
 
 
 def why_not_overwrite(home: str, path: str) -> str | None:
-    """Return the reason why a command must not write to the file `path`; None if the command may write to it."""
+    """Return the reason why a command must not write to the file `path`; None if the command may write to the
+    file.
+    """
     is_there = os.path.lexists(path)
     if os.path.basename(path) in ("", os.curdir, os.pardir):
         return "names no file"

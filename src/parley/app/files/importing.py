@@ -70,8 +70,8 @@ async def import_file(
     """Create a conversation from a file. `settings` are used if the file contains no settings.
 
     `is_named` is True if the user named this file. If the file is neither an export nor a supported rollout file,
-    the outcome is `FAILED` for a named file and `SKIPPED` for any other file. With `new_id`, a new conversation is
-    always created, even if the same file was imported before.
+    the outcome is `FAILED` for a named file and `SKIPPED` for any other file. If `new_id` is True, a new
+    conversation is always created, even if the same file was imported before.
 
     Raises:
         BadHome: the home directory cannot be written.

@@ -75,7 +75,7 @@ def _name_of(home: str) -> str:
 
 
 def _listening(home: str) -> str | None:
-    """Return the path of a socket in the home on which a server listens; None if there is none."""
+    """Return the path of a socket in the home on which a server listens; None if no server listens in the home."""
     for directory in (home, os.path.join(home, "run")):
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):

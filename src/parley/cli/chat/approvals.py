@@ -130,7 +130,7 @@ class OpenApprovals:
 
 
 def answer_keys(approval: Approval) -> dict[str, str]:
-    """Return the keys that answer an approval, with their labels."""
+    """Return the keys that answer an approval. The values are the labels of the keys."""
     # For a patch or a limit, an approval for the session has the same effect as an approval.
     return {key: label for key, label in _LABELS.items() if key != "s" or approval.kind == "exec"}
 
@@ -138,7 +138,8 @@ def answer_keys(approval: Approval) -> dict[str, str]:
 def question(approval: Approval) -> str:
     """Return the question for an approval.
 
-    `request_lines` describes the action, which is printed above the question.
+    The question does not describe the action, because the chat prints the lines of `request_lines` above the
+    question.
     """
     outside = " outside the sandbox" if approval.leaves_sandbox else ""
     match approval.kind:
@@ -203,7 +204,7 @@ def request_lines(
 
 
 def _whole_command(command: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Return a command as lines with their indents. A shell script keeps its lines; all other line ends are
+    """Return the lines of a command, each with its indent. A shell script keeps its lines; all other line ends are
     escaped.
     """
     is_script = len(command) == 3 and command[0].rpartition("/")[2] in SHELLS and command[1] in SCRIPT_OPTIONS

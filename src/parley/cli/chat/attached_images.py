@@ -19,9 +19,10 @@ _IMAGE: Final = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 def attached_images(context: ChatContext, text: str) -> Iterator[ImageItem]:
-    """Yield each image that a message names once.
+    """Yield the images that a message names. An image that is named several times is yielded once.
 
-    The chat reports a name that does not belong to a complete image on this computer, and the name remains text.
+    If a file exists but is not a complete image, the chat prints a note. All names also remain in the text of the
+    message.
     """
     if context.local_cwd is None:
         return

@@ -79,7 +79,9 @@ class BlockSplitter:
         return finished + self._finish()
 
     def _tail(self) -> list[str]:
-        """Return the last line if it is not empty and has no line end."""
+        """Return a list with the last line if the line is not empty and has no line end; otherwise return an empty
+        list.
+        """
         if len(self._partial) > 1:
             self._partial = ["".join(self._partial)]
         return list(self._partial)

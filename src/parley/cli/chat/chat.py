@@ -59,18 +59,18 @@ SNAPSHOT_EVENTS: Final = 300
 SHOWN_TURNS: Final = 2
 """The number of turns that are shown when a conversation is opened."""
 RECONNECT_SECONDS: Final = 30 * 24 * 3600.0
-"""The number of seconds that a chat tries to reconnect. The number is large, because a person may leave a chat open
-for days.
+"""The number of seconds for which a chat tries to reconnect. The number is large, because a person may leave a chat
+open for days.
 """
 SEND_SECONDS: Final = 5.0
-"""The maximum number of seconds that the chat waits at its end for the server to accept the last messages."""
+"""The maximum number of seconds for which an exiting chat waits until the server has accepted the last messages."""
 STEP_SECONDS: Final = 0.005
 """The time, in seconds, after which a chat that is processing many events of one stream lets other tasks run."""
 PANEL_LINES: Final = 5
 """The number of lines below an approval request: the activity, the question, the keys, the input and the status."""
 SETTLE_SECONDS: Final = 0.3
-"""The maximum number of seconds that an approval waits for its event before the approval is shown without the
-event.
+"""The maximum number of seconds for which the chat waits for the event of an approval. After this time, the chat
+shows the approval without the event.
 """
 
 
@@ -522,7 +522,9 @@ class Chat:
         return [("class:question", asked), ("class:hint" if has_input else "class:key", keys)]
 
     def _length_note(self) -> str:
-        """Return a hint if the screen does not show the beginning of the request."""
+        """Return a hint if the screen does not show the beginning of the request; otherwise return an empty
+        string.
+        """
         lines = self._view.request_lines
         if self._screen is None or lines + PANEL_LINES <= self._screen.size[1]:
             return ""

@@ -41,7 +41,7 @@ async def copy_to_clipboard(text: str) -> str:
 
 
 async def _to_tmux(data: bytes) -> bool:
-    """Return whether tmux has accepted the text."""
+    """Pass the text to tmux, and return whether tmux has accepted it."""
     try:
         process = await asyncio.create_subprocess_exec(
             "tmux",

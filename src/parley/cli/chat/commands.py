@@ -38,9 +38,13 @@ class Command(NamedTuple):
     """The arguments as the help shows them; an empty string if the command takes none."""
     summary: str
     run: Callable[[ChatContext, str], Awaitable[None]]
-    """Runs the command. The second argument is the text after the name, without surrounding blanks."""
+    """The function that runs the command. Its second argument is the text after the name of the command, without
+    surrounding blanks.
+    """
     choices: Callable[[ChatContext], Awaitable[Sequence[Choice]]] | None = None
-    """Returns the values of the first argument that completion offers."""
+    """A function that returns the values that completion offers for the first argument; None if completion offers
+    no values.
+    """
 
 
 async def _help(context: ChatContext, argument: str) -> None:

@@ -21,7 +21,7 @@ __all__ = ["ChatCompleter"]
 
 MAX_FILES: Final = 50
 CHOICES_SECONDS: Final = 10.0
-"""The number of seconds that the values of an argument are cached."""
+"""The number of seconds for which the values of an argument are cached."""
 
 _FILE: Final = re.compile(r'(?:^|(?<=\s))@(?:"([^"]*)|([^\s"]*))$')
 """Matches an incomplete file name at the end of the text before the cursor."""
@@ -38,7 +38,7 @@ class ChatCompleter(Completer):
         self._directory: str | None = None
         """The directory whose files `_files` contains."""
         self._choices: dict[str, tuple[float, Sequence[Choice]]] = {}
-        """The cached values of arguments and the times at which they expire, by command."""
+        """The cached values of each command's argument, and the time at which they expire, keyed by command."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         return ()  # all completions are asynchronous

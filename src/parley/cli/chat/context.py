@@ -81,8 +81,8 @@ class ChatContext(Protocol):
         """Close the conversation. The next message creates a new one with the same settings and directory."""
 
     async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
-        """Send a message with the current overrides. The message creates a conversation if none is open. With
-        `queue`, the message waits until the running turn has ended.
+        """Send a message with the current overrides. The message creates a conversation if none is open. If
+        `delivery` is `queue`, the message waits until the running turn has ended.
         """
 
     def set_input(self, text: str) -> None:
@@ -126,17 +126,19 @@ class Hooks:
     """The handlers of lines that begin with a character, such as `/` or `!`. Other lines are messages."""
 
     attach: Callable[[ChatContext, str], Iterable[InputItem]] | None = None
-    """Returns the items, such as images, that the text of a message names. The message contains these items after
-    its text.
+    """A function that returns the items, such as images, that the text of a message names. The message contains
+    these items after its text.
     """
 
     make_completer: Callable[[ChatContext], Completer] | None = None
-    """Creates the completer of the input. The chat calls this function after the first frame has been drawn."""
+    """A function that creates the completer of the input. The chat calls this function after the first frame has
+    been drawn.
+    """
 
     make_key_bindings: Callable[[ChatContext], KeyBindingsBase] | None = None
-    """Creates additional key bindings of the input, such as a key that opens a picker."""
+    """A function that creates additional key bindings of the input, such as a key that opens a picker."""
 
     pick_conversation: InitialAction | None = None
-    """Lets the user choose a conversation. The chat calls this function first for `parley chat --resume` without an
-    id.
+    """A function with which the user chooses a conversation. For `parley chat --resume` without an id, the chat
+    calls this function first.
     """

@@ -28,9 +28,9 @@ def _indented(line: str) -> list[str]:
 def change_lines(
     changes: Mapping[str, events.FileChange], *, colour: bool, split: Callable[[str], list[str]] = _indented
 ) -> Iterator[str]:
-    """Yield all lines of the changes to all files. Each file begins with a line with its path.
+    """Yield all lines of the changes to all files. The first line for each file contains its path.
 
-    `split` indents a line, and can split it into several lines.
+    `split` indents a line, and returns it as one or more lines.
     """
     for path, change in changes.items():
         yield from split(visible(_title(path, change)))

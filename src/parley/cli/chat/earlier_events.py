@@ -41,7 +41,7 @@ async def events_backwards(conversation: Conversation, *, limit: int = MAX_EVENT
 
 
 async def last_event(conversation: Conversation, kind: type[E]) -> E | None:
-    """Return the last event of a kind; None if there is none."""
+    """Return the last event of the type `kind`; None if there is no such event among the events that are read."""
     async for event in events_backwards(conversation):
         if isinstance(event.msg, kind):
             return event.msg

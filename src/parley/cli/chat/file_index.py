@@ -95,9 +95,9 @@ class _Chunk:
 
     @staticmethod
     def _find(text: str, starts: array[int], wanted: str) -> Iterable[int]:
-        """Yield the numbers of the first lines that contain a text.
+        """Yield the numbers of the lines that contain the text `wanted`, but at most `CANDIDATES` numbers.
 
-        Each line is stored with a line end before it.
+        In `text`, a line end precedes each line. `starts` contains the position of each line.
         """
         place = found = 0
         while found < CANDIDATES and (place := text.find(wanted, place)) >= 0:

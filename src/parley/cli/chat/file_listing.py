@@ -94,7 +94,7 @@ def _rules_above(root: str) -> tuple[str, tuple[_Rules, ...]]:
     """Return the top directory of the repository that contains `root`, and the ignore rules of the directories
     above `root`.
 
-    Without a repository, the top directory is `root`.
+    If `root` is not in a repository, the top directory is `root`.
     """
     top = root
     while not os.path.lexists(os.path.join(top, ".git")):

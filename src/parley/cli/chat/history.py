@@ -18,7 +18,7 @@ __all__ = ["FILE", "MAX_LINES", "InputHistory"]
 FILE: Final = "chat_history"
 MAX_LINES: Final = 1000
 """The number of inputs that are kept when the file is shortened. The file is shortened when it contains twice as
-many.
+many inputs.
 """
 
 

@@ -20,7 +20,9 @@ def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
     keys = KeyBindings()
     tasks: set[asyncio.Task[None]] = set()
     is_opening = False
-    """True until the list of the last key opens and takes the further keys."""
+    """True from the press of a key that opens a list until the list begins to open. Further keys that open lists
+    are ignored in the meantime.
+    """
 
     def opens(key: str, pick: Callable[[ChatContext], Awaitable[None]]) -> None:
         async def run() -> None:

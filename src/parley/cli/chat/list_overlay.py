@@ -27,7 +27,7 @@ PREVIEW_DELAY_SECONDS: Final = 0.1
 
 PREVIEW_LINES: Final = 7
 MIN_HEIGHT: Final = 16
-"""The minimum number of lines of a terminal for a preview to be shown."""
+"""The minimum height of the terminal, in lines, at which a preview is shown."""
 
 AHEAD: Final = 20
 """The number of rows after the selected one that are loaded in advance."""
@@ -204,7 +204,7 @@ class ListOverlay:
         return "\n".join(visible(line) for line in text.splitlines()[:PREVIEW_LINES])
 
     def visible_rows(self, height: int) -> list[tuple[str, str]]:
-        """Return the rows that fit, with their styles, and scroll to the selected row."""
+        """Scroll to the selected row, and return the rows that fit into `height` lines, each with its style."""
         app = get_app()
         self._invalidate = app.invalidate
         self._height = max(1, height)

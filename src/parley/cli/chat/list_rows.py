@@ -48,5 +48,5 @@ class ListSource(Protocol):
         """Return a text about a row.
 
         Raises:
-            ClientError: as for `rows`.
+            ClientError: the server did not return the text. The list shows the error.
         """

@@ -34,7 +34,7 @@ end of the source is shown until the block is finished.
 
 @dataclass
 class Pending:
-    """A message of this client that is not an event yet."""
+    """A message from this client for which no event has arrived yet."""
 
     text: str
     is_queued: bool = False
@@ -54,7 +54,7 @@ class LiveState:
     output: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     plan: events.PlanUpdate | None = None
     pending: dict[str, Pending] = field(default_factory=dict)
-    """The sent messages without an event, by message id."""
+    """The sent messages for which no event has arrived yet, keyed by message id."""
     queued: int = 0
     queue_paused: bool = False
     running_since: float | None = None
@@ -116,7 +116,7 @@ class LiveRegion:
         return lines
 
     def _end_of(self, text: str, width: int, room: int) -> list[str]:
-        """Return the last lines of a text, wrapped."""
+        """Return the last lines of a text, wrapped to `width` columns. Return at most `room` lines."""
         end = for_terminal(text[-2 * width * max(room, 1) :]).expandtabs()
         return [part for line in end.split("\n")[-room:] for part in wrapped(line, width, self._width_of)][-room:]
 

@@ -28,7 +28,7 @@ PREFIX: Final = "!"
 READ_BYTES: Final = 64 * 1024
 SHOWN_LINES: Final = 500
 LAST_SHOWN_LINES: Final = 20
-"""The numbers of first lines and of last lines that are shown of the output."""
+"""Of a long output, the chat shows the first `SHOWN_LINES` and the last `LAST_SHOWN_LINES` lines."""
 SENT_LINES: Final = 100
 """The next message contains at most this number of first lines and this number of last lines of the output."""
 MAX_SENT: Final = 20_000
@@ -36,8 +36,8 @@ MAX_SENT: Final = 20_000
 PAUSE_SECONDS: Final = 0.005
 """The pause after a part of a long output, so that the chat can handle keys."""
 DRAIN_SECONDS: Final = 0.5
-"""The number of seconds that the output is read after the end of the command, if a background process keeps the
-output open.
+"""The maximum number of seconds for which the output is read after the command has ended, if a background process
+keeps the output open.
 """
 
 _STREAM: Final = "output"
@@ -81,7 +81,9 @@ class LocalCommands:
             self._is_interrupted = True
 
     def key_bindings(self) -> KeyBindings:
-        """Return the key that stops the command. The key has no effect here if no command is running."""
+        """Return a binding of the key that stops the command. The binding is active only while a command is
+        running.
+        """
         from prompt_toolkit.filters import Condition  # imported here: the chat starts without prompt_toolkit
         from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 

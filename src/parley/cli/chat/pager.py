@@ -17,7 +17,7 @@ __all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages", "wrapped"]
 TAB: Final = "    "
 
 _STYLES: Final = {"+++": "bold", "---": "bold", "+": "green", "-": "red", "@": "cyan"}
-"""The styles of the lines of a diff, by the beginning of the line."""
+"""The styles of the lines of a diff, keyed by the first characters of the line."""
 
 _CLASSES: Final = {"": "", "bold": "bold", "green": "fg:ansigreen", "red": "fg:ansired", "cyan": "fg:ansicyan"}
 """The definitions of the styles for prompt_toolkit."""

@@ -158,7 +158,7 @@ class _Messages:
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self.texts: dict[MessageId | str, str] = {}
-        """The texts of the messages, by message id."""
+        """The texts of the messages, keyed by message id."""
         self._is_read = False
 
     async def rows(self, text: str, cursor: str | None) -> Rows:

@@ -1,7 +1,7 @@
 """The chat on a terminal that cannot move its cursor (`TERM=dumb`), such as a shell in an editor.
 
-The chat prints finished lines only, and reads whole lines. Words instead of keys answer approvals, so that a line
-that was typed ahead cannot answer a question by accident.
+The chat prints finished lines only, and reads whole lines. The user answers an approval with a word instead of a
+key, so that a line that was typed ahead cannot answer a question by accident.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class PlainTerminal:
             self.print(f"(the text was not sent: {text})\n")
 
     def extend(self, completer: object, keys: object) -> None:
-        """Do nothing, because the terminal reads whole lines."""
+        """Ignore the completer and the key bindings, because this terminal reads whole lines."""
 
     async def overlay(self, container: object, *, focus: object, key_bindings: object) -> Any:
         """Print that lists need another kind of terminal.

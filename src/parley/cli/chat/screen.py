@@ -58,14 +58,16 @@ from parley.cli.chat.terminal import Actions
 __all__ = ["Screen", "width_of"]
 
 FRAME_SECONDS: Final = 0.08
-"""The minimum time between two frames that events cause. A key draws a frame immediately."""
+"""The minimum time, in seconds, between two frames that events cause. When the user presses a key, a frame is drawn
+immediately.
+"""
 BUSY_SHARE: Final = 4
 """The minimum time between two frames that events cause, as a multiple of the time that drawing the last frame
 took. On a slow computer, this leaves most of the time for keys.
 """
 ESCAPE_SECONDS: Final = 0.1
-"""The number of seconds that the screen waits after Esc for the rest of an escape sequence, such as the sequence of
-Alt-Enter.
+"""The number of seconds for which the screen waits after the Esc character for the rest of an escape sequence, such
+as the sequence of Alt-Enter.
 """
 TICK_SECONDS: Final = 1.0
 INPUT_LINES: Final = 8

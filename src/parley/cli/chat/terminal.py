@@ -70,7 +70,9 @@ class Actions(Protocol):
         """Return whether a key answers an approval now."""
 
     def answer(self, key: str) -> None:
-        """Answer the approval whose question is shown. The key `d` asks for a reason, which is the next input."""
+        """Answer the approval whose question is shown. If the key is `d`, the chat asks for a reason, and the next
+        input is the reason.
+        """
 
     def escape(self) -> None:
         """Handle Esc, which interrupts the turn."""

@@ -29,7 +29,7 @@ __all__ = ["ChatView"]
 
 HEAD_LINES: Final = 8
 END_LINES: Final = 8
-"""The numbers of first lines and of last lines that are printed of a command's output."""
+"""Of a command's output, the first `HEAD_LINES` and the last `END_LINES` lines are printed."""
 MAX_LINE: Final = 1000
 """The maximum number of characters that are shown of one line of the running command's output."""
 MAX_FOLDED: Final = 50
@@ -72,8 +72,8 @@ class ChatView:
         self._item: object = None
         """The item id of the message that is being written."""
         self._last: str | None = None
-        """The kind of the last printed lines, which determines whether an empty line follows; None if nothing was
-        printed.
+        """The kind of the lines that were printed last; None if nothing was printed. The kind determines whether an
+        empty line follows.
         """
         self._outputs: dict[str, list[str]] = {}
         self._last_line = ""
@@ -98,7 +98,7 @@ class ChatView:
         self._renderer = EventRenderer(self._out, cwd=cwd, head_lines=HEAD_LINES, tail_lines=END_LINES)
 
     def take_printed(self) -> str:
-        """Return the finished lines since the last call."""
+        """Return the text of the lines that were finished since the last call."""
         printed = self._out.getvalue()
         self._out.seek(0)
         self._out.truncate()
@@ -242,7 +242,7 @@ class ChatView:
             self._print_diff(msg)
 
     def _render(self, msg: Event) -> None:
-        """Let the shared renderer write an event."""
+        """Write an event with the shared renderer."""
         before = self._out.tell()
         if self._last == "text":
             self._out.write("\n")
@@ -321,7 +321,7 @@ class ChatView:
         return True
 
     def add_pending(self, message_id: str, text: str, *, is_queued: bool) -> None:
-        """Show a sent message that is not an event yet."""
+        """Show a sent message for which no event has arrived yet."""
         self.state.pending[message_id] = Pending(text, is_queued)
 
     def _print_lines(self, lines: list[str], *, kind: str, dim: bool = False) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""The number of attempts to kill all children at once. Later attempts first stop the processes, which is necessary
-only for processes that keep forking.
+"""The number of attempts that kill the children without stopping them first. Later attempts stop all processes
+before they kill them, which is necessary only if the processes keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 
@@ -96,9 +96,9 @@ class Children:
     def _stop_all_below(self, children: Sequence[int]) -> list[int]:
         """Stop processes and all of their descendants. Return the ids of the stopped processes.
 
-        This method is used if processes fork faster than they can be killed. A stopped process cannot fork, but
-        still counts towards a limit on processes. Each process is stopped before its children are listed. If a
-        parent ends in the meantime, its children are missed, and the next attempt finds them.
+        Use this method if processes fork faster than they can be killed. A stopped process cannot fork, but still
+        counts towards a limit on processes. Each process is stopped before its children are listed. If a parent
+        ends in the meantime, its children are missed, and the next attempt finds them.
         """
         found: list[int] = []
         waiting = list(children)

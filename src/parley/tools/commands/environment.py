@@ -13,7 +13,8 @@ from parley.config.types import ShellEnvironment
 __all__ = ["CORE", "NEVER", "SAFE", "command_environment", "with_restricted_git"]
 
 CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
-"""The variables that commands inherit with the setting `inherit = "core"`, before exclusions."""
+"""The variables that commands inherit if the setting is `inherit = "core"`. Exclusions are applied to them later.
+"""
 
 PROXIES: Final = ("ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
@@ -135,8 +136,8 @@ SAFE: Final[Mapping[str, tuple[str, ...]]] = {
         "VOLTA_HOME",
     ),
 }
-"""The variables that commands inherit with the setting `inherit = "safe"`, before exclusions, grouped by
-purpose.
+"""The variables that commands inherit if the setting is `inherit = "safe"`, grouped by purpose. Exclusions are
+applied to them later.
 """
 
 NEVER: Final = (
@@ -190,8 +191,8 @@ _RESTRICTED_GIT_SETTINGS: Final[Mapping[str, str]] = {
     "log.showSignature": "false",
     "safe.bareRepository": "explicit",
 }
-"""Git settings that override the settings of a repository, for those settings that can name programs for Git to
-run.
+"""Values for the Git settings that can name programs for Git to run. These values override the settings of a
+repository.
 """
 
 _RESTRICTED_GIT: Final[Mapping[str, str]] = {

@@ -28,14 +28,14 @@ buffer of the fork server's socket and for the kernel's limit on descriptors in 
 number of processes that can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
-"""The maximum time, in seconds, that a supervisor may take to be ready. The first supervisor also waits for the
-fork server to start, which can be slow on a busy computer.
+"""The maximum time, in seconds, that a supervisor may take to be ready. The time is long because the first
+supervisor also waits for the fork server, whose start can be slow on a busy computer.
 """
 
 
 class Executor:
-    """A `Starter` that starts all commands through one fork server. The fork server is started for the first
-    command.
+    """A `Starter` that starts all commands through one fork server. The fork server is started when the first
+    command is started.
     """
 
     def __init__(self, *, root: str = "/", most: int = 0) -> None:
@@ -73,7 +73,9 @@ class Executor:
             await run_to_completion(asyncio.ensure_future(self._fork_server.close()))
 
     async def _run(self, start: LaunchSpec, request: bytes, command: RunningCommand) -> CommandResult | None:
-        """Run a command to its end. Return None if the command did not run, and a second attempt may succeed."""
+        """Run a command to its end, and return its result. Return None if the command did not run but a second
+        attempt may succeed.
+        """
         self._running.add(command)
         try:
             async with self._starts:

@@ -69,7 +69,9 @@ class ForkServerLink:
         self._loop.add_reader(self._socket, self.abandon)
 
     def start(self, descriptors: list[int]) -> bool:
-        """Pass the descriptors of a command to a supervisor. Return False if the fork server has ended."""
+        """Send the descriptors of a command to the fork server, which passes them to a supervisor. Return False if
+        the fork server has ended.
+        """
         try:
             socket.send_fds(self._socket, [START], descriptors)
         except ConnectionError:

@@ -149,7 +149,9 @@ class _ForkServer:
                 pass  # if forking fails again, the next command reports the error
 
     def _forked(self, *descriptors: int) -> _Spare:
-        """Fork a supervisor that gets its command later. The supervisor closes its copies of `descriptors`."""
+        """Fork a supervisor that gets its command later. `descriptors` are open descriptors that the supervisor
+        does not need; the supervisor closes its copies of them.
+        """
         fork_server = os.getpid()
         ours, theirs = socket.socketpair()
         with theirs:

@@ -88,7 +88,7 @@ STEPS: Final = (
     "applying Landlock",
     "applying seccomp",
 )
-"""The steps that restrict a command, in order."""
+"""The steps that restrict a command, in the order in which they are applied."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
 """The parts of a command that could be replaced after an approval. They are compared with the approved ones before
 the command starts.

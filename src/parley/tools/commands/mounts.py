@@ -222,8 +222,8 @@ class HeldLauncher:
         self.reported = b""
         """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
-        """The kind and number of the report with the reason why the command must not run; None if there is no such
-        reason.
+        """The kind and the number of the report that states why the command must not run; None while the command
+        may run.
         """
 
     @property
@@ -280,10 +280,10 @@ class HeldLauncher:
             raise
 
     def _limited(self, process: int) -> tuple[bytes, int] | None:
-        """Limit the number of processes of the command, and disable core files. Return the report of a failure;
-        None if there is none.
+        """Limit the number of processes of the command, and disable core files. Return the kind and the number of a
+        report if this fails; otherwise return None.
 
-        The end of the process is not a failure, because the supervisor reports it.
+        If the process has already ended, return None, because the supervisor reports the end.
         """
         if self._max_processes is None:
             return None
@@ -305,7 +305,9 @@ class HeldLauncher:
 
 
 def _is_hidden(process: str) -> bool:
-    """Return whether a process exists but is not visible in `/proc`, which then hides processes of other users."""
+    """Return whether a process exists but is not visible in `/proc`. This happens if `/proc` hides the processes of
+    other users.
+    """
     if os.path.exists(f"/proc/{process}"):
         return False
     try:

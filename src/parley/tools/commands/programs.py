@@ -22,7 +22,7 @@ DEFAULT_PATH: Final = b"/bin:/usr/bin"
 """Directories in which programs are looked up if the command's environment has no PATH."""
 
 NOTHING: Final = (0, 0)
-"""The identity of a missing file. No existing file has this identity."""
+"""The value that stands for the identity of a missing file. No existing file has this identity."""
 
 
 def identity(found: os.stat_result) -> Identity:

@@ -126,8 +126,8 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
 def prewarm() -> None:
     """Create an unused ruleset and an unused thread, so that the memory pages that they need are copied in advance.
 
-    A forked process copies each page when it first writes to the page. Without this call, these copies would take
-    half of the time that is needed to restrict a command.
+    A forked process copies each page when it first writes to the page. If this function is not called, copying
+    these pages takes half of the time that is needed to restrict a command.
     """
     if sys.platform != "linux":
         return
@@ -192,8 +192,8 @@ def _make_ruleset(restriction: Restriction) -> int:
 
 
 def _drop_capabilities() -> None:
-    """Drop all capabilities except CAP_DAC_OVERRIDE, without which commands of a server that runs as root could not
-    write to another user's project.
+    """Drop all capabilities except CAP_DAC_OVERRIDE. If the server runs as root, its commands need this capability
+    to write to another user's project.
 
     With no_new_privs set, a process cannot regain dropped capabilities.
     """

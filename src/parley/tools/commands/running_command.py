@@ -90,8 +90,8 @@ class RunningCommand:
         await asyncio.wait([self._ready, self.ended], return_when=asyncio.FIRST_COMPLETED)
 
     def _open(self, passed: ExitStack) -> list[int]:
-        """Create the control socket and the pipes. Return the supervisor's ends, which the stack `passed`
-        closes.
+        """Create the control socket and the pipes. Return the descriptors for the supervisor: its end of the
+        socket, and the write ends of the pipes. The exit stack `passed` closes these descriptors.
         """
         self._control, theirs = socket.socketpair()
         passed.enter_context(theirs)
@@ -123,7 +123,7 @@ class RunningCommand:
             self._read(descriptor)  # the event loop may have been too busy to read the pipe earlier
 
     def stop(self) -> None:
-        """Request that the supervisor kills all processes of the command and reports when they are dead."""
+        """Ask the supervisor to kill all processes of the command, and to report when they are dead."""
         if self._control is not None:
             with suppress(OSError):  # the supervisor has ended
                 self._control.shutdown(socket.SHUT_WR)

@@ -49,7 +49,8 @@ UNIT: Final = "parley-commands-"
 
 
 def why_none(root: str) -> str | None:
-    """Return the reason why commands get no scope, and therefore no common limits; None if commands get a scope.
+    """Return the reason why no scope can be created, so that commands have no common limits; None if one can be
+    created.
 
     The system's files are read below `root`.
     """
@@ -152,7 +153,7 @@ def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: flo
 
 
 def _amounts(root: str) -> dict[str, int]:
-    """Return the memory sizes in `/proc/meminfo`, in bytes, by name."""
+    """Return the memory sizes in `/proc/meminfo`, in bytes, keyed by the names in the file."""
     lines = [line.split() for line in _read(root, "proc/meminfo").splitlines()]
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines if words[2:] == ["kB"]}
 
@@ -184,7 +185,7 @@ def _groups(group: str) -> Iterator[str]:
 
 
 def _limit_of(root: str, group: str) -> str | None:
-    """Return the name of a limit that is set in a control group; None if no limit is set."""
+    """Return the file name of a limit that is set in a control group; None if no limit is set."""
     for name in LIMITS:
         if _read(root, f"sys/fs/cgroup{group}/{name}").split()[:1] not in ([], ["max"]):
             return name

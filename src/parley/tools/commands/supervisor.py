@@ -142,8 +142,9 @@ def _raise_oom_score() -> None:
 def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
     """Open the descriptors that are passed to the program.
 
-    Return the pipe of the launcher's reports, the launcher whose mounts must be checked, and the descriptors to
-    pass, in order. The pipe is None if there is no launcher, and the launcher is None if no mounts must be checked.
+    Return a tuple: the pipe of the launcher's reports, the launcher whose mounts must be checked, and a list of the
+    descriptors to pass, in order. The pipe is None if there is no launcher, and the launcher is None if no mounts
+    must be checked.
 
     The number of each descriptor to pass is higher than all descriptor numbers of the program. `dup2` therefore
     overwrites none of these descriptors.
@@ -186,7 +187,7 @@ def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
     """Start the program in this session, in a new process group. Return its process id.
 
     `places` lists the descriptors that the program gets, each with its number in the program. The program inherits
-    stdin, which is empty.
+    the supervisor's stdin, which is empty.
     """
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, place) for descriptor, place in places]
 
@@ -264,8 +265,8 @@ def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
 def _wait_for_all(
     first: int, children: Children, executor: socket.socket, held: HeldLauncher | None
 ) -> tuple[int, bool]:
-    """Wait until all processes of the command are dead. Return the command's wait status, and whether the command
-    ended by itself.
+    """Wait until all processes of the command are dead. Return the wait status of the command, and True if the
+    command ended before its processes were killed.
 
     The processes are killed when the command ends, when the executor closes the control socket, when the fork
     server dies (SIGTERM), or when the check of a held launcher fails. When a process is killed, its children become
@@ -307,7 +308,8 @@ def _rest_of(reports: int) -> bytes:
 
 
 def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
-    """Return the report about a command that a launcher started, based on the text that the launcher has written.
+    """Return the kind and the number of the report about a command that a launcher started. Both are derived from
+    the text that the launcher has written.
 
     The launcher writes `{ "child-pid": 4711 }` first, and `{ "exit-code": 0 }` only if the command has run. If the
     launcher was killed between the two, it is unknown whether the command was started. `status` is the launcher's

@@ -66,8 +66,8 @@ class System:
         os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
     def rename(self, name: str, other: str, *, folder: int) -> None:
-        """Rename the file `name` to `other`, and replace any file with that name. Both names are relative to the
-        directory descriptor `folder`.
+        """Rename the file `name` to `other`. If a file with the name `other` exists, replace it. Both names are
+        relative to the directory descriptor `folder`.
         """
         os.rename(name, other, src_dir_fd=folder, dst_dir_fd=folder)
 
@@ -186,7 +186,7 @@ class _Attributes(Struct, frozen=True):
 
 
 _Identity = tuple[int, int, int, int]
-"""The device, inode, size and modification time of a file, by which an unchanged file is recognised."""
+"""The device, inode, size and modification time of a file. A file with the same values is considered unchanged."""
 
 
 class _Undo(Struct, frozen=True):
@@ -349,7 +349,9 @@ class _Commit:
         self._undo.append(_Undo(restore, write.written, old))
 
     def _back_up(self, write: _Write) -> _Place:
-        """Keep the old content of a file that is about to be replaced, as a hard link or as a copy."""
+        """Create a hard link to a file that is about to be replaced, or a copy of it, so that the change can be
+        undone. Return the place of the link or copy.
+        """
         old = write.place.temporary()
         folder = self._folders.open(write.place.folder)
         try:
@@ -439,7 +441,7 @@ def _refuse_sticky(folder: int, found: os.stat_result) -> None:
 
 
 class _AttributeLost(OSError):
-    """Raised when the server is not permitted to give the new file an attribute of the old file."""
+    """Raised when the server has no permission to copy an attribute of the old file to the new file."""
 
     def __init__(self, what: str) -> None:
         super().__init__(0, f"its {what} cannot be kept")

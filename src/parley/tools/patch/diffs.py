@@ -41,7 +41,7 @@ class Effort:
         """
 
     def check(self) -> None:
-        """Check that the work was not cancelled. Raises PatchRefused."""
+        """Raise `PatchRefused` if the work was cancelled."""
         self._cancel.check()
 
 
@@ -150,7 +150,7 @@ def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> i
 
 
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
-    """Return the length of the longest common prefix of two sequences, but at most `limit`.
+    """Return the length of the longest common prefix of two sequences, or `limit` if that is less.
 
     `same` returns whether the sequences are equal between two offsets. The length is found by an exponential search
     and then a binary search.
@@ -311,8 +311,8 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 
 
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
-    """Return the changed lines in `runs`, with each run moved to the position where a reader expects it. `others`
-    are the runs of the other version.
+    """Move each run in `runs` to the position where a reader expects the change, and return the moved runs.
+    `others` are the runs of the other version.
 
     A run can move up by one line if the line before the run equals the last line of the run. A run can move down by
     one line if the line after the run equals the first line of the run. Each run is moved up and then down as far
@@ -359,8 +359,8 @@ def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) 
     """Return two arrays of flags: one for the removed lines of the old version, and one for the added lines of the
     new version.
 
-    The lines in `shared` occur in both versions. All other lines are marked without a search, which suffices for
-    most edits.
+    The lines in `shared` occur in both versions. All other lines are marked as changed without a search. For most
+    edits, there are few shared lines to search.
     """
     places = [at for at, line in enumerate(old) if line in shared]
     new_places = [at for at, line in enumerate(new) if line in shared]
@@ -376,7 +376,7 @@ def _uncommon(old: list[int], new: list[int], shared: set[int], effort: Effort) 
 
 
 class _Box(NamedTuple):
-    """Parts of both sequences that have not been compared with each other yet."""
+    """A part of the old sequence and a part of the new sequence that have not been compared with each other yet."""
 
     start: int
     end: int

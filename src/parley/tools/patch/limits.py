@@ -24,6 +24,6 @@ MAX_LINES: Final = 2_000_000
 """The maximum number of lines in a file or in a patch. Each line takes at least fifty bytes of memory."""
 
 MAX_DIFF_BYTES: Final = 1024 * 1024
-"""The maximum total size, in bytes, of the hunks in a turn's diff. The size is limited because the whole diff of
-the turn so far is sent after each patch.
+"""The maximum total size, in bytes, of the hunks in a turn's diff. The size is limited because the diff of all
+changes in the turn is sent after each patch.
 """

@@ -60,7 +60,7 @@ class Text(Struct, frozen=True):
         return cls(lines, has_bom, last)
 
     def with_lines(self, lines: list[str]) -> bytes:
-        """Return the bytes of the file with its lines replaced with the given lines."""
+        """Return the bytes of a file that contains the given lines instead of the lines of this file."""
         text = "\n".join(lines)
         if lines and self.open_end is None:
             text += "\n"
@@ -161,8 +161,7 @@ class _Search:
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
-        """Return the position from which the lines of a chunk are searched, which is after the chunk's context
-        lines.
+        """Return the position after the chunk's context lines. The search for the lines of the chunk begins there.
 
         Raises:
             PatchRefused: a context line was not found.
@@ -224,7 +223,8 @@ def _readings(chunk: Chunk) -> Iterator[Sequence[Line]]:
 
 
 def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline: Deadline) -> bytes:
-    """Return the content of the file after all chunks are applied. `path` is the path that errors name.
+    """Return the content of the file after all chunks are applied. `path` is the path of the file in error
+    messages.
 
     Raises:
         PatchRefused: the lines of a chunk were not found, or the search took too long.
@@ -271,8 +271,8 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Return added lines with line ends. Each line gets the line end of the line with the same index in `like`, and
-    further lines get the line end of the last line in `like`.
+    """Return added lines with line ends. Each line has the same line end as the line with the same index in `like`.
+    Lines beyond the length of `like` have the same line end as the last line in `like`.
 
     An added line that ends with a carriage return is not changed.
     """

@@ -163,8 +163,8 @@ class _Reader:
         return Chunk(contexts or (), tuple(lines), at_end, blanks)
 
     def _contexts(self) -> tuple[str, ...] | None:
-        """Read the lines that begin with `@@`, and return their non-blank texts; None if the next line is not such
-        a line.
+        """Read the next lines as long as they begin with `@@`, and return their texts after the `@@`, without blank
+        texts. Return None if the next line does not begin with `@@`.
         """
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):

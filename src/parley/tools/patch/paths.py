@@ -36,7 +36,7 @@ _IGNORABLE: Final = re.compile(
 
 
 class PathResolver:
-    """Resolves paths, relative to the working directories of the conversation and of one call."""
+    """Resolves the paths in a patch. Relative paths begin in the working directory of the call."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class PathResolver:
         self.cwd = _real(cwd)
         names = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
         self._hidden = {_real(path): name for path, name in names.items()}
-        """The names that errors use for hidden paths, by the real path."""
+        """The name of each hidden path in error messages, keyed by the real path."""
         self._protected = self._hidden | {_real(path): GIT for path in git_dirs(os.path.join(self.cwd, GIT))}
-        """The names that errors use for protected paths, by the real path."""
+        """The name of each protected path in error messages, keyed by the real path."""
         self._refuse_through_hidden(workdir, f"error: invalid working directory {replace_surrogates(workdir)}")
         self._real_workdir = _real_directory(workdir)
         known = {cwd: self.cwd, workdir: self._real_workdir}
@@ -75,12 +75,14 @@ class PathResolver:
         """The normalised path and the real path of each working directory; the longest path is first."""
 
     def shown(self, written: str) -> str:
-        """Return a path of the patch in the form that errors show: absolute, but otherwise as written."""
+        """Return a path of the patch in the form in which error messages contain it: absolute, but otherwise as
+        written in the patch.
+        """
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
-        """Return the absolute path of a file that the patch names, with the working directory replaced with its
-        real path.
+        """Return the absolute path of a file that the patch names. If the path begins with a working directory,
+        this beginning is replaced by the real path of the directory.
 
         Raises:
             PatchRefused: the path does not name a file, or is protected.

@@ -49,8 +49,8 @@ class Change(Struct, frozen=True, kw_only=True):
     move_to: str | None = None
     """The new absolute path of a moved file, without symbolic links; None if the file is not moved."""
     given_up_mode: int | None = None
-    """The permissions of the file that a moved file replaces; None if the permissions are the same as those of the
-    moved file, or no file is replaced.
+    """The permissions of the file that a moved file replaces. None if no file is replaced, or if the moved file has
+    the same permissions.
     """
 
     @property
@@ -95,12 +95,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
     def summary(self) -> str:
-        """Return the text that the model gets after the patch has been written."""
+        """Return the model-facing text for a patch that has been written."""
         lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
         return "Success. Updated the following files:\n" + "".join(lines)
 
     def for_events(self, *, cancel: CancelToken | None = None) -> dict[str, FileChange]:
-        """Return the changes in the form that clients see, keyed by absolute path.
+        """Return the changes in the form in which events contain them, keyed by absolute path.
 
         Raises:
             PatchRefused: the work was cancelled.
@@ -186,7 +186,8 @@ def verify(
 
 
 def _folders_of(changes: Sequence[Change], folders: DirFds) -> dict[str, Identity | None]:
-    """Return the identity of each file's directory, by path; None for a directory that does not exist.
+    """Return the identity of each file's directory, keyed by path. The identity is None if the directory does not
+    exist.
 
     If a directory does not exist, the result also contains the directories above it, up to the first existing one.
     """
@@ -306,7 +307,7 @@ class _StagedFiles:
                 raise PatchRefused(f"error: {shown} would be both a file and a directory")
 
     def _named(self, written: str) -> tuple[str, str]:
-        """Return the resolved path, and the path in the form that is shown to the model."""
+        """Return a tuple: the resolved path, and the path as it is shown to the model."""
         path = self._paths.resolve(written)
         self._written[path] = written
         return path, self._paths.shown(written)

@@ -50,7 +50,7 @@ class TouchedFiles:
         """
 
     def before(self, path: str, content: bytes | None, mode: int | None) -> None:
-        """Record the content and the mode of a file before it changes; None for both if the file does not exist.
+        """Record the content and the mode of a file before it changes. Both are None if the file does not exist.
 
         Only the first call for a file has an effect.
         """
@@ -239,8 +239,8 @@ def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
 
 
 def _root(folder: str, roots: dict[str, str | None]) -> str | None:
-    """Return the nearest directory that has a `.git`, beginning with `folder` itself; None if there is none.
-    `roots` caches the results.
+    """Return the nearest directory that contains a `.git`: `folder` or a directory above it. Return None if no such
+    directory exists. `roots` caches the results.
     """
     root, passed = folder, [folder]
     while root not in roots and not is_repository(root) and root != "/":

@@ -26,7 +26,9 @@ __all__ = ["ServerTools"]
 log: Final = logging.getLogger(__name__)
 
 MAX_OUTPUT_BYTES: Final = 1024 * 1024
-"""The maximum size, in bytes, of a result that the model gets. The context window of most models is smaller."""
+"""The maximum size, in bytes, of a result that is passed to the model. The context window of most models is
+smaller.
+"""
 
 MAX_SHOWN_BYTES: Final = 4 * 1024 * 1024
 """The maximum size, in bytes, of a result in an event."""
@@ -44,7 +46,7 @@ server's keys.
 
 
 class ServerTools:
-    """The tools of tool servers that one turn can call, with the method that calls them."""
+    """The tools of tool servers that one turn can call. The method `run` calls a tool."""
 
     def __init__(self, context: ToolContext, lease: Lease) -> None:
         self._transcript, self._lease = context.transcript, lease
@@ -136,8 +138,8 @@ def _model_text(result: dict[str, Any]) -> str:
 
 
 def _event_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result in the form that the event contains, which is stored and sent to every client. A result that
-    is too long is replaced with a note.
+    """Return a result in the form in which the event of the call contains it. Replace a result that is too long
+    with a note, because the event is stored and sent to every client.
     """
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:

@@ -57,8 +57,8 @@ def bad_name(name: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Describe for people why a tool server could not be reached or did not answer correctly. `error` is the
-    error that occurred.
+    """Return a text for people that explains why a tool server could not be reached or did not answer correctly.
+    `error` is the exception that the connection or the request raised.
     """
     match error:
         case NotStarted() | CannotReach():
@@ -76,7 +76,9 @@ def describe(error: Exception) -> str:
 
 
 def call_failure(error: SessionError) -> str | None:
-    """Return the reason why a request has no result; None if the server answered with an error of its own."""
+    """Return a text that explains why a request got no usable answer. Return None if the tool server answered the
+    request with an error.
+    """
     match error:
         case SessionLost():
             return LOST

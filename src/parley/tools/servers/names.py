@@ -30,8 +30,8 @@ def is_server_name(name: str) -> bool:
 def qualified_name(server: str, tool: str) -> str:
     """Return the name under which a model calls a tool.
 
-    A name that would be too long, or would contain characters that model APIs do not accept, is replaced with its
-    beginning and a digest, which makes it unique.
+    If a name is too long, or contains characters that model APIs do not accept, it is replaced with its beginning
+    and a digest of the whole name. The digest makes the name unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):

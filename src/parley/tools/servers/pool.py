@@ -24,8 +24,8 @@ from parley.tools.servers.server import Key, Server, Timing, key_of
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""The time in seconds that a caller waits beyond the time limit for a server's first answer. A server that never
-answers is then reported as failed.
+"""The time, in seconds, for which a caller continues to wait after the time limit for a server's first answer. A
+server that does not answer within the time limit is reported as failed during this additional time.
 """
 
 
@@ -175,7 +175,9 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """Return the server for each item of the settings; None for an item with which no server can be started."""
+        """Return a list with the server for each item of the settings. The entry is None if no server can be
+        started with the item.
+        """
         if self._is_closed:
             raise ShuttingDown
         return [self._server(settings) if _why_unusable(settings) is None else None for settings in servers]
@@ -194,8 +196,8 @@ class ServerPool:
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Ensure that these servers run during the block. The block begins when they have started, or when the
-        start takes too long.
+        """Ensure that these servers run during the block. The block begins when the servers have started, or when
+        their start has taken too long.
         """
         for server in servers:
             server.hold()
@@ -226,8 +228,8 @@ class ServerPool:
             self._end(connection)
 
     def _end_idle(self, key: Key) -> None:
-        """End a server that has been idle for a long time. The record of a server that failed to start is kept,
-        because the next turn would otherwise wait for it as for a new one.
+        """End a server that has been idle for a long time. The record of a server that failed to start is kept.
+        Otherwise the next turn would wait for this server as if it had never been started.
         """
         server = self._servers[key]
         if server.failure is None:

@@ -41,8 +41,8 @@ INHERITED: Final = (
 """The names of the environment variables that a program inherits from Parley."""
 
 LEAVE_SECONDS: Final = 0.5
-"""The maximum time, in seconds, that a program may take to exit after its input was closed. Closing the input is
-how MCP ends a server.
+"""The maximum time, in seconds, that a program may take to exit after its input was closed. In MCP, a client ends a
+server by closing the server's input.
 """
 
 TERM_SECONDS: Final = 0.5

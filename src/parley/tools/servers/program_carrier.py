@@ -1,4 +1,6 @@
-"""Carries the messages of a session with a tool server's program, as lines on its stdin and stdout."""
+"""Carries the messages of a session with a tool server's program. Each message is a line on stdin or stdout of the
+program.
+"""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def key_of(settings: ToolServer) -> Key:
 
 
 class Server:
-    """One tool server, and the number of turns that use it. `opened` is called with each new connection. `idle` is
-    called when no turn has used the server for some time.
+    """One tool server, and the number of turns that use it. `opened` is called for each new connection, with the
+    connection as its argument. `idle` is called when no turn has used the server for some time.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class ToolSession:
         self._rpc, self._name = rpc, name
         self._complaint = ""
         self._headers: dict[str, HeaderNames] = {}
-        """The headers that tools request for arguments in their calls, by the name of the tool."""
+        """The names of the headers in which a call repeats some of its arguments, keyed by the name of the tool."""
 
     async def tools(self) -> tuple[ToolSpec, ...]:
         """Return the tools of the server, with the names that the server gave.
