@@ -1,8 +1,8 @@
 """Images and files in requests to the model.
 
-This module reads the local images that a message names. If a request would be too large, the module replaces the
-oldest images and files in the history with text. A client acts as the user, so the client may name any file that is
-not hidden. However, a symbolic link in the project must not lead out of the project.
+This module reads the local images that a message names. If the images and files in a request would be too large,
+the module replaces the oldest ones in the history with text. A client acts as the user, so the client may name any
+file that is not hidden. However, a symbolic link inside the project must not lead to a file outside the project.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_MEGABYTES: Final = 48
 """The maximum total size, in megabytes of base64, of the images and files in one request. The same limit applies to
-one message, because a message is sent in one request. Without the limit, a message could name a large image a
+one message, because a message is sent in one request. Without this limit, a message could name a large image a
 hundred thousand times. The limit is slightly below the 50 MB that providers accept.
 """
 
@@ -35,14 +35,14 @@ ROOM: Final = MAX_MEGABYTES * 1_000_000
 
 
 async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tuple[InputItem, ...]:
-    """Return the content of a message with each local image replaced with its data. Content without local images
-    is returned unchanged.
+    """Return the content of a message with each local image replaced with its data. Content without local images is
+    returned unchanged.
 
-    An image that cannot be read is omitted (see "sending" in docs/protocol.md).
+    An image that cannot be read is left out (see "sending" in docs/protocol.md).
 
     Raises:
-        UnsupportedContent: an image has an unsupported format or is too large, or the images and files together
-            are too large. The error is also raised if the content consists only of images that cannot be read.
+        UnsupportedContent: an image has an unsupported format or is too large, or the images and files together are
+            too large. The error is also raised if the content consists only of images that cannot be read.
     """
     if names_files(content):
         return await asyncio.to_thread(_read_all, content, settings.cwd, settings.withheld_paths)
@@ -100,8 +100,8 @@ def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Se
     """Return the history with its oldest images and files replaced with text, so that the remaining ones have at
     most `room` base64 characters in total.
 
-    A history whose images and files all fit is returned unchanged. Once an attachment is replaced, it stays
-    replaced as the history grows.
+    A history whose images and files all fit is returned unchanged. An attachment that is replaced in one request is
+    also replaced in the next requests, as long as the history grows.
     """
     spoken = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
     if sum(_weight(part) for item in spoken for part in item.content) <= room:

@@ -1,13 +1,13 @@
-"""Compaction: when the context window is nearly full, a summary replaces the older part of the history. On request
-of a client, a summary replaces the whole history.
+"""Compacts the history. When the context window is nearly full, a summary replaces the older part of the history.
+At the request of a client, a summary replaces the whole history.
 
 The conversation's own model writes the summary. The model gets the history as plain text. Therefore no call is
 separated from its output, and the request is the same for all model APIs. The recent part of the history stays
 unchanged.
 
 The room is the part of the context window that remains for the history after instructions, tools, notes and new
-input. Compaction reduces the history to at most half of that room. If the last response and its outputs alone are
-long, compaction reduces the history to at most nine tenths of the room.
+input. After compaction, the history takes at most half of that room. If the last response and its outputs are long,
+the history takes at most nine tenths of the room.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from parley.wire.text import replace_surrogates
 __all__ = ["TokenMeter", "compact_if_needed", "summary_of_all"]
 
 NEARLY_FULL: Final = 0.85
-"""The share of the context window that a request may fill. The rest remains for the response and for errors in the
-estimate.
+"""The fraction of the context window that a request may fill. The rest is reserved for the response and for errors
+in the estimate.
 """
 LEAST_ROOM: Final = 0.1
-"""The minimum share of the context window that the history may use, even if instructions, tools and new input leave
-less.
+"""The minimum fraction of the context window that the history may use, even if instructions, tools and new input
+leave less.
 """
 KEPT_RECENT: Final = 0.3
-"""The maximum share of the history's room for the newest items that are not summarized."""
+"""The newest items that are not summarized take at most this fraction of the room for the history."""
 KEPT_LAST: Final = 0.7
-"""The maximum share of the history's room for the last response and its outputs, which are not summarized even if
-they exceed `KEPT_RECENT`.
+"""The last response and its outputs are not summarized if they take at most this fraction of the room for the
+history, even if they take more than `KEPT_RECENT`.
 """
 MAX_SUMMARY: Final = 0.2
-"""The maximum size of a summary, as a share of the history's room."""
+"""The maximum size of a summary, as a fraction of the room for the history."""
 PART_CHARACTERS: Final = (4_000, 1_000, 250)
-"""Length limits, in characters, for each output and for the arguments of each call in the text to summarize. The
-limits are tried in order until the text fits.
+"""Limits, in characters, on the length of each output and of the arguments of each call in the text that the model
+summarizes. The limits are tried in order until the text fits.
 """
 OVERFLOW_FACTOR: Final = 0.9
 """The factor that reduces the assumed context window after the provider has refused a request as too long. The new
-window is the size of that request, multiplied by the factor.
+window is the size of that request multiplied by this factor.
 """
 LEAST_RATIO: Final = 0.25
-"""The lowest plausible ratio of the provider's count to the estimate. A lower ratio is ignored, because it means
-that the provider did not count cached input.
+"""The lowest plausible ratio of the provider's count to the estimate. A lower ratio is ignored, because it is a
+sign that the provider did not count cached input.
 """
 LARGEST_RATIO: Final = 8.0
 """The highest plausible ratio of the provider's count to the estimate. A higher ratio is reduced to this value."""
@@ -121,7 +121,7 @@ async def compact_if_needed(
     clock: Clock,
     meter: TokenMeter,
 ) -> bool:
-    """Compact the history if the next request would nearly fill the window; return whether the history was
+    """Compact the history if the next request would nearly fill the context window. Return whether the history was
     compacted.
 
     Raises:
@@ -185,7 +185,7 @@ async def summary_of_all(
 
 
 def _room(window: int, rest: int) -> float:
-    """Return the room for the history in tokens, if the rest of a request has `rest` tokens."""
+    """Return the room for the history, in tokens, in a request whose other parts have `rest` tokens."""
     return max(window * NEARLY_FULL - rest, window * LEAST_ROOM)
 
 
@@ -194,7 +194,7 @@ def _replacement(
 ) -> tuple[HistoryCompacted, BackgroundEvent]:
     """Return the entries that replace the first items of the history with a summary of at most `longest` tokens.
 
-    `size` is the number of tokens before the compaction that clients are told.
+    `size` is the number of tokens before the compaction, which the event reports to clients.
     """
     text = SUMMARY_PREFIX + _fitted(replace_surrogates(summary), longest, meter)
     return (
@@ -264,7 +264,9 @@ async def _summarise(
 
 
 def _record(items: Sequence[HistoryItem], allowed: float, meter: TokenMeter) -> str:
-    """Return the items as text with at most about `allowed` tokens. Long outputs and arguments are truncated."""
+    """Return the items as text of at most about `allowed` tokens, in which long outputs and arguments are
+    truncated.
+    """
     record = ""
     for longest in PART_CHARACTERS:
         record = "\n\n".join(_written_out(items, longest))

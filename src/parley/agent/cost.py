@@ -24,7 +24,8 @@ def price_of(settings: Settings) -> Price | None:
 
 
 def priced(usage: TokenCount, settings: Settings, *, cache_write_tokens: int = 0) -> TokenCount:
-    """Return token counts with their cost added; return the token counts unchanged if the price is unknown.
+    """Return a copy of the token counts to which their cost was added. If the price is unknown, return the token
+    counts unchanged.
 
     `cache_write_tokens` is the number of input tokens that the provider wrote to its cache.
     """
@@ -37,18 +38,18 @@ def priced(usage: TokenCount, settings: Settings, *, cache_write_tokens: int = 0
 
 
 def estimated_micros(settings: Settings, given: int, made: int) -> int:
-    """Return the cost of estimated numbers of input tokens (`given`) and output tokens (`made`), in millionths; 0
-    if the price is unknown.
+    """Return the cost of estimated numbers of input tokens (`given`) and output tokens (`made`), in millionths of
+    the currency unit. Return 0 if the price is unknown.
     """
     price = price_of(settings)
     return 0 if price is None else _micros(price, given, 0, 0, made)
 
 
 def _micros(price: Price, given: int, cached: int, written: int, made: int) -> int:
-    """Return the cost of input tokens and of output tokens (`made`), in millionths. The input tokens were read from
-    a cache (`cached`), written to a cache (`written`), or neither (`given`).
+    """Return the cost of input tokens and of output tokens (`made`), in millionths of the currency unit. The input
+    tokens were read from a cache (`cached`), written to a cache (`written`), or neither (`given`).
 
-    A price for a million tokens is equal to the number of millionths for one token.
+    A price for a million tokens is the same number as the price of one token in millionths.
     """
     for_input, for_output = price.input or 0, price.output or 0
     for_cached = for_input if price.cached_input is None else price.cached_input

@@ -1,5 +1,5 @@
-"""Parley's base instructions for the model, which the user can replace. They describe every built-in tool, even the
-tools that a turn does not offer.
+"""Parley's base instructions for the model, which the user can replace. They describe every built-in tool,
+including tools that a particular turn does not offer to the model.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _UNTRAINED: Final = "gpt-4.1"
 
 
 def instructions_for(model: str) -> str:
-    """Return the base instructions for a model. Include the patch format if the model was not trained on that
+    """Return the base instructions for a model. They include the patch format if the model was not trained on this
     format.
     """
     return BASE_INSTRUCTIONS + PATCH_INSTRUCTIONS if family(model).startswith(_UNTRAINED) else BASE_INSTRUCTIONS

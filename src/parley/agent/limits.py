@@ -85,22 +85,24 @@ class LimitGate:
 
 
 def _micros(amount: float) -> int:
-    """Return an amount of money in millionths. A positive amount is at least one millionth."""
+    """Return an amount of money as a number of millionths of the currency unit. The result for a positive amount is
+    at least 1.
+    """
     return max(round(amount * 1_000_000), 1) if amount else 0
 
 
 def _allowed(size: int, agreed: int) -> int:
-    """Return the usage at which to ask the user: the smallest multiple of the limit `size` above `agreed`. `agreed`
-    is the usage at which the user last agreed to continue.
+    """Return the usage at which the user must be asked next: the smallest multiple of the limit `size` that is
+    greater than `agreed`. `agreed` is the usage at which the user last agreed to continue.
     """
     return (agreed // size + 1) * size
 
 
 def notice_without_price(settings: Settings) -> tuple[BackgroundEvent, ...]:
-    """Return an event that tells clients that the limits on the cost have no effect because the price of the model
-    is unknown.
+    """Return a tuple with an event that tells clients that the limits on the cost have no effect because the price
+    of the model is unknown.
 
-    Return an empty tuple if there is no such limit, or if the price is known.
+    The tuple is empty if there is no limit on the cost, or if the price is known.
     """
     limits = settings.limits
     if not (limits.turn_cost or limits.conversation_cost) or price_of(settings) is not None:
@@ -117,7 +119,7 @@ def estimated_cost(
     request: ModelRequest, said: Sequence[ModelItem], settings: Settings
 ) -> tuple[TokensEstimated, ...]:
     """Estimate the token usage of a response whose usage the provider did not report. Return a tuple with one
-    record, or an empty tuple if the settings contain no limit on tokens or cost.
+    record of the estimate. The tuple is empty if the settings contain no limit on tokens or cost.
     """
     limits = settings.limits
     if not (limits.turn_tokens or limits.conversation_tokens or limits.turn_cost or limits.conversation_cost):
@@ -130,8 +132,8 @@ def estimated_cost(
 async def counted_if_cut(
     request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, settings: Settings
 ) -> AsyncIterator[None]:
-    """Record the estimated usage of a response that is interrupted or fails in the `with` block, because the
-    provider charges for the response.
+    """If the response is interrupted or fails in the `async with` block, record its estimated usage, because the
+    provider charges for it.
     """
     try:
         yield

@@ -35,7 +35,7 @@ class ModelReport:
             operation.fields["first_seconds"] = time.perf_counter() - operation.began
 
     def retried(self) -> None:
-        """Record that the request will be repeated after a temporary refusal by the provider."""
+        """Record that the request will be repeated because the provider temporarily refused it."""
         if self._operation is not None:
             self._operation.fields.pop("first_seconds", None)
             self._operation.add(retries=self._operation.fields.get("retries", 0) + 1)
@@ -57,7 +57,7 @@ class ModelReport:
         )
 
     def said(self, request: ModelRequest, text: str | None) -> None:
-        """Record the newest message to the model and the text of the model, if an observer asks for content."""
+        """If an observer asks for content, record the newest message to the model and the text of the model."""
         if self._operation is None or not telemetry.wants_content:
             return
         messages = [item for item in request.history if isinstance(item, UserItem)]

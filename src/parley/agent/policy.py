@@ -33,16 +33,16 @@ class Ask(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """The model's justification, or `RETRY`; None if the model gave none."""
     unrestored: tuple[str, ...] = ()
-    """The protected files that an earlier command changed and that could not be restored, if they are the reason
-    for the approval; otherwise empty.
+    """If the approval is needed because an earlier command changed protected files that could not be restored,
+    these files; otherwise empty.
     """
     leaves_sandbox: bool
     """True if the approved action runs outside the sandbox that the settings require. False if the settings require
     no sandbox, or if the action stays in a sandbox.
     """
     within: Granted | None = None
-    """The verdict for an approved action that stays in a sandbox; None if the action runs without a sandbox. If
-    this field is set, an approval never applies to the whole session.
+    """The permission that an approved action gets if it stays in a sandbox; None if the action runs without a
+    sandbox. If the field is not None, an approval never applies to the whole session.
     """
 
 
@@ -116,8 +116,8 @@ def _decide_patch(
 
 
 def _within(policy: SandboxPolicy | None, settings: Settings, unconfined: str | None) -> Granted | RejectedByPolicy:
-    """Return the decision for an action that needs no approval: it runs in the sandbox that the settings require,
-    or is rejected if the system cannot enforce that sandbox.
+    """Return the decision for an action that needs no approval. The action runs in the sandbox that the settings
+    require. If the system cannot enforce this sandbox, the action is rejected.
     """
     if not _has_sandbox(settings):
         return Granted()

@@ -70,9 +70,10 @@ def user_instructions(settings: Settings) -> str | None:
 
 
 def _own_notes(settings: Settings) -> str | None:
-    """Return the user's notes in Parley's home, which is hidden from commands; None if there are no notes.
+    """Return the user's notes in Parley's home; None if there are no notes.
 
-    The notes may be a link to a file outside of the home if that file is not hidden.
+    The home is hidden from commands. The notes file may be a link to a file outside of the home if that file is not
+    hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # this check is made because most homes have no notes, and `read_named` is slow
@@ -84,11 +85,11 @@ def _own_notes(settings: Settings) -> str | None:
 
 
 def _project_notes(settings: Settings) -> str | None:
-    """Return the notes in the working directory, or else the notes at the root of its repository; None if there are
-    no notes.
+    """Return the notes in the working directory. If there are none, return the notes at the root of its repository.
+    Return None if both are missing.
 
-    Notes that are a link to a file outside of the repository are not read. A hostile repository could otherwise
-    have that file sent to the provider.
+    If the notes file is a link to a file outside of the repository, it is not read. Otherwise a hostile repository
+    could make Parley send that file to the provider.
     """
     limit = settings.project_doc_max_bytes
     try:

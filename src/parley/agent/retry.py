@@ -15,8 +15,8 @@ from parley.wire.text import replace_surrogates
 __all__ = ["CONTENT_REFUSALS", "OVERFLOWS", "is_overflow", "request_retry", "with_retries"]
 
 CONTENT_REFUSALS: Final = frozenset({400, 413, 422})
-"""HTTP statuses that mean that the provider refuses the content of a request. Other error statuses mean a problem
-with the account or a temporary fault.
+"""HTTP statuses that mean that the provider refuses the content of a request. Other error statuses are caused by a
+problem with the account or by a temporary fault.
 """
 
 
@@ -54,7 +54,7 @@ async def with_retries(
 ) -> None:
     """Call `attempt` until it succeeds or no retries are left. Append an event before each retry.
 
-    Failures to connect are counted separately, and are retried for at most `CONNECT_SECONDS` in all.
+    Failures to connect are counted separately, and are retried for a total of at most `CONNECT_SECONDS`.
 
     Raises:
         ModelError: the last attempt failed.

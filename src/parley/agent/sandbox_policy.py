@@ -1,8 +1,8 @@
 """Creates the sandbox policy of a conversation, and resolves the directories that its commands may write to.
 
 A command that can write to one directory must not be able to choose another writable directory. Therefore a link in
-a path is not followed if a command could have created the link. Once a path is resolved, it refers to the same
-directory for the whole conversation.
+a path is not followed if a command could have created the link. After a path has been resolved, it refers to the
+same directory for the rest of the conversation.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
 
 
 def _make_clones(settings: Settings) -> None:
-    """Create the directory with the clones before the first command. The sandbox protects existing directories, and
-    starts no command that could create a directory to protect.
+    """Create the directory that contains the clones before the first command runs. The sandbox can protect only
+    directories that exist. If a directory to protect is missing, the sandbox starts no command that could create
+    it.
     """
     for path in settings.clones[:1]:
         with suppress(OSError):
@@ -76,20 +77,18 @@ class Roots:
         self._chosen = chosen
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
-        """The directories, by their names in the settings. A name stays bound to the directory to which it was
-        first resolved.
-        """
+        """Maps each name in the settings to the directory to which the name was first resolved."""
         self._missed: set[str] = set()
         """The names of directories that did not exist when they were first resolved."""
 
     @property
     def is_empty(self) -> bool:
-        """True if no directory of the settings has been resolved yet."""
+        """True if none of the directories in the settings has been resolved yet."""
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the writable directories of the settings that exist. A directory that only a call by the model
-        names is never writable.
+        """Return the writable directories of the settings that exist. A directory is not writable merely because a
+        call by the model names it.
         """
         names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}

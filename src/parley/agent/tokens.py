@@ -50,12 +50,12 @@ also contain fonts, pictures and layout.
 """
 
 _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
-"""The prefixes, in base64, of files in compressed formats: PDF, zip and older office files."""
+"""The first base64 characters of files in compressed formats: PDF, zip and older office files."""
 
 
 def estimate(request: ModelRequest) -> int:
-    """Estimate the number of tokens in a request. The running time depends on the number of items, but hardly on
-    their length.
+    """Return an estimate of the number of tokens in a request. The running time depends on the number of items, but
+    hardly on their length.
     """
     tokens = _of_text(request.instructions)
     if request.developer_instructions:

@@ -1,7 +1,7 @@
 """Runs one turn: requests a response from the model, runs its calls, and repeats until a response has no calls.
 
-`run_turn` ends a turn as done or failed. If `run_turn` is cancelled, the caller records that the turn was
-interrupted.
+`run_turn` records that a turn has completed or failed. If `run_turn` is cancelled, its caller records that the turn
+was interrupted.
 """
 
 from __future__ import annotations
@@ -240,7 +240,9 @@ async def _end(
 
 
 def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tuple[LogPayload, ...]:
-    """Return the entries that record the token usage of a response: its count, or an estimate."""
+    """Return the entries that record the token usage of a response: the count that the provider reported, or an
+    estimate.
+    """
     if (usage := response.priced_usage(settings)) is None:
         return estimated_cost(request, response.items, settings)
     return (ResponseUsed(usage=usage) if response.calls else usage,)
@@ -249,7 +251,7 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, tools: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
-    """Run calls in order, and then report the token usage of the response that made them.
+    """Run the calls of a response in order, and then report the token usage of the response.
 
     Stop before a call that would exceed a limit, and return that limit. Return None if all calls were run.
     """
@@ -273,7 +275,8 @@ make smaller calls"
 CUT_OFFS: Final = 3
 """The number of consecutive responses, each truncated in the middle of a call, after which the turn fails."""
 MAX_PAUSES: Final = 20
-"""The maximum number of responses in a row that the provider may pause. One more paused response ends the turn."""
+"""The maximum number of consecutive responses that the provider may pause. One more paused response ends the turn.
+"""
 
 
 def _is_refusal(error: ModelError) -> bool:
@@ -296,7 +299,7 @@ class _Response:
         self.cut_by: str | None = None
         """The reason why the provider truncated the response; None if the response is complete."""
         self.refused: str | None = None
-        """The explanation of the model for declining the request; None if the model did not decline."""
+        """The model's explanation of why it declined the request; None if the model did not decline."""
         self.is_paused = False
         """True if the provider has paused the response. The provider continues the response in its answer to the
         next request.
@@ -341,8 +344,8 @@ class _Response:
         self.items = items
 
     def notice(self) -> list[BackgroundEvent]:
-        """Return the event that tells clients that the response was cut off; an empty list if the response is
-        complete.
+        """Return a list with the event that tells clients that the response was cut off. The list is empty if the
+        response is complete.
         """
         if self.cut_by is None:
             return []
@@ -377,7 +380,9 @@ class _Response:
 async def _listen(
     transcript: Transcript, model: Model, request: ModelRequest, response: _Response, settings: Settings
 ) -> None:
-    """Stream the model's response to the transcript, and collect its items in `response`."""
+    """Send the request, stream the model's response to the transcript, and collect the items of the response in
+    `response`.
+    """
     response.clear()
     extend, show_raw = transcript.extend, settings.show_raw_agent_reasoning
     # These are looked up only once, because in Python 3.11 each access to an enum member runs code.
@@ -408,8 +413,8 @@ async def _listen(
 
 
 def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:
-    """Split a batch into the chunks up to its last delta and the chunks that end the response. The second part is
-    empty if the batch does not end the response.
+    """Split a batch into two parts: the chunks up to the last delta, and the chunks that end the response. The
+    second part is empty if the batch does not end the response.
     """
     if type(batch[-1]) is not ResponseDone:
         return batch, ()
@@ -420,8 +425,8 @@ def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[
 
 
 def _take(chunk: Chunk, response: _Response, transcript: Transcript, *, show_raw: bool) -> list[LogPayload]:
-    """Add a chunk that is not a delta to the response, and return the events for it. Raw reasoning is among the
-    events only if `show_raw` is True.
+    """Add a chunk that is not a delta to the response. Return the events to append for this chunk. Raw reasoning is
+    among the events only if `show_raw` is True.
     """
     match chunk:
         case MessageDone(item=item):
@@ -470,8 +475,8 @@ def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> 
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return events that complete the unfinished texts. These are texts that clients have seen, but that no event
-    has completed.
+    """Return the events that complete the unfinished texts. An unfinished text is a text that clients have seen,
+    but that no event has completed.
     """
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):

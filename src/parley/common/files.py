@@ -1,7 +1,7 @@
 """Reads small files of the user, such as settings, keys and scripts.
 
-`guarded_files.py` reads files that a repository or a model may have written. The server is blocked while a file is
-read, so pipes and devices, which may never return data, raise an error.
+`guarded_files.py` reads files that a repository or a model may have written. The server is blocked while it reads a
+file. Reading a pipe or a device therefore raises an error, because they may never return data.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ GIT_SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 EXPECTED_ADDRESS: Final = (
     "expected an absolute path, or an address that begins with https://, ssh://, file:/// or USER@HOST:"
 )
-"""The description of valid addresses for error messages, which do not show the address because of its password."""
+"""The description of valid addresses for error messages. The messages do not show the invalid address, because it
+may contain a password.
+"""
 
 _SCP: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[A-Za-z0-9._~/][^:]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*|\[?[0-9A-Fa-f:.]+\]?")

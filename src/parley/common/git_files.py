@@ -1,4 +1,4 @@
-"""Finds the Git directories of a project from its `.git`, as Git does."""
+"""Finds the Git directories of a project. The search begins at the `.git` of the project, as in Git."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def common_dir(git_dir: str) -> str | None:
 
 
 def git_dirs(git_file: str) -> Iterator[str]:
-    """Yield the Git directory that a `.git` file names, then the common directory that the Git directory names."""
+    """Yield the Git directory that a `.git` file names, and then the common directory that this Git directory
+    names.
+    """
     own = git_dir(git_file)
     if own is not None:
         yield own

@@ -1,9 +1,9 @@
 """Opens files that an untrusted party may have created, linked or swapped.
 
 Each directory of a path is opened by descriptor without following symbolic links; links are resolved one by one.
-The type, the size and the identity (device and inode) of the opened file are checked. The caller supplies the
-hidden paths. Opening a file with the identity of a hidden file raises an error. Every path below a hidden directory
-raises the same error, which does not show whether a file exists there.
+After a file has been opened, its type, its size and its identity (device and inode) are checked. The caller
+supplies the hidden paths. An attempt to open a file with the identity of a hidden file raises an error. A path
+below a hidden directory raises the same error, whether or not a file exists at this path.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
 _MAX_HIDDEN_FILES: Final = 20_000
-"""The maximum number of hidden files with which a file that has several hard links is compared. If the hidden
-directories contain more files, the file counts as hidden.
+"""A file with several hard links is compared with at most this many hidden files. If the hidden directories contain
+more files, the file counts as hidden.
 """
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -78,11 +78,11 @@ class DirFds:
         visible: str | None = None,
         expected: Mapping[str, Identity | None] | None = None,
     ) -> None:
-        """Create a cache that does not open the files and directories in `hidden`, except below the directory
-        `visible`.
+        """Create a cache. The cache does not open the files and directories in `hidden`, except those below the
+        directory `visible`.
 
-        `expected` maps directories to the identities that they must have when they are opened. An identity of None
-        means that the directory must not exist.
+        `expected` maps directories to the identities that they must have when they are opened. If `expected` maps a
+        directory to None, the directory must not exist.
         """
         self._hidden_paths, self._visible_path = hidden, visible
         self._hidden: _Hidden | None = None
@@ -178,7 +178,7 @@ class DirFds:
         return here
 
     def _is_hidden(self, folder: str) -> bool:
-        """Return whether a directory that has been opened is hidden or lies in a hidden directory."""
+        """Return whether an opened directory is hidden or lies in a hidden directory."""
         hidden, is_hidden, reached = self._known_hidden(), False, ""
         if not hidden.identities:
             return False
@@ -434,7 +434,7 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _read_now(descriptor: int, size: int) -> bytes:
-    """Read up to `size` bytes, or fewer if the file ends earlier."""
+    """Read `size` bytes and return them. Return fewer bytes if the file ends earlier."""
     pieces: list[bytes] = []
     while size > 0 and (piece := os.read(descriptor, size)):
         pieces.append(piece)

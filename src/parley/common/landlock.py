@@ -37,7 +37,9 @@ _PATH_BENEATH: Final = 1
 PR_SET_NO_NEW_PRIVS: Final = 38
 
 _RULESET: Final = struct.Struct("=QQQ")
-"""The format of `struct landlock_ruleset_attr`. An older kernel accepts unknown fields if they are zero."""
+"""The format of `struct landlock_ruleset_attr`. An older kernel accepts fields that it does not know if they are
+zero.
+"""
 _BENEATH: Final = struct.Struct("=Qi")
 """The format of `struct landlock_path_beneath_attr`: the rights, and the descriptor of the path."""
 _FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))
@@ -61,8 +63,8 @@ def abi_version() -> int:
 def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
     """Create a ruleset and return its descriptor.
 
-    The ruleset removes the rights `files` and `network`, except where a rule grants them. `scoped` restricts
-    signals and abstract Unix sockets. All three are bit masks.
+    The ruleset denies the rights `files` and `network`, except where a rule grants them. `scoped` restricts signals
+    and abstract Unix sockets. All three are bit masks.
     """
     handled = _RULESET.pack(files, network, scoped)
     return syscall(_CREATE_RULESET, handled, len(handled), 0)

@@ -1,4 +1,4 @@
-"""A rate-limited log for messages that an untrusted party can cause in any number."""
+"""A rate-limited log for warnings that an untrusted party can trigger any number of times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LimitedLog:
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
         self._log, self._now = log, now
         self._kinds: dict[str, tuple[float, int]] = {}
-        """For each kind, by the text of the warning: the monotonic time of the last line, and the number of lines
+        """Maps the text of each warning to the monotonic time of its last line and to the number of lines that were
         suppressed since then.
         """
 

@@ -31,7 +31,9 @@ class Metric:
         self.name, self.about, self.labels = name, about, tuple(labels)
 
     def _bounded(self, series: Mapping[Labels, object], labels: Labels) -> Labels:
-        """Return the labels under which a value is recorded."""
+        """Return the labels under which a value is recorded: `labels`, or `other` in place of each label if there
+        are too many series.
+        """
         return labels if labels in series or len(series) < MAX_SERIES else (OTHER,) * len(labels)
 
 
@@ -60,7 +62,7 @@ class Histogram(Metric):
         super().__init__(name, about, labels)
         self.bounds = tuple(bounds)
         self.counts: dict[Labels, list[int]] = {}
-        """The number of durations in each bucket; the last bucket is above all bounds."""
+        """The number of durations in each bucket. The last bucket contains the durations that exceed all bounds."""
         self.sums: dict[Labels, float] = {}
         self.recorded: Callable[[float, Labels], None] | None = None
         """A callback that is called with each duration and its labels; None if there is no callback."""

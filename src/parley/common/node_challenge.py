@@ -1,11 +1,11 @@
 """Proves that two nodes have the same token, without sending the token.
 
-The node that connects sends a random number. The other node answers with a random number of its own, the version
-of the link, and a proof. The first node checks the proof, and connects again with a proof of its own. This proof is
+The node that connects sends a random number. The other node answers with a random number of its own, the version of
+the link, and a proof. The first node checks the proof, and connects again with a proof of its own. This proof is
 valid only once.
 
-Each proof is an HMAC over both numbers, the version, and the address of the node that was called. The address is
-the one that this node has announced, so a server with another address cannot pass the proofs on.
+Each proof is an HMAC over both numbers, the version, and the address of the node that was called. This address is
+the one that the called node has announced, so a server at another address cannot forward the proofs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Challenge(NamedTuple):
     """The random number of the node that is called."""
 
     def proof(self, token: str, side: Literal["caller", "called"]) -> str:
-        """Return the proof that one of the two nodes has the token."""
+        """Return the proof, in the form in which it is sent, that the node on the side `side` of the connection has
+        the token.
+        """
         fields = (side, self.url.rstrip("/"), self.version, self.caller, self.called)
         key = hmac.digest(token.encode(), b"link of nodes", "sha256")
         return hmac.digest(key, _bytes("\n".join(fields)), "sha256").hex()
@@ -44,7 +46,7 @@ class Challenge(NamedTuple):
 
 
 def _bytes(text: str) -> bytes:
-    """Encode text that may come from a header with invalid bytes."""
+    """Encode a text as bytes. The text may come from a header that contained invalid bytes."""
     return text.encode(errors="surrogateescape")
 
 
@@ -54,12 +56,12 @@ def new_nonce() -> str:
 
 
 def write_fields(**fields: str) -> str:
-    """Return the value of a header with the scheme `Parley-Node`."""
+    """Return the value of an authentication header: the scheme `Parley-Node`, followed by the given fields."""
     return f"{SCHEME} " + ", ".join(f"{name}={value}" for name, value in fields.items())
 
 
 def read_fields(value: str) -> dict[str, str]:
-    """Return the fields of the value of a header.
+    """Return the fields in the value of an authentication header, by name.
 
     The result is empty if the value has another scheme or is too long.
     """

@@ -63,7 +63,9 @@ OUT_OF_MEMORY: Final = (
 
 
 _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
-"""Parts of the dynamic linker's error messages, in lower case, which mean that there is no memory for a library."""
+"""Parts of the error messages, in lower case, with which the dynamic linker reports that there is no memory for a
+library.
+"""
 
 
 def limit_reached(error: BaseException) -> str | None:

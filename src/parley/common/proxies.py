@@ -31,8 +31,8 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _needs_no_proxy(host: str, host_with_port: str, without: str) -> bool:
-    """Return whether the `no_proxy` list `without` contains a host or one of its parent domains. `*` matches every
-    host.
+    """Return whether the list `without` (the value of `no_proxy`) contains a host or one of its parent domains. The
+    item `*` matches every host.
     """
     for name in (one.strip().lstrip(".").lower() for one in without.split(",")):
         if name == "*" or (name and any(f".{one}".endswith(f".{name}") for one in (host, host_with_port.lower()))):

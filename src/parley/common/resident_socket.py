@@ -32,7 +32,7 @@ __all__ = [
 HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
-"""The kind of the line with which a relay sends its client's environment before the first MCP message."""
+"""The kind of the line in which a relay sends the environment of its client before the first MCP message."""
 
 ANSWER_SECONDS: Final = 5.0
 """The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is

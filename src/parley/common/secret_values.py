@@ -27,7 +27,9 @@ class SecretValues:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str] | None:
-        """The pattern of all values, made for the first text; None if there are no values."""
+        """The pattern that matches all values, created when the first text is redacted; None if there are no
+        values.
+        """
         import json  # imported here, because most processes log nothing
 
         values = {value for value in _secrets_in(self._environ) if len(value) >= SHORTEST}
@@ -36,7 +38,7 @@ class SecretValues:
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
     def redact(self, text: str) -> str:
-        """Return a text without the values, and without passwords in URLs."""
+        """Return a text in which the values, and passwords in URLs, are redacted."""
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
         return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text

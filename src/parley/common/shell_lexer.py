@@ -19,8 +19,8 @@ __all__ = ["RESERVED", "Word", "Words", "commands_in", "words_of"]
 Words = tuple[str, ...]
 
 _NEVER: Final = frozenset(map(chr, {*range(0x20), 0x7F, *range(0xD800, 0xE000)} - {ord("\t"), ord("\n")}))
-"""Characters that a plain word cannot contain. Some shells treat these characters as blanks, and other shells
-ignore them. NUL is included because no argument can contain NUL.
+"""Characters that a plain word cannot contain, because some shells treat these characters as blanks and other
+shells ignore them. NUL is included because no argument can contain NUL.
 """
 
 _BLANKS: Final = (" ", "\t")
@@ -46,8 +46,8 @@ RESERVED: Final = frozenset(
     {"case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then"}
     | {"time", "until", "while"}
 )
-"""Reserved words that look like plain words. As the first word of a command, each begins, continues or ends a
-compound command.
+"""Reserved words that look like plain words. A reserved word that is the first word of a command begins, continues
+or ends a compound command.
 """
 
 _BLANKS_OF_WORDS: Final = (*_BLANKS, "\n")

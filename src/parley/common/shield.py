@@ -16,8 +16,8 @@ T = TypeVar("T")
 async def run_to_completion(work: asyncio.Future[T]) -> T:
     """Wait until `work` is done and return its result. The work must end by itself.
 
-    Cancelling the caller does not cancel the work. The cancellation is raised when the work is done. If the work
-    fails after such a cancellation, its error is only logged.
+    Cancelling the caller does not cancel the work. If the caller is cancelled, the cancellation is raised when the
+    work is done. If the work fails in this case, its error is only logged.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

@@ -42,7 +42,7 @@ def is_about_safety(name: str) -> bool:
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that differs only in case, hyphens or underscores. If there is none, return the closest
-    known name within `MAX_EDITS` edits. Return None if there is no such name either.
+    known name within `MAX_EDITS` edits. Return None if no known name is similar enough.
     """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]

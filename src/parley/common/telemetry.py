@@ -1,7 +1,7 @@
 """Reports the operations of the server to observers, which are the log, the metrics and the traces.
 
-Without observers, each report costs only one comparison. The texts of messages and the arguments of tools are
-reported only to observers that ask for content.
+If there are no observers, each report costs only one comparison. The texts of messages and the arguments of tools
+are reported only to observers that ask for content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 __all__ = ["Observer", "Operation", "Telemetry", "telemetry"]
 
 MAX_CAUSES: Final = 1024
-"""The maximum number of conversations for which the last request is stored."""
+"""The maximum number of conversations for which the operation that caused the next turn is stored."""
 
 
 class Operation:
@@ -34,11 +34,11 @@ class Operation:
         self.seconds = 0.0
         """The duration of the operation in seconds, set when the operation has ended."""
         self.handle: Any = None
-        """The trace span of the operation; None without traces."""
+        """The trace span of the operation; None if traces are disabled."""
         self.began = time.perf_counter()
 
     def add(self, **fields: Any) -> None:
-        """Add fields to the report about the end of the operation."""
+        """Add fields to the report that is sent when the operation ends."""
         self.fields.update(fields)
 
 
@@ -73,7 +73,7 @@ class Telemetry:
         self.takes_parents = False
         """True if an observer continues the traces of clients."""
         self.deltas = 0
-        """The number of deltas of texts and command outputs that this process has produced."""
+        """The number of deltas that this process has produced, for texts and command outputs."""
         self.events = 0
         """The number of events that this process has appended to logs."""
         self._current: ContextVar[Operation | None] = ContextVar("operation", default=None)

@@ -1,4 +1,4 @@
-"""Starts threads only if there is enough memory, and returns the results of work in threads as futures.
+"""Starts a thread only if there is enough memory for it. The result of work in a thread is returned as a future.
 
 `threading.Thread.start` returns when the new thread has started to run. If memory runs out before that, the new
 thread dies and the caller waits forever. Therefore, if less than `ROOM_BYTES` are free, no thread is started and
@@ -55,7 +55,7 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
     """Return a function that runs `work` and stores its result or its error in the future `outcome`.
 
-    Another thread can call the function, because the future is changed in its own event loop.
+    Any thread may call the function, because the function changes the future in the event loop of the future.
     """
     loop = outcome.get_loop()
 

@@ -1,5 +1,5 @@
-"""Helpers for unix sockets between processes of one user: short paths for long addresses, and checks of the
-peer.
+"""Helpers for Unix sockets between processes of one user: short paths for long addresses, and checks of the peer
+process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 __all__ = ["is_confined", "is_of_same_user", "short_path"]
 
 MAX_PATH_BYTES: Final = 103
-"""The maximum length, in bytes, of a path in a socket address that every system accepts. Linux allows four bytes
-more.
+"""The maximum length, in bytes, of a path in a socket address, so that every supported system accepts the path.
+Linux allows four bytes more.
 """
 
 _CREDENTIALS: Final = struct.Struct("@iII")

@@ -21,7 +21,7 @@ __all__ = ["model_opener"]
 
 
 def model_opener(*, http: Http, clock: Clock) -> OpenModel:
-    """Return a function that opens models. The opened models share the HTTP client `http`."""
+    """Return a function that opens a model for a conversation. All opened models share the HTTP client `http`."""
     scripted_replies: Counter[ConversationId] = Counter()
     recorded: dict[ConversationId, RecordedBefore] = {}
 

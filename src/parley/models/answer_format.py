@@ -1,4 +1,4 @@
-"""Describes a schema for the answer in the form that both Chat Completions and the Responses API accept."""
+"""Encodes the schema of an answer in the form that both Chat Completions and the Responses API accept."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ SCHEMA_NAME: Final = "answer"
 
 
 def named_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema with its name. The provider must follow the schema exactly, or refuse the schema."""
+    """Return the member of a request that contains a schema and its name. The member asks the provider to follow
+    the schema exactly.
+    """
     return {"name": SCHEMA_NAME, "strict": True, "schema": schema}

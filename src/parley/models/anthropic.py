@@ -45,8 +45,8 @@ EFFORTS: Final = {
     "xhigh": "xhigh",
     "max": "max",
 }
-"""The values of the API's parameter `effort`, by the setting `model_reasoning_effort`. The table does not contain
-`none`, for which the parameter is not sent.
+"""Maps each value of the setting `model_reasoning_effort` to the value of the API's parameter `effort`. The mapping
+does not contain `none`; for this value, the parameter is not sent.
 """
 
 WEB_SEARCH: Final = {"type": "web_search_20250305", "name": "web_search"}
@@ -144,8 +144,8 @@ class _Messages:
         self._calls: set[str] = set()
         self._outputs: list[Any] = []
         self._result: dict[str, Any] | None = None
-        """The last block of the messages if this block is the output of the only call of a response; otherwise
-        None.
+        """The last block of the messages, if it is the output of a call and the response made only this call;
+        otherwise None.
         """
 
     def ends_before(self, item: HistoryItem) -> bool:
@@ -242,8 +242,8 @@ def _call(item: CallItem) -> dict[str, Any]:
 
 
 def _call_id(call_id: str) -> str:
-    """Return the id of a call with only those characters that the API accepts. Ids of other APIs may contain other
-    characters.
+    """Return the id of a call. If the API does not accept the id, return a new id that is derived from it. Ids from
+    other APIs may contain characters that this API does not accept.
     """
     if _ID.fullmatch(call_id):
         return call_id

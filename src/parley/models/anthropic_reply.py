@@ -57,7 +57,7 @@ THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 TEXT_BLOCK: Final = Raw(b'{"type":"text","text":""}')
 
 BLOCK_CHARACTERS: Final = 100
-"""The number of characters that the size check adds for each block, because an empty block takes memory, too."""
+"""The size check counts each block as this many additional characters, because an empty block also takes memory."""
 
 
 class _Delta(Struct, frozen=True, gc=False):
@@ -133,7 +133,7 @@ class _Block:
     def __init__(self, kind: str, start: Raw) -> None:
         self.kind = kind
         self.start = start
-        """The block as the event that began it contained it."""
+        """The block in the form in which the event that began the block contained it."""
         self.pieces = TextBuffer()
         """The received pieces of the text, of the reasoning or of the arguments."""
         self.signature = TextBuffer()
@@ -157,7 +157,7 @@ class AnthropicDecoder:
         self._body = ReplyBody(limits)
         self._size = ReplySize(limits)
         self._blocks: dict[int, _Block] = {}
-        """The blocks whose items have not been returned yet, by index."""
+        """Maps the index of each block whose items have not been returned yet to the block."""
         self._text = TextBuffer()
         """The text of the complete text blocks since the last block of another kind. Consecutive text blocks are
         one message, because a provider begins a new block for each quotation of a source.
@@ -169,7 +169,7 @@ class AnthropicDecoder:
         self._stop_details: Raw | UnsetType = UNSET
         self._usage = _Usage()
         self._queries: dict[str, Any] = {}
-        """The queries of the provider's searches of the web, by the id of the search."""
+        """Maps the id of each web search that the provider made to its query."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -296,8 +296,8 @@ class AnthropicDecoder:
         return True
 
     def _take_blocks(self, chunks: list[Chunk], *, rest: bool = False) -> None:
-        """Append the items of the complete blocks to `chunks`, in the order of their indices. An incomplete block
-        holds back the blocks after it, unless `rest` is True.
+        """Append the items of the complete blocks to `chunks`, in the order of their indices. The blocks after an
+        incomplete block are not appended, unless `rest` is True.
         """
         for index in sorted(self._blocks):
             block = self._blocks[index]
@@ -312,7 +312,9 @@ class AnthropicDecoder:
                 chunks.append(self._item_of(block))
 
     def _end_text(self, chunks: list[Chunk]) -> None:
-        """Append the message that consists of the text so far to `chunks`, if there is any text."""
+        """If text has been received since the last block of another kind, append the message with this text to
+        `chunks`.
+        """
         if text := self._text.text():
             chunks.append(MessageDone(MessageItem(text=text)))
             self._text = TextBuffer()
@@ -333,8 +335,8 @@ class AnthropicDecoder:
         return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by), search=self._search_in(block.kind, verbatim))
 
     def _search_in(self, kind: str, verbatim: Raw) -> WebSearch | None:
-        """Return the search of the web whose results a block contains; None if the block contains no results. An
-        earlier block contains the query of the search.
+        """Return the web search whose results a block contains; None if the block contains no results. The query of
+        the search comes from an earlier block.
         """
         if kind not in ("server_tool_use", SEARCH_RESULT):
             return None
@@ -365,8 +367,8 @@ class AnthropicDecoder:
     # --- the end -------------------------------------------------------------------------
 
     def _count(self, raw: Raw | UnsetType) -> None:
-        """Store the token counts of an event, if it contains any, in place of the earlier counts. The counts of an
-        event include all earlier counts.
+        """If an event contains token counts, store them in place of the earlier counts. The counts of an event
+        include all earlier counts.
         """
         usage = read_payload(_USAGE, raw) if raw is not UNSET else None
         if usage is not None:
@@ -416,9 +418,9 @@ def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
 
 
 def _refusal(raw: Raw | UnsetType) -> str:
-    """Return the category and the explanation of a refusal by the model.
+    """Return a text with the category and the explanation of a refusal by the model.
 
-    Leave out what the provider does not state.
+    A part that the provider does not state is left out.
     """
     details = read_payload(_STOP_DETAILS, raw) if raw is not UNSET else None
     if details is None:

@@ -97,7 +97,7 @@ UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_valid
 
 
 REASONING: Final = ("reasoning", "reasoning_content", "reasoning_details")
-"""The members of messages that contain reasoning."""
+"""The names of the members of a message that may contain reasoning."""
 
 NOT_ACCEPTED: Final = re.compile(
     "unsupported|not supported|not permitted|not allowed|extra_forbidden|unrecognized|additional propert"
@@ -114,7 +114,7 @@ _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 class Adjustments(Struct, frozen=True, kw_only=True):
     """The changes that a provider needs in requests, as learned from its error messages.
 
-    Messages of another model or of an older version of Parley may need changes.
+    Messages that come from another model, or that an older version of Parley stored, may need such changes.
     """
 
     reasoning_content: bool = False
@@ -127,8 +127,8 @@ class Adjustments(Struct, frozen=True, kw_only=True):
     """True to replace the ids of calls with ids of nine letters and digits."""
 
     def after(self, refused: UnexpectedStatus) -> Adjustments:
-        """Return the adjustments for a request that the provider has refused. The text of the refusal names the
-        member that is missing or not accepted.
+        """Return the adjustments with which a request is repeated after the provider has refused it. The text of
+        the refusal names the member that is missing or not accepted.
         """
         if refused.status not in (400, 422):
             return self
@@ -144,7 +144,9 @@ class Adjustments(Struct, frozen=True, kw_only=True):
         )
 
     def call_id(self, call_id: str) -> str:
-        """Return the id of a call in a form that the provider accepts."""
+        """Return the id of a call in a form that the provider accepts: unchanged, or as nine letters and digits if
+        `short_ids` is True.
+        """
         if not self.short_ids or _SHORT_ID.fullmatch(call_id):
             return call_id
         return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
@@ -166,8 +168,7 @@ def encode_chat(
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     If `stream_usage` is True, the request asks for token counts. If `searches` is True, the request contains the
-    tool with which OpenRouter searches the web. `adjusted` are the
-    changes that the provider needs.
+    tool with which OpenRouter searches the web. `adjusted` contains the changes that the provider needs.
     """
     body: dict[str, Any] = {
         "model": model,
@@ -283,7 +284,7 @@ def _call(item: CallItem, *, to: str, is_first: bool, adjusted: Adjustments) -> 
 
 
 def _content(content: tuple[InputItem, ...]) -> str | Raw | list[Any]:
-    """Return the content of a user message: a single string if all items are text, else a list of parts."""
+    """Return the content of a user message: a single string if all items are text; otherwise a list of parts."""
     if is_text(content):
         return joined_text(content)
     return parts_of(content, _part)

@@ -173,9 +173,9 @@ class _Calls:
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
-        """The newest call with each index."""
+        """Maps each index to the newest call with this index."""
         self._named: dict[tuple[int | None, str], _Call] = {}
-        """The calls that have an id, keyed by index and id."""
+        """The calls that have an id. The key consists of the index and the id."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -452,7 +452,7 @@ class ChatDecoder:
         return text
 
     def _read_message(self, payload: bytes, chunks: list[Chunk], *, has_halves: bool) -> None:
-        """Process the message of a response that is not streamed. The payload has a choice without a delta."""
+        """Process the message of a response that is not streamed. The payload contains a choice without a delta."""
         self._has_choices = True
         event = (read_piece if has_halves else read_payload)(_WHOLE_EVENT, payload)
         message = event.choices[0].message if event is not None and event.choices else None
@@ -551,7 +551,9 @@ def _thought(reasoning: str | _Thought) -> str:
 
 
 def _thinking(raw: Raw) -> tuple[str, bool]:
-    """Return the text of a thinking part, and whether the part was a list (True) or a string (False)."""
+    """Return the text of a thinking part. The second result is True if the part was a list, and False if it was a
+    string.
+    """
     value = read_json(raw)
     if not isinstance(value, list):
         return (value if isinstance(value, str) else ""), False
@@ -568,14 +570,18 @@ def _kept(raw: Raw, *, has_halves: bool) -> Raw:
 
 
 def _error(raw: Raw | UnsetType) -> Any:
-    """Return the decoded error, which may have any shape; None if there is no error."""
+    """Decode the member with the error, and return the error, which may have any shape. Return None if there is no
+    error.
+    """
     if raw is UNSET:
         return None
     return read_json(raw) if len(bytes(raw)) <= MAX_ERROR_BYTES else NO_REASON
 
 
 def _index(index: int | str | None) -> int | None:
-    """Return the index of a call, which some providers send as a string; None if it is not a number."""
+    """Return the index of a call as a number, because some providers send it as a string. Return None if the index
+    is not a number.
+    """
     if not isinstance(index, str):
         return index
     is_number = index.isascii() and index.isdecimal() and len(index) <= MAX_INDEX_DIGITS
@@ -583,8 +589,8 @@ def _index(index: int | str | None) -> int | None:
 
 
 def _failure_after_events(data: bytes) -> str | None:
-    """Return the message of an error that follows the last event of a truncated body; None if there is none. Some
-    servers write such an error as plain JSON instead of an event.
+    """Return the message of an error that follows the last event of a truncated body; None if no error follows.
+    Some servers write such an error as plain JSON instead of an event.
     """
     for line in data.splitlines():
         if line.lstrip().startswith(b"{") and len(line) <= MAX_ERROR_BYTES:

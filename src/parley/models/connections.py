@@ -62,8 +62,9 @@ class _Connector(aiohttp.TCPConnector):
             return await super().connect(req, traces, timeout)
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        """Return a connection to the pool. Close it instead if `should_close` is True or the pool has enough idle
-        connections. This overrides a private method, because the library has no public limit on idle connections.
+        """Return a connection to the pool. Close the connection instead if `should_close` is True or the pool has
+        enough idle connections. This overrides a private method, because the library has no public limit on idle
+        connections.
         """
         idle = sum(map(len, self._conns.values()))
         super()._release(key, protocol, should_close=should_close or idle >= self._most_idle)

@@ -1,5 +1,5 @@
-"""Describes, encodes and validates the images and files in user messages. The module of each model API encodes the
-parts of a message.
+"""Checks the images and files in user messages, and describes and encodes them for all model APIs. The module of
+each API encodes the remaining parts of a message.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """Return a sentence with the reason why an item is invalid for every model API; None if the item is valid."""
+    """Return a sentence that describes why every model API would refuse an item; None if the item is valid."""
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)

@@ -31,13 +31,13 @@ _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.
 
 
 class Credentials:
-    """The headers of one request and the secrets in the headers. The repr shows neither."""
+    """The headers of one request and the secrets that they contain. The result of `repr` shows neither of them."""
 
     __slots__ = ("headers", "secrets")
 
     def __init__(self, headers: dict[str, str], secrets: set[str]) -> None:
         self.headers = headers
-        """The headers of the request, by name in lower case."""
+        """The headers of the request, keyed by their names in lower case."""
         self.secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
@@ -90,5 +90,5 @@ def _long_words(value: str) -> Iterator[str]:
 
 
 def _overlap(text: str, secret: str) -> int:
-    """Return the length of the longest proper prefix of the secret with which the text ends."""
+    """Return the length of the longest proper prefix of the secret that is a suffix of the text."""
     return next((n for n in range(len(secret) - 1, 0, -1) if text.endswith(secret[:n])), 0)

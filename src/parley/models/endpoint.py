@@ -139,7 +139,9 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """Add the name of the provider's setting to an error in this block about a reply that is too large."""
+        """If the `with` block raises an error about a reply that is too large, add the name of the provider's
+        setting to the error.
+        """
         try:
             yield
         except ReplyTooLarge as too_large:
@@ -222,7 +224,7 @@ class Endpoint:
 
 
 def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamBroken:
-    """Return the error for clients, with its secrets redacted."""
+    """Return the error in the form for clients, in which secrets are redacted."""
     # The text is redacted before it is shortened, so that no part of a secret remains.
     if isinstance(broken, NoResponse):
         return NoResponse(credentials.hide_in(broken.body, is_cut=broken.is_cut))
@@ -232,7 +234,7 @@ def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamB
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
     """Return the next bytes of the body.
 
-    At the end of the body, or when the deadline `until` passes, return an empty value.
+    Return no bytes at the end of the body, or when the deadline `until` passes.
 
     Raises:
         ModelStreamBroken: the connection was lost, or no bytes arrived until the time `silent_at`.
@@ -257,7 +259,8 @@ def origin_of(provider: Provider) -> str:
 
 
 def url_of(provider: Provider, path: str) -> str:
-    """Return the URL of a path at a provider, with the parameters of the provider.
+    """Return the URL of a path below the base URL of a provider, with the query parameters from the provider's
+    settings.
 
     Raises:
         BadSetting: the provider has no base URL.
@@ -282,8 +285,8 @@ def _phrase(reply: Reply) -> str:
 
 
 def _retry_delay(headers: Mapping[str, str], *, now: float) -> float | None:
-    """Return the delay in seconds that the header `retry-after-ms` or `retry-after` requests; None if neither is
-    valid.
+    """Return the delay, in seconds, that the header `retry-after-ms` or `retry-after` requests. Return None if
+    neither header is present and valid.
     """
     milliseconds = headers.get("retry-after-ms", "")
     if milliseconds.isascii() and milliseconds.isdecimal():

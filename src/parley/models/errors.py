@@ -80,13 +80,15 @@ class NoResponse(ModelStreamBroken):
 
 
 def _beginning(body: str) -> str:
-    """Return at most `SHOWN_CHARACTERS` characters of a body, with invisible characters escaped."""
+    """Return the first `SHOWN_CHARACTERS` characters of a body, or fewer if it is shorter, with invisible
+    characters escaped.
+    """
     text = visible(body[: SHOWN_CHARACTERS + 1])
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "\u2026"
 
 
 class TooManyValues(ReplyTooLarge):
-    """One event of the model's reply contains too many JSON values."""
+    """Raised when one event of the model's reply contains too many JSON values."""
 
     code = "too_many_values"
 
@@ -133,7 +135,9 @@ class BadRecording(ModelError):
 
 
 class ScriptedError(ModelError):
-    """Raised by the scripted provider where the script contains an error that no retry changes."""
+    """Raised by the scripted provider for an error in the script that would not change if the request were
+    repeated.
+    """
 
     code = "scripted_error"
     worth_repeating = False

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Http", "Reply"]
 
 CONNECT_SECONDS: Final = 30
-"""The maximum time, in seconds, that a provider may take to accept a connection. It is long enough for a distant,
-busy provider, and short enough for a retry while the user is waiting.
+"""The maximum time, in seconds, that a provider may take to accept a connection. The time is long enough for a
+distant, busy provider, and short enough for a retry while the user is waiting.
 """
 
 FINISH_SECONDS: Final = 0.2
@@ -44,8 +44,8 @@ REFUSAL_BYTES: Final = 4096
 """The maximum number of bytes that are read from the body of a refusal."""
 
 SWITCH_SECONDS: Final = 0.0005
-"""The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock at
-once.
+"""The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock without
+a break.
 """
 
 SILENT: Final = "idle timeout waiting for SSE"
@@ -53,7 +53,7 @@ BROKEN: Final = "the answer broke off"
 
 CHECK_SECONDS: Final = 1.0
 """The time, in seconds, between two checks for a lost connection while no bytes arrive. The checks are needed
-because the HTTP library does not always report the loss.
+because the HTTP library does not always report that a connection was lost.
 """
 
 
@@ -88,7 +88,7 @@ class Http:
     async def get(
         self, url: str, *, headers: Mapping[str, str], idle_seconds: float, environ: Mapping[str, str]
     ) -> Reply:
-        """Send a GET request. The result, the errors and the other arguments are the same as those of `post`."""
+        """Send a GET request. The arguments, the result and the errors have the same meaning as for `post`."""
         return await self._send("GET", url, headers, None, idle_seconds, environ)
 
     async def _send(
@@ -219,7 +219,9 @@ class Reply:
             raise ModelStreamBroken(_in_words(error)) from None
 
     def _is_lost(self) -> bool:
-        """Return whether the connection was lost before the body ended. The library does not always report this."""
+        """Return whether the connection was lost before the body ended. The HTTP library does not always report
+        such a loss.
+        """
         connection = self._response.connection
         return connection is not None and (connection.transport is None or connection.transport.is_closing())
 

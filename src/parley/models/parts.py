@@ -20,19 +20,21 @@ SLICE_ITEMS: Final = 1000
 
 
 class _Slice:
-    """A slice of the items of a message. `encode_body` writes the parts of its items in place of the slice."""
+    """A slice of the items of a message. `encode_body` replaces the slice with the encoded parts of its items."""
 
     def __init__(self, content: tuple[InputItem, ...], first: int, part: Callable[[InputItem], Any]) -> None:
         self._content, self._first, self._part = content, first, part
 
     def encode(self) -> Raw:
-        """Return the parts of the slice as JSON, separated by commas."""
+        """Return the JSON of the parts of this slice, separated by commas."""
         items = self._content[self._first : self._first + SLICE_ITEMS]
         return Raw(memoryview(encode([self._part(item) for item in items]))[1:-1])
 
 
 def parts_of(content: tuple[InputItem, ...], part: Callable[[InputItem], Any]) -> list[Any]:
-    """Return a list that `encode_body` encodes as the parts of all items. `part` returns the part of one item."""
+    """Return a list that `encode_body` encodes as the parts of all items in `content`. `part` is a function that
+    returns the part of one item.
+    """
     if len(content) <= SLICE_ITEMS:
         return [part(item) for item in content]
     return [_Slice(content, first, part) for first in range(0, len(content), SLICE_ITEMS)]

@@ -1,4 +1,6 @@
-"""Decodes the data of server-sent events leniently, and recognises errors."""
+"""Decodes the data of server-sent events, and recognises errors in them. Invalid data is skipped or repaired where
+possible.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ MAX_ERROR_BYTES: Final = 64 * 1024
 """The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
 
 SHOWN_ERROR_BYTES: Final = 4096
-"""The maximum number of bytes that are shown of an error without a known shape."""
+"""If an error has an unknown shape, at most this many bytes of it are shown."""
 
 NO_REASON: Final = "the provider gave no reason"
 
@@ -81,7 +83,7 @@ def read_json(raw: Raw | bytes) -> Any:
 
 
 def message_of(error: Any) -> str:
-    """Return the message in an error of any shape."""
+    """Return the text that describes an error, which may have any shape."""
     match error:
         case str() if error:
             return error

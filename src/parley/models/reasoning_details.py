@@ -14,7 +14,7 @@ from parley.models.text_buffer import TextBuffer
 __all__ = ["ReasoningDetails"]
 
 TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
-"""The name of the member that holds the text, keyed by the type of a block. Blocks of other types arrive in one
+"""Maps the type of a block to the name of the member that holds its text. Blocks of other types arrive in one
 piece.
 """
 

@@ -1,5 +1,5 @@
-"""Records requests to a model and its replies in a file, without secrets. `recording.py` defines the format of the
-file.
+"""Writes the requests to a model and the replies of the model to a file, without secrets. `recording.py` defines
+the format of the file.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ SHOWN_URL: Final = 200
 
 
 class RecordedBefore:
-    """The checksums of the parts of a conversation's previous request, and the secrets that were found so far."""
+    """The checksums of the parts of the previous request of a conversation, and the secrets that have been found so
+    far in the conversation.
+    """
 
     def __init__(self) -> None:
         self.history: list[int] = []

@@ -38,7 +38,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of a recording, in bytes. An exchange is not recorded if the file would become larger."""
 
 TAIL_BYTES: Final = 64 * 1024
-"""The number of bytes that are read at once to find the last line end of a recording."""
+"""The number of bytes that are read in one step to find the last line end of a recording."""
 
 
 class RecordedOutput(Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     instructions: str | UnsetType = UNSET
     """The instructions, if they differ from the instructions of the previous request."""
     context: tuple[str, ...] | UnsetType = UNSET
-    """The messages before the history, if they differ from the same messages of the previous request."""
+    """The messages before the history, if they differ from those of the previous request."""
     tools: tuple[str, ...] = ()
     """The names of the tools. A request for a summary has no tools."""
 

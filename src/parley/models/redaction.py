@@ -58,7 +58,7 @@ class Redactor:
         self._forms = _forms_of(self._secrets)
 
     def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
-        """Return a copy of a JSON value without secrets. `secrets` contains additional secrets."""
+        """Return a copy of a JSON value in which secrets are redacted. `secrets` contains additional secrets."""
         found = {*secrets, *_found_after_names(value)} - self._secrets
         if found:
             self._secrets |= found
@@ -66,7 +66,7 @@ class Redactor:
         return self.value(value)
 
     def text(self, text: str) -> str:
-        """Return a text without secrets."""
+        """Return a text in which secrets are redacted."""
         for form in self._forms:
             text = text.replace(form, HIDDEN)
         text = _KEYS.sub(HIDDEN, text)
@@ -75,7 +75,7 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """Return a copy of a JSON value without secrets."""
+        """Return a copy of a JSON value in which secrets are redacted."""
         match value:
             case str():
                 return self.text(value)
@@ -88,13 +88,15 @@ class Redactor:
 
 
 def _forms_of(secrets: Iterable[str]) -> list[str]:
-    """Return the secrets in all forms in which texts can contain them, the longest first."""
+    """Return all forms in which texts can contain the secrets, the longest form first."""
     forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
     return sorted(forms, key=len, reverse=True)
 
 
 def _found_after_names(value: Any) -> Iterator[str]:
-    """Yield the secrets that follow their names in the texts of a JSON value."""
+    """Yield the secrets in the texts of a JSON value that are recognised because they follow a name that suggests a
+    secret.
+    """
     match value:
         case str():
             yield from (found[2] for found in _NAMED.finditer(value))

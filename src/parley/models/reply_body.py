@@ -30,7 +30,9 @@ class ReplyBody:
         """True if the next bytes must be kept. This is the case until the first event has been received."""
         self._beginning = b""
         self._is_json: bool | None = None
-        """True if the body is JSON, False if it is not; None until the first byte that is not white space."""
+        """True if the body is JSON, False if it is not. None until the first byte that is not white space has been
+        received.
+        """
         self._parts: list[bytes] = []
         self._size = 0
 

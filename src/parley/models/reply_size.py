@@ -77,7 +77,8 @@ def check_values(payloads: Iterable[bytes]) -> None:
 
 def _has_too_many(data: bytes) -> bool:
     """Return whether an event contains more than `MAX_VALUES` values. Commas and brackets inside strings do not
-    count. The beginning of the event is examined first, because it nearly always shows that there are too many.
+    count. The beginning of the event is examined first, because if there are too many values, it nearly always
+    contains enough of them to decide.
     """
     size = LARGE_BYTES
     while size < len(data):
@@ -96,7 +97,7 @@ def _values(data: bytes) -> int:
 
 def _values_outside_strings(data: bytes) -> int:
     """Return the number of commas and opening brackets in `data` that are not inside a string. `data` may be only
-    the beginning of an event. A number above the limit may be too low.
+    the beginning of an event. If the result exceeds `MAX_VALUES`, it may be lower than the exact number.
     """
     data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # after this, each quote begins or ends a string
     quotes = data.count(b'"')

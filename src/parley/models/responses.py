@@ -99,7 +99,9 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
 
 
 def _text(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the member of a request that contains the schema of the answer; an empty dict without a schema."""
+    """Return the member of a request that contains the schema of the answer. The dict is empty if there is no
+    schema.
+    """
     if schema is None:
         return {}
     return {"text": {"format": {"type": "json_schema", **named_schema(schema)}}}
@@ -129,8 +131,8 @@ def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest, settings: Settings) -> list[dict[str, Any]]:
-    """Return the tools of a request, with the provider's search of the web if the settings allow it. A request
-    without tools, such as a request for a summary, contains no search either.
+    """Return the tools of a request, including the provider's web search if the settings allow it. A request
+    without tools, such as a request for a summary, does not include the web search either.
     """
     tools = [_tool(tool, settings.model_name) for tool in request.tools]
     return [*tools, {"type": "web_search"}] if settings.web_search and tools else tools

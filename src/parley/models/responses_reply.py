@@ -70,12 +70,13 @@ OTHER_DELTAS: Final = frozenset(
         "response.code_interpreter_call_code.delta",
     }
 )
-"""Event types that carry a piece of an item. Clients see only the complete item. As with `TEXT_DELTAS`, an event
-with an empty piece is ignored.
+"""The types of events that contain a piece of an item of which clients see only the complete form. As for
+`TEXT_DELTAS`, an event with an empty piece is ignored.
 """
 
 ITEM_CHARACTERS: Final = 100
-"""The number of characters that the size check adds for each item, because an item without text takes memory, too.
+"""The size check counts each item as this many additional characters, because an item without text also takes
+memory.
 """
 
 ESCAPED_BYTES: Final = 12
@@ -128,7 +129,7 @@ class _Failed(Struct, frozen=True):
 
 
 class _Whole(Struct, frozen=True):
-    """The response of a provider that does not stream."""
+    """A complete response, from a provider that does not stream."""
 
     output: tuple[Raw, ...]
     status: str | None = None
@@ -181,8 +182,8 @@ class ResponsesDecoder:
         self._items_size = ReplySize(limits)
         """The size of the items, which repeat the text of the deltas."""
         self._joiners: dict[str, PairJoiner] = {}
-        """The objects that join the halves of surrogate pairs, by event type; empty until an event contains a
-        single half.
+        """Maps event types to the objects that join the halves of surrogate pairs. The mapping is empty until an
+        event contains a single half.
         """
         self._failure: str | None = None
         self._completed: ResponseDone | None = None
@@ -393,9 +394,9 @@ def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
 def _call_done(
     call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
 ) -> CallDone:
-    """Return the chunk for a call. A malformed call gets a chunk as well, because every call needs an output. A
-    call without an id gets a new id. If `verbatim` is True and the call has an id, `data` is stored so that it can
-    be sent back unchanged.
+    """Return the chunk for a call. A malformed call gets a chunk as well, because every call needs an output. If a
+    call has no id, a new id is created. If `verbatim` is True and the call has an id, `data` is stored so that it
+    can be sent back unchanged.
     """
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""

@@ -64,8 +64,8 @@ class ScriptedModel:
         self._path = provider.script
         self._conversation = conversation
         self._replies_given = replies_given
-        """The number of replies that have been played, by conversation. A conversation that is opened again
-        continues its script.
+        """Maps each conversation to the number of replies that have been played. A conversation that is opened
+        again continues its script.
         """
         self._clock = clock
         self._scripts: Sequence[Script] = ()
@@ -122,8 +122,9 @@ class ScriptedModel:
         return flaw_of(item)
 
     def _own_script(self) -> Script:
-        """Return the script of this conversation. A recording has one script for each recorded conversation, and
-        they are played in the order in which the conversations of this process make their first requests.
+        """Return the script of this conversation. A recording has one script for each recorded conversation. The
+        first conversation of this process that makes a request gets the first script, the next one gets the second
+        script, and so on.
         """
         if not self._scripts:
             self._scripts = _read(self._path) if self._path else (DEMONSTRATION,)
@@ -155,7 +156,7 @@ def _read(path: str) -> Sequence[Script]:
 
 
 def _ended(done: ResponseDone, step: Step) -> ResponseDone:
-    """Add a step that describes the end of the response."""
+    """Return the end of the response, to which the properties in a step were added."""
     if step.usage is not UNSET:
         return replace(done, usage=_token_count(step.usage))
     if step.cut_by is not UNSET:

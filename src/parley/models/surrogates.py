@@ -62,7 +62,9 @@ class PairJoiner:
         return without_stand_ins(piece)
 
     def end(self) -> str:
-        """Return U+FFFD if the first half of a pair is still waiting for the second half, else an empty string."""
+        """Return U+FFFD if the second half of a pair is missing at the end of the text. Otherwise return an empty
+        string.
+        """
         high, self._high = self._high, ""
         return "\ufffd" if high else ""
 

@@ -20,8 +20,8 @@ class OutputDetails(Struct, frozen=True):
 def token_count(
     *, given: int, made: int, total: int, given_details: InputDetails | None, made_details: OutputDetails | None
 ) -> TokenCount:
-    """Return the event that reports the input tokens (`given`), the output tokens (`made`) and the total of a
-    response.
+    """Return the event that reports the token usage of a response: the input tokens (`given`), the output tokens
+    (`made`) and the total.
 
     A negative count becomes 0, because it would reduce the usage of earlier responses.
     """

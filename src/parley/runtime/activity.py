@@ -1,4 +1,4 @@
-"""Notifies watchers, such as open lists of clients, that lists of conversations may have changed."""
+"""Notifies watchers, such as clients that show a list of conversations, that the list may have changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from parley.wire.ids import ConversationId
 __all__ = ["Activity", "OnActivity"]
 
 OnActivity = Callable[[ConversationId, bool, str | None], None]
-"""A callback for a change to a conversation. The second argument is True if titles or the set of listed
-conversations may have changed, and False if only the state of the conversation has changed. The third argument is
-the identity of the principal that has read the conversation, if nothing else has changed; otherwise None.
+"""A callback for a change to a conversation. The first argument is the id of the conversation. The second argument
+is True if titles or the set of listed conversations may have changed. It is False if only the state of the
+conversation has changed. The third argument is the identity of a principal if the only change is that this
+principal has read the conversation; otherwise it is None.
 """
 
 
 class Activity:
-    """The watchers of all conversations in a home directory."""
+    """The watchers that are notified of changes to the conversations in a home directory."""
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, OnActivity] = {}
@@ -37,7 +38,7 @@ class Activity:
         """Call the callbacks of all watchers after a change to a conversation.
 
         `changes_list` is True if titles or the set of listed conversations may have changed. `read_by` is the
-        identity of the principal that has read the conversation, if nothing else has changed.
+        identity of a principal if the only change is that this principal has read the conversation.
         """
         for call in tuple(self._watchers.values()):
             call(conversation_id, changes_list, read_by)

@@ -1,4 +1,4 @@
-"""The approvals of one conversation. A turn requests an approval, which is settled exactly once.
+"""The approvals of one conversation. A turn requests an approval, and each approval is settled exactly once.
 
 This module also determines how long an open approval waits if no client can be asked. The module
 `server/elicitor.py` sends approvals to clients and reports each delivery (`delivered_to`).
@@ -36,8 +36,8 @@ NO_CLIENT: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
 """The reason that the server records for a denial if the client closed the form without a decision."""
 POLL_SECONDS: Final = 60.0
-"""The time in seconds for which a client counts as a reader after it has polled the conversation, for example with
-`conversationRead`. This time is longer than the maximum time for which one such call waits.
+"""A client counts as a reader for this time, in seconds, after it has polled the conversation, for example with
+`conversationRead`. The time is longer than the maximum time for which one such call waits.
 """
 
 
@@ -61,7 +61,7 @@ class _Turn(Protocol):
 
 
 def answered(decision: Settlement, reason: str | None, principal: PrincipalRef | None = None) -> Answered:
-    """Convert a settlement into the answer that the turn receives."""
+    """Return the answer that the turn receives for a settlement with these values."""
     answer: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
     return Answered(decision=answer, reason=reason, principal=principal)
 
@@ -77,7 +77,7 @@ class OpenApprovals:
         clock: Clock,
         may_be_followed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Create the approvals of the conversation whose log is `durable_log`.
+        """Create the object for the conversation whose log is `durable_log`.
 
         `may_be_followed` returns whether another client may begin to follow the conversation.
         """
@@ -93,7 +93,7 @@ class OpenApprovals:
         self._listeners: dict[object, Callable[[], None]] = {}
         self._polled: asyncio.Task[None] | None = None
         self._waits_since = 0.0
-        """The time when the last call began to wait for the turn, in seconds since the epoch."""
+        """The time when a call last began to wait for the end of the turn, in seconds since the epoch."""
         self._timeout: asyncio.Task[None] | None = None
         self._timeout_seconds: float | None = None
         """The full length of the running timeout, in seconds; None if no timeout is running."""
@@ -114,22 +114,24 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True if a client can be asked whether a turn may exceed a limit, or if all clients know the event
-        `limit_reached`.
+        """True if a client can be asked whether a turn may exceed a limit, or if every reading client knows the
+        event `limit_reached`. Clients that may not interrupt the turn are not considered.
         """
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, that a waiting call leaves for another client to begin to follow the
-        turn; 0 if no other client may follow the conversation.
+        """The remaining time, in seconds, in which another client can begin to follow the turn before a call that
+        waits for the turn returns the open approval; 0 if no other client may follow the conversation.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
 
     @property
     def is_returned(self) -> bool:
-        """True if a waiting call gets the open approval as its result, because no client can be asked."""
+        """True if a call that waits for the end of the turn returns the open approval as its result, because no
+        client can be asked.
+        """
         return (
             self.open is not None
             and self._log.is_owner
@@ -145,11 +147,13 @@ class OpenApprovals:
     # --- requesting --------------------------------------------------------------------
 
     def attach_turn(self, turn: _Turn | None) -> None:
-        """Set the turn that requests approvals; None if there is none. The answer `abort` interrupts this turn."""
+        """Set the turn that requests approvals; None means that no turn is running. The answer `abort` interrupts
+        this turn.
+        """
         self._turn = turn
 
     async def ask(self, event: ApprovalEvent, request: ApprovalRequest, approvals: Approvals) -> Answered:
-        """Request an approval, wait for the answer, and return it. At most one approval is open at a time.
+        """Request an approval, wait for the answer, and return the answer. At most one approval is open at a time.
 
         `event` is the event that clients see, `request` is the record of the request, and `approvals` are the
         approval settings of the turn. If the answer is `abort`, the turn is cancelled and the call does not return.
@@ -165,7 +169,9 @@ class OpenApprovals:
             self._not_durable = None  # a write without a known outcome may turn out to be durable later
 
     async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
-        """Await the answer to an approval, and report the wait to logs, metrics and traces."""
+        """Return the result of `answer`, the answer to an approval. Report the wait for the answer to logs, metrics
+        and traces.
+        """
         about = {"approval_id": request.approval_id, "kind": request.kind, "call_id": request.call_id}
         with telemetry.operation("approval", conversation_id=self._log.id, **about) as operation:
             result = await answer
@@ -183,7 +189,7 @@ class OpenApprovals:
     async def wait_for(
         self, answer: asyncio.Future[Answered], written: asyncio.Future[None] | None = None
     ) -> Answered:
-        """Wait for the answer to the approval, and return it.
+        """Wait for the answer to the open approval, and return the answer.
 
         `answer` is the future from `expect`. `written` is a future that is done when the approval is durable; None
         if the approval is already durable.
@@ -352,7 +358,7 @@ class OpenApprovals:
             self.recheck()
 
     def refresh(self) -> None:
-        """Report settlements that another process has stored to the clients to which the approvals were sent."""
+        """Report the settlements that another process has stored to the clients that were sent the approvals."""
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:

@@ -1,4 +1,6 @@
-"""Stores a forked, imported or repaired conversation of any length, completely or not at all."""
+"""Stores a whole conversation of any length (a fork, an import or a repaired conversation), completely or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""The size in bytes at which a page of entries ends. Its last entry may exceed this size."""
+"""A page of entries ends with the entry that makes its size reach or exceed this number of bytes."""
 
 
 async def bulk_create(

@@ -1,8 +1,8 @@
 """Copies of a log's projections at earlier positions.
 
-A rollback of the log begins with the newest copy and applies the remaining entries after it. The entries after the
-oldest copy stay in memory. The newest copy is stored as the checkpoint from which another process loads the
-conversation.
+To roll back the log, the process takes the newest copy and applies the entries that follow this copy and were not
+rolled back. The entries after the oldest copy stay in memory. The newest copy is stored as the checkpoint from
+which another process loads the conversation.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LACKING_ENTRIES: Final = 10_000
 entries stores a new checkpoint, even if no client writes to the conversation.
 """
 SMALL: Final = 4000
-"""The maximum number of items in projections that are encoded on the event loop, which takes a few milliseconds.
-Larger projections are encoded in a thread.
+"""Projections with at most this many items are encoded on the event loop, which takes a few milliseconds. Larger
+projections are encoded in a thread.
 """
 
 
@@ -54,7 +54,9 @@ class Checkpoints:
         self.every, self._tail = every, tail
         self._copies: deque[Projections] = deque()
         self._stored = START
-        """The position of the last checkpoint that is certainly in the store."""
+        """The position of the last checkpoint that this process has loaded from the store or submitted to the
+        store.
+        """
         self._encoding: asyncio.Future[bytes | None] | None = None
 
     @property
@@ -89,7 +91,9 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether the position `last` is so far after the newest copy that another copy must be made."""
+        """Return whether the newest copy is at least `every` entries before the position `last`, so that another
+        copy must be made.
+        """
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
@@ -102,7 +106,7 @@ class Checkpoints:
 
     def tail_base(self, last: Seq) -> Seq:
         """Discard copies that are no longer needed. Return the position up to which entries may be removed from
-        memory.
+        memory; `START` if no entry may be removed.
         """
         while len(self._copies) > 1 and self._copies[1].position <= last - self._tail:
             self._copies.popleft()

@@ -72,14 +72,14 @@ PeerRequest = (
 )
 """A request that a process sends to the owner of a conversation."""
 PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn | CompactHistory
-"""A request with which a node lets the node that has the working directory begin a turn (`Place`)."""
+"""A request to begin a turn, which a node sends to the node that has the working directory (`Place`)."""
 
 
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
 
 
 class Local(Struct, frozen=True):
-    """The components of a conversation that commands read and change in the process that owns the conversation."""
+    """The parts of a conversation that commands read and change in the process that owns the conversation."""
 
     log: DurableLog
     runner: TurnRunner
@@ -120,15 +120,16 @@ class Command:
         self.was_refused = False
         """True if the last process that received the command answered that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error about an owner that received the command, but has neither executed nor rejected the command;
-        None if there is no such owner.
+        """The error that names the process to which the command was sent and which has not answered; None if there
+        is no such process.
         """
         self.is_placed = is_from_peer
-        """True if this process may execute the command although the command begins a turn, because this node was
-        chosen for the turn or the command came from another process.
+        """True if this process may execute the command even if the command begins a turn, because this node was
+        chosen for the turn or another process sent the command.
         """
         self.refused_by: set[str] = set()
-        """The ids of the nodes that were asked to execute the command and did not execute it."""
+        """The ids of the nodes that received the command or could not be reached, and did not execute the command.
+        """
 
     @property
     def has_failed(self) -> bool:
@@ -136,21 +137,21 @@ class Command:
         return self.done.done() and not self.done.cancelled() and self.done.exception() is not None
 
     def directory(self, local: Local) -> WorkingDirectory:
-        """Return the working directory of the turn that the command begins or resumes, which determines the node of
-        the turn.
+        """Return the working directory of the turn that the command begins or resumes. The working directory
+        determines the node that runs the turn.
         """
         return _directory_in(local.log.projections.settings_history.now, local)
 
     def placed_request(self, local: Local) -> PlacedRequest | None:
-        """Return the request for the node that has the working directory; None if that node only has to take over
-        the conversation.
+        """Return the request to send to the node that has the working directory; None if that node only has to take
+        over the conversation.
         """
         return None
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         """Execute the command in this process.
 
-        Return a future that is done when the effects are durable; None if they are already durable.
+        Return a future that is done when the effects are durable. Return None if the effects are already durable.
 
         Raises:
             ParleyError: the command cannot be executed. The caller of the command gets this error.
@@ -166,9 +167,10 @@ class Command:
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Process the owner's answer `result`. This happens before any reader sees the effects of the command.
+        """Process the owner's answer `result`. The mailbox calls this method before any reader sees the effects of
+        the command.
 
-        `remote_turn` returns the turn of another process that handles a message.
+        `remote_turn` is a function that returns the turn of another process that handles a message.
         """
 
     def is_repeated(self, local: Local) -> bool:
@@ -228,7 +230,7 @@ class SubmitMessage(Command):
         """Create the command.
 
         `accepted` is called when the message becomes durable. `resolve` resolves the settings of a turn that the
-        message begins; the default is the resolver of this process. With `ignores_unknown_parent`, an unknown
+        message begins; the default is the resolver of this process. If `ignores_unknown_parent` is True, an unknown
         parent id is ignored and raises no error. `is_from_peer` is True if another process sent the command.
         """
         super().__init__(deadline, is_from_peer=is_from_peer)
@@ -244,7 +246,8 @@ class SubmitMessage(Command):
         """
         self._has_stored_parent = False
         self._searched_up_to = START
-        """The last position of the log when the store was searched. Later entries are in memory."""
+        """The last position of the log at the time when the store was last searched. Later entries are in memory.
+        """
 
     def needs_lookup(self, local: Local) -> bool:
         log = local.log
@@ -360,8 +363,9 @@ class Continue(Command):
     ) -> None:
         """Create the command.
 
-        `began` is called when the start of the turn is durable. Its argument is the turn; None if another node runs
-        the turn. `resolve` resolves the settings of the turn; the default is the resolver of this process.
+        `began` is called when the start of the turn is durable. The argument of `began` is the turn; it is None if
+        another node runs the turn. `resolve` resolves the settings of the turn; the default is the resolver of this
+        process.
         """
         super().__init__(deadline)
         self._principal, self._began, self._resolve = principal, began, resolve
@@ -435,8 +439,8 @@ class AnswerApproval(Command):
 class Interrupt(Command):
     """Interrupts a turn.
 
-    The command gets the id of the turn when it is first sent to the owner. A repetition therefore cannot interrupt
-    a later turn.
+    When the command is first sent to the owner, the id of the turn is stored in the command. If the command is sent
+    again, it therefore cannot interrupt a later turn.
     """
 
     needs_turn = applies_while_closing = True
@@ -497,8 +501,8 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Stores a checkpoint of a long log. The command acquires the lease, which stores the checkpoint
-    (`DurableLog.acquire`), and releases it.
+    """Stores a checkpoint of a long log. To execute the command, the mailbox acquires the lease, which stores the
+    checkpoint (`DurableLog.acquire`), and then releases the lease.
     """
 
     def apply(self, local: Local) -> None:
@@ -523,7 +527,9 @@ def _directory_in(change: SettingsChange, local: Local) -> WorkingDirectory:
 
 
 def _repository_in(change: SettingsChange) -> str | None:
-    """Return the repository that `change` or an earlier change of settings names; None if no change names one."""
+    """Return the repository that the newest of these changes of settings names: `change` and the changes before it.
+    Return None if none of them names a repository.
+    """
     step: SettingsChange | None = change
     while step is not None:
         if isinstance(named := step.asked.get("repository"), str):

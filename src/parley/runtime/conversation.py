@@ -1,7 +1,8 @@
 """The state and the operations of one conversation, for clients and other processes.
 
-A turn belongs to the conversation, not to the client that started it. In this module, clients are only readers.
-Commands are put into the mailbox (`mailbox.py`), which executes them in the process that owns the turn.
+A turn belongs to the conversation, not to the client that started the turn. This module knows clients only as
+readers. Commands are put into the mailbox (`mailbox.py`), which executes them in the process that owns the
+conversation.
 """
 
 from __future__ import annotations
@@ -237,7 +238,8 @@ class Conversation:
     # --- reading -----------------------------------------------------------------------
 
     async def observe(self) -> None:
-        """Wait until the log is current and an unfinished turn is followed or recovered.
+        """Wait until the log is current and this process follows or has recovered the unfinished turn, if there is
+        one.
 
         The call waits at most `FOLLOW_SECONDS` for a process that does not answer.
 
@@ -264,8 +266,8 @@ class Conversation:
     async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
         """Load new entries from the store.
 
-        If the future `current` fails first, because the database does not answer, stop loading and raise its
-        exception.
+        If the future `current` fails before the entries are loaded, because the database does not answer, stop
+        loading and raise the exception of the future.
         """
         reading = asyncio.ensure_future(self._ownership.read_new())
         try:
@@ -283,9 +285,9 @@ class Conversation:
             stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
 
     async def _catch_up(self) -> None:
-        """Wait until the log contains all entries that are in the store at the time of the call.
+        """Wait until the log contains all entries that were in the store at the time of the call.
 
-        The entries come from the owner, which this process follows.
+        The owner, which this process follows, sends these entries.
         """
         head = await self._deps.store.head(self.id)
         ownership = self._ownership
@@ -301,7 +303,9 @@ class Conversation:
             await ownership.read_new()
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Schedule a read of the log, after which an unfinished turn is followed or recovered."""
+        """Schedule a read of the log. If the log then contains an unfinished turn, this process follows or recovers
+        the turn. Return a future that is done after that.
+        """
         current = self._mailbox.reconcile()
         current.add_done_callback(self._reconciled)
         return current
@@ -328,8 +332,8 @@ class Conversation:
     ) -> Sequence[Entry]:
         """Return a page of the durable entries after a position. The page is empty if there are no such entries.
 
-        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. With
-        `visible_only`, entries that clients do not see may be left out, except the last entry of the page.
+        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. If
+        `visible_only` is True, entries that clients do not see may be left out, except the last entry of the page.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -365,13 +369,13 @@ class Conversation:
 
     @property
     def lease_ended(self) -> asyncio.Future[None] | None:
-        """A future that is done when this process no longer owns the conversation; None if this process is not the
-        owner.
+        """A future that is done when this process is no longer the owner of the conversation; None if this process
+        is not the owner now.
         """
         return self._log.lease_ended
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. From the next durable entry on, the reader sends the entries after its cursor."""
+        """Attach a reader. When the next entry becomes durable, the reader sends all entries after its cursor."""
         self._log.attach(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -380,8 +384,8 @@ class Conversation:
         self._approvals.unregister_reader(reader)
 
     def add_stream(self, stream: Hashable, end: Callable[[str], None]) -> None:
-        """Register a stream to a client of this process. `end` is called with the name of a principal when this
-        principal takes over the stream.
+        """Register a stream to a client of this process. When a client takes over the stream, `end` is called with
+        the name of the client's principal.
         """
         self._streams.add(stream, end)
 
@@ -390,7 +394,7 @@ class Conversation:
         self._streams.remove(stream)
 
     def end_streams(self, by: str, *, opened_before: float) -> None:
-        """End the streams that were opened before the principal `by` took over in another process.
+        """End the streams that were opened before the principal `by` took over the streams in another process.
 
         `opened_before` is the time of the takeover, in seconds since the epoch.
         """
@@ -446,17 +450,17 @@ class Conversation:
     ) -> None:
         """Accept a message from a principal.
 
-        The message begins a turn or joins the running turn. With `queued`, the message waits in the queue instead
-        of joining the running turn.
+        The message begins a turn or joins the running turn. If `queued` is True, the message waits in the queue
+        instead of joining the running turn.
 
         `is_limited` is True if the role of the principal is below admin. Neither `wanted` nor the settings at the
         parent may then loosen the settings of the conversation.
 
-        With `parent_id`, the message begins a branch after the parent. With `ignores_unknown_parent`, an unknown
-        parent id is ignored and raises no error. A turn that the message begins gets the id `event_id`, if it is
-        given. `wanted` are settings that apply from this message on. `resolve` resolves the settings of a turn that
-        the message begins. The call waits for other processes until `deadline`, by default for `CALL_SECONDS`.
-        `accepted` is called when the message becomes durable, before any reader sees it.
+        If `parent_id` is given, the message begins a branch after the parent. If `ignores_unknown_parent` is True,
+        an unknown parent id is ignored and raises no error. If `event_id` is given, it is the id of a turn that the
+        message begins. `wanted` are settings that apply from this message on. `resolve` resolves the settings of a
+        turn that the message begins. The call waits for other processes until `deadline`, by default for
+        `CALL_SECONDS`. `accepted` is called when the message becomes durable, before any reader sees it.
 
         Nothing is changed if an error is raised.
 
@@ -498,7 +502,7 @@ class Conversation:
 
     @property
     def is_queue_paused(self) -> bool:
-        """True if the queue is paused and not empty. Its messages then begin no turns."""
+        """True if the queue is paused and not empty. The messages in a paused queue begin no turns."""
         return self._log.queue.is_paused and bool(self._log.queue.waiting)
 
     @property
@@ -564,8 +568,8 @@ class Conversation:
     ) -> None:
         """Begin a turn without a message, after a turn that did not complete.
 
-        `began` is called when the start of the turn becomes durable, before any reader sees it. Its argument is
-        None if another node runs the turn.
+        `began` is called when the start of the turn becomes durable, before any reader sees it. The argument of
+        `began` is the turn; it is None if another node runs the turn.
 
         Raises:
             TurnIsRunning: a turn is unfinished.
@@ -661,7 +665,7 @@ class Conversation:
             NotOwned: this process does not own the conversation.
             LeaseLost: another process has acquired the lease.
             ShuttingDown: the server is shutting down.
-            ParleyError: the request fails, as it would for a client of this process.
+            ParleyError: the request fails with the same error that a client of this process would get.
         """
         if self.turn is None:
             raise NotOwned
@@ -677,7 +681,7 @@ class Conversation:
         encoded result before any reader sees the effects of the request.
 
         Raises:
-            ParleyError: the request fails, as it would for a client of this process.
+            ParleyError: the request fails with the same error that a client of this process would get.
         """
         command = placed_command(request, deadline, answered=answered)
         await self._execute(command)
@@ -700,7 +704,7 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Make `tool_servers_started` return now. Failures are reported when the next turn begins."""
+        """Make `tool_servers_started` return immediately. Failures are reported when the next turn begins."""
         self._tool_servers.stop_waiting()
 
     # --- deletion and shutdown ---------------------------------------------------------

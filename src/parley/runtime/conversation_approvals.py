@@ -65,8 +65,8 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, that a waiting call leaves for a client of another process to begin to
-        follow the turn.
+        """The remaining time, in seconds, in which another client can begin to follow the turn before a call that
+        waits for the turn returns the open approval; 0 if no other client may follow the conversation.
         """
         return self._approvals.seconds_for_followers
 
@@ -95,10 +95,11 @@ class ConversationApprovals:
         self._approvals.delivered_to(recipient)
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that a call has returned an approval as its result. The client may repeat the call with the
+        """Record that a call has returned an approval as its result. The client may repeat the call and include the
         answer.
 
-        Until the client repeats the call, the approval has the timeout of approvals that no client can answer.
+        Until the client repeats the call, the timeout for approvals that no client can answer applies to the
+        approval.
         """
         self._approvals.await_retry(approval_id)
 
@@ -123,18 +124,17 @@ class ConversationApprovals:
         reason: str | None = None,
         deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
-        """Settle an approval, whose turn may be running in any process. Return a future that is done when the
+        """Settle an approval. Its turn may be running in any process. Return a future that is done when the
         settlement is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. The following errors are set on the
         future. The method itself does not raise them.
 
         Fails with:
-            UnknownApproval: this conversation never requested the approval.
-            ApprovalIsSettled: the approval has already been settled.
-            MayNotAnswer: the principal is not allowed to answer the approval.
-            ConfigError: the turn would continue, and its settings are no longer valid.
-            StoreError: the settlement cannot be stored.
+            UnknownApproval: this conversation never requested the approval. ApprovalIsSettled: the approval has
+            already been settled. MayNotAnswer: the principal is not allowed to answer the approval. ConfigError:
+            the turn would continue, and its settings are no longer valid. StoreError: the settlement cannot be
+            stored.
         """
         return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
 
@@ -149,7 +149,8 @@ class ConversationApprovals:
     ) -> asyncio.Future[None]:
         """Settle an approval as `answer` does. If the settlement cannot be stored, try again until it is stored.
 
-        The client that sent such an answer waits for no result, so a failure cannot be reported to the client.
+        The client that sent such an answer does not wait for a result, so a failure could not be reported to the
+        client.
         """
         answer = self._answer(approval_id, decision, by, principal, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))

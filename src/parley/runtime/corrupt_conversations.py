@@ -1,4 +1,6 @@
-"""Conversations that cannot be read. They are logged once, and can be deleted without being read."""
+"""Conversations that cannot be read. Each error is logged once. These conversations can be deleted without being
+read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class CorruptConversations:
         self._logged: dict[ConversationId, str] = {}
 
     def report(self, conversation_id: ConversationId, error: StoreError) -> None:
-        """Log why a conversation is left out of a list. Each reason is logged once."""
+        """Log why a conversation is left out of a list. The same reason for the same conversation is logged only
+        once.
+        """
         if self._logged.get(conversation_id) != str(error):
             self._logged[conversation_id] = str(error)
             log.warning("%s: left out: %s", conversation_id, error)

@@ -11,7 +11,7 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self.at = self._loop.time() + seconds
-        """The time of the deadline on the clock of the event loop, in seconds."""
+        """The time of the deadline, in seconds on the clock of the event loop."""
 
     @property
     def is_past(self) -> bool:

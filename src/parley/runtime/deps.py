@@ -31,7 +31,7 @@ class RuntimeDeps(Struct, frozen=True):
     """The runner of the commands that tools execute."""
     peers: PeerRegistry
     placement: Placement | None
-    """Decides which node runs a turn; None if this process is not a node."""
+    """The object that decides which node runs a turn; None if this process is not a node."""
     workspaces: Workspaces | None
     """The worktrees of conversations in repositories; None if the process has none."""
     started_at: float
@@ -55,6 +55,6 @@ class RuntimeDeps(Struct, frozen=True):
     """An event that is set when the server begins to shut down."""
     activity: Activity
     on_attention: Callable[[ConversationId, AttentionState], None]
-    """The callback that is called when a conversation of this process begins to wait for a person, or when a turn
+    """The function that is called when a conversation of this process begins to wait for a person, or when a turn
     of the conversation has ended.
     """

@@ -1,8 +1,8 @@
 """The log of one conversation in this process: entries, projections, readers, and the lease.
 
-The projections include an appended entry at once, but readers see the entry only when it is durable. If
-the store cannot write an entry, the log and its projections roll back to the last durable entry. The newest entries
-are in memory; earlier entries are read from the store.
+The projections include an appended entry immediately, but readers see the entry only when it is durable. If the
+store cannot write an entry, the log and its projections roll back to the last durable entry. The newest entries are
+in memory; earlier entries are read from the store.
 
 Approvals, turns and connections to other processes are in other modules.
 """
@@ -42,7 +42,7 @@ __all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
 log = logging.getLogger(__name__)
 
 BETWEEN_TRIES_SECONDS: Final = 1.0
-"""The delay in seconds before a write that the store could not execute is tried again."""
+"""The delay, in seconds, after which a write that the store could not execute is tried again."""
 
 READ_BYTES: Final = 1024 * 1024
 """The default maximum size of a page of entries, in bytes. The limit is low because decoding and encoding a page
@@ -70,8 +70,8 @@ class _Write:
 
 
 class DurableLog:
-    """The log of one conversation, with its projections, readers and lease. A turn uses the object as its
-    `Transcript`.
+    """The log of one conversation, with its projections, readers and lease. This class implements the port
+    `Transcript` for turns.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class DurableLog:
     ) -> None:
         """Create an empty log.
 
-        `on_listing` is called when the phase or the title has changed. Its argument is True if the title has
-        changed. `on_attention` is called when this process has appended an entry that makes the conversation wait
-        for a person or ends its turn.
+        `on_listing` is called when the phase or the title has changed. The argument of `on_listing` is True if the
+        title has changed. `on_attention` is called when this process has appended an entry that makes the
+        conversation wait for a person or ends its turn.
         """
         self.id = conversation_id
         self.log = Log()
@@ -113,7 +113,7 @@ class DurableLog:
         self._loading = asyncio.Lock()
         self._acquiring = False
         self._source: object = None
-        """The connection that supplies the entries from another process; None if the store supplies them."""
+        """The connection over which the owner sends the entries; None if the entries are loaded from the store."""
 
     @property
     def history(self) -> History:
@@ -144,7 +144,7 @@ class DurableLog:
 
     @property
     def lacks_checkpoint(self) -> bool:
-        """True if the log is long and has no checkpoint near its end, so that the next `acquire` stores one."""
+        """True if the log is long and has no checkpoint near its end. The next `acquire` then stores one."""
         return self._checkpoints.is_lacking
 
     # --- the lease ---------------------------------------------------------------------
@@ -318,7 +318,7 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """Accept entries of the owner only from the connection `source` from now on.
+        """From now on, accept entries of the owner only from the connection `source`.
 
         Return False and change nothing if the log does not end at the position `after`, or if this process is about
         to become the owner.
@@ -364,9 +364,9 @@ class DurableLog:
     async def writable(self, *, until: float) -> None:
         """Wait until the store can write.
 
-        While a turn is running, a write for a client waits here before it is submitted to the store. Without this
-        wait, the writes of the turn would be queued after the write for the client. They would then fail together
-        with that write, although writes of a turn may wait longer.
+        While a turn is running, the caller waits in this method before it submits a write for a client to the
+        store. Without this wait, the writes of the turn would be queued after the write for the client. If the
+        write for the client failed, the writes of the turn would fail too, although they may wait longer.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.
@@ -374,7 +374,8 @@ class DurableLog:
         await self._store.writable(until=until)
 
     async def append(self, *payloads: LogPayload, until: float | None = None) -> None:
-        """Append all of the entries or none. Return when they are durable and have been sent to readers.
+        """Append all of the entries or none of them. Return when the entries are durable and have been sent to
+        readers.
 
         The call waits for the write lock until the time `until`. By default, it waits as long as an append of a
         turn may wait.
@@ -502,7 +503,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """If a copy of the projections is due, make it. Then remove old durable entries from memory."""
+        """Make a copy of the projections if the next copy is due. Then remove old durable entries from memory."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -553,8 +554,8 @@ class DurableLog:
             self._show_delta(delta, encode_delta(delta))
 
     def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
-        """Append `data`, output of a command that another process is running, to the open output, and send the
-        deltas to readers.
+        """Append `data` to the open output of a command that another process is running, and send the deltas to
+        readers.
 
         `offset` is the position of `data` in the output.
         """
@@ -646,8 +647,8 @@ class DurableLog:
         self.history.drop_texts(self.log.base)
 
     async def position_of(self, kind: str, key: str) -> Seq | None:
-        """Return the position of the first stored entry with a type and a key (`conversation/keys.py`); None if
-        there is none.
+        """Return the position of the first stored entry that has the type `kind` and the key `key`
+        (`conversation/keys.py`). Return None if there is no such entry.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -668,7 +669,7 @@ class DurableLog:
     async def wait_beyond(self, position: Seq) -> None:
         """Wait for a durable entry after a position.
 
-        The call may return early after a `wake`, so the caller must check the log again.
+        The call also returns when `wake` is called, so the caller must check the log again.
         """
         if self.log.durable > position:
             return

@@ -81,7 +81,9 @@ class NothingToContinue(InvalidRequest):
 
 
 class NothingToCompact(InvalidRequest):
-    """Raised when the history has no messages that a summary could replace, or consists of a summary alone."""
+    """Raised when the history has no messages that a summary could replace, or when the history consists only of a
+    summary.
+    """
 
     code = "nothing_to_compact"
 
@@ -97,7 +99,7 @@ class MayNotAnswer(InvalidRequest):
     def __init__(self, allowed: str, *, setting: str) -> None:
         """Create the error.
 
-        `allowed` describes the clients that may answer. `setting` is the value of the setting.
+        `allowed` is a phrase that describes the clients that may answer. `setting` is the value of the setting.
         """
         super().__init__(f'Only {allowed} may answer this approval (approvals.from = "{setting}")')
         self.allowed, self.setting = allowed, setting

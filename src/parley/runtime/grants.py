@@ -1,7 +1,7 @@
 """Session grants: actions that a person approved for the session, and settings with secrets.
 
-An approval is a record in the log, so the approval is valid in every process that uses the home directory. Secrets
-are kept only in memory.
+A session approval is stored as a record in the log, so it is valid in every process that uses the home directory.
+Secrets are kept only in memory.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class SessionGrants:
     def holds(self, action: RunCommand, settings: Settings, approvals: ApprovalState, *, now: float) -> bool:
         """Return whether a session grant for an action exists, has not expired and applies to the turn.
 
-        The approver must be allowed to answer approvals of the turn. If messages of other principals have joined
-        the turn, the approver must also be allowed to answer approvals of turns that these principals begin.
-        `settings` are the settings of the turn, and `approvals` are the approvals in the log.
+        The principal that approved the action must be allowed to answer approvals of the turn. If messages of other
+        principals have joined the turn, that principal must also be allowed to answer approvals of turns that these
+        other principals begin. `settings` are the settings of the turn, and `approvals` are the approvals in the
+        log.
         """
         if not approvals.granted or (key := _key(action, settings)) is None:
             return False
@@ -69,8 +70,8 @@ class SessionGrants:
 
 
 def _key(action: RunCommand, settings: Settings) -> str | None:
-    """Return the key of an action in session grants: a digest of the action and of the settings that must stay the
-    same.
+    """Return the key under which a session grant for an action is stored: a digest of the action and of the
+    settings that must not change while the grant is valid.
 
     Return None if the directory of the action cannot be resolved.
     """

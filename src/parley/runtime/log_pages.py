@@ -57,10 +57,11 @@ async def scan_back(
     page: int = PAGE,
     hidden: frozenset[str] = frozenset(),
 ) -> bool:
-    """Call `take` with each entry that is before a position and visible to clients, until `take` returns False.
+    """Call `take` with each entry that is before a position and visible to clients, from the newest to the oldest,
+    until `take` returns False.
 
-    The newest of these entries is first. Return whether `take` returned False. Events whose type is in `hidden` are
-    skipped. The log is read in pages of at most `page` entries.
+    Return whether `take` returned False. Events whose type is in `hidden` are skipped. The log is read in pages of
+    at most `page` entries.
 
     Raises:
         UnknownConversation: the conversation has been deleted.
@@ -76,11 +77,11 @@ async def scan_back(
 async def entries_of_fork(
     log: LogPages, at: MessageId | None, *, last: Seq, is_idle: bool
 ) -> AsyncIterator[Sequence[Entry]]:
-    """Yield the entries that a fork copies, in pages: up to the end of the turn that handled the message `at`.
+    """Yield pages of the entries that a fork copies.
 
-    If `at` is None, these are all entries up to the position `last`. A title that was set after that turn is
-    included, because it is the title of the whole conversation. Session grants are not included. `is_idle` is True
-    if the last turn has ended.
+    These are the entries up to the end of the turn that handled the message `at`. If `at` is None, these are all
+    entries up to the position `last`. A title that was set after that turn is included, because it is the title of
+    the whole conversation. Session grants are not included. `is_idle` is True if the last turn has ended.
 
     Raises:
         UnknownMessage: there is no such message.

@@ -1,8 +1,8 @@
-"""The commands of one conversation, executed in the order of their arrival, in the process that owns the
-conversation.
+"""Executes the commands of one conversation in the order of their arrival.
 
-A command that does not have to wait is executed at once. Other commands are executed by a task, which exists only
-while there are commands. Commands that an owner has not answered return to the front of the queue, in order.
+Commands are executed in the process that owns the conversation. A command that does not have to wait is executed
+immediately. Other commands are executed by a task, which exists only while there are commands. If following the
+owner ends, the commands that the owner has not answered return to the front of the queue, in their original order.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ doubles the delay.
 """
 
 SILENCE_SECONDS: Final = 0.25
-"""The time, in seconds after its deadline, at which a command fails because the store does not answer. While the
-store answers, the command is checked again after the same time.
+"""If the store does not answer, a command fails this many seconds after its deadline. While the store answers, the
+command is checked again at intervals of the same length.
 """
 
 MAX_RETRY_SECONDS: Final = 30.0
@@ -81,16 +81,16 @@ class Mailbox:
     ) -> None:
         """Create an empty mailbox.
 
-        `is_store_silent` returns whether the store has stopped answering; None if the store is on this computer.
-        `placer` finds the node that runs a turn; None if this process is not a node. `continues_queue` is True if
-        loading the conversation begins a turn with the next queued message.
+        `is_store_silent` returns whether the store has stopped answering; the argument is None if the store is on
+        this computer. `placer` finds the node that runs a turn; it is None if this process is not a node.
+        `continues_queue` is True if loading the conversation begins a turn with the next queued message.
         """
         self._ownership, self._local, self._clock = ownership, local, clock
         self._draining, self._closing = draining, closing
         self._placer, self._is_store_silent = placer, is_store_silent
         self.continues_queue = continues_queue
         """True if this process begins turns with queued messages. A process that only reads the conversation does
-        not begin turns, because the process may end at once and interrupt them.
+        not begin turns, because the process may end soon and interrupt the turns.
         """
         self._queue: deque[Command] = deque()
         self._sent: dict[Command, asyncio.TimerHandle] = {}
@@ -101,8 +101,8 @@ class Mailbox:
         self._watched: LocalTurn | None = None
         """The turn whose end makes this mailbox check its commands again; None if there is none."""
         self._has_tried_queue = False
-        """True if the next queued message is beginning a turn, or failed to begin one and waits for the next
-        attempt.
+        """True if this process is beginning a turn with the next queued message, or failed to begin the turn and
+        waits for the next attempt.
         """
         self._retry: asyncio.Task[None] | None = None
         """The task that tries again to begin a turn with the next queued message; None if there is none."""
@@ -159,8 +159,8 @@ class Mailbox:
             self._fail(command, command.unanswered or StoreFailed("the database does not answer"))
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Add an `Observe` command. It loads the entries of other processes, and follows or recovers an unfinished
-        turn.
+        """Add an `Observe` command. The command loads the entries of other processes, and follows or recovers an
+        unfinished turn. Return the future of the command.
         """
         current = self.post(Observe(Deadline(CALL_SECONDS)))
         current.add_done_callback(_retrieve)
@@ -200,7 +200,7 @@ class Mailbox:
     def _begin_queued(self) -> None:
         """Begin a turn with the next message of the queue.
 
-        If that fails, the next attempt is made after a delay, or earlier with the next command.
+        If the turn cannot begin, the next attempt is made after a delay, or earlier if another command arrives.
         """
         self._has_tried_queue = True
         begin = BeginQueued(Deadline(TURN_SECONDS))
@@ -300,8 +300,8 @@ class Mailbox:
             written.add_done_callback(partial(self._written, command))
 
     def _begins_while_draining(self, command: Command) -> bool:
-        """Return whether a command would begin a turn although this process begins no more turns. If this process
-        is a node, another node begins the turn.
+        """Return whether a command would begin a turn in this process although the process begins no more turns.
+        Return False if this process is a node, because then another node begins the turn.
         """
         begins = command.starts_turn and self._local.runner.turn is None and not command.is_repeated(self._local)
         return begins and self._placer is None and self._draining.is_set()
@@ -317,7 +317,7 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Remove a command, and raise `error` in its caller."""
+        """Remove a command, and raise `error` in the caller of the command."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
@@ -337,7 +337,7 @@ class Mailbox:
     # --- waiting -----------------------------------------------------------------------
 
     async def _advance(self, command: Command) -> None:
-        """Do the next step that the first command waits for, for example load entries, acquire the lease or send
+        """Execute the next step that the first command needs, for example load entries, acquire the lease or send
         the command to the owner.
         """
         try:
@@ -367,7 +367,7 @@ class Mailbox:
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Return whether a command is applied without the lease, because the command concerns only an unfinished
+        """Return whether a command is applied without the lease, because the command affects only an unfinished
         turn and there is no such turn.
         """
         is_queue_due = self._local.queue.is_pending and not self._has_tried_queue
@@ -443,12 +443,13 @@ class Mailbox:
     # --- nodes -------------------------------------------------------------------------
 
     def _needs_place(self, command: Command) -> bool:
-        """Return whether a command may begin a turn here and no node has been chosen for the turn yet."""
+        """Return whether a node must still be chosen for the turn that a command would begin."""
         is_new = command.starts_turn and not command.is_placed
         return self._placer is not None and is_new and self._local.runner.turn is None
 
     async def _place(self, command: Command) -> None:
-        """Find the node that runs the turn of a command. If it is another node, send the command to that node.
+        """Find the node that must run the turn of a command. If this is another node, send the command to that
+        node.
 
         If that node does not execute the command, the caller must call this method again.
 
@@ -591,8 +592,8 @@ class Mailbox:
             self._fail(command, error)
 
     def _following_ended(self) -> None:
-        """Return unanswered commands to the front of the queue and schedule a check of the turn, because following
-        has ended.
+        """Return unanswered commands to the front of the queue and schedule a check of the unfinished turn, because
+        this process no longer follows the owner.
         """
         remote = self._ownership.remote
         self._ownership.following_ended()
@@ -659,7 +660,9 @@ class Mailbox:
         await self.at_rest()
 
     async def at_rest(self) -> None:
-        """Wait until no command is being executed. The lease is then released, unless a turn needs it."""
+        """Wait until no command is being executed. When the call returns, the lease has been released unless a turn
+        needs it.
+        """
         while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
             await asyncio.wait(working)
 

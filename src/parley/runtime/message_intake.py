@@ -1,6 +1,7 @@
-"""Begins turns: with a message, to continue after a turn that was interrupted or failed, or to compact the history.
+"""Accepts messages and begins turns.
 
-A message begins a turn or joins the running turn. A repeated message does neither.
+A turn begins with a message, continues after a turn that was interrupted or failed, or compacts the history. A new
+message begins a turn or joins the running turn. A repeated message does neither.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ require input at the end of the history.
 """
 
 LEAST_ITEMS: Final = 2
-"""The minimum number of items in a history that can be compacted. A single item may be an earlier summary."""
+"""A history can be compacted only if it has at least this many items. A single item may be an earlier summary."""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
 _queued: Final = msgspec.json.Decoder(MessageQueued)
@@ -77,7 +78,8 @@ class MessageIntake:
     def is_known(self, message: Submit) -> bool:
         """Return whether a message with the same id is in memory.
 
-        A repeated message is not accepted again. Its caller gets an answer when the first message is durable.
+        A repeated message is not accepted again. The caller gets the answer to a repeated message when the first
+        message is durable.
         """
         known = self._log.projections
         return message.message_id in known.state.messages or message.message_id in known.queue.known
@@ -263,13 +265,13 @@ class MessageIntake:
         began: Callable[[LocalTurn], None],
         resolve: ResolveSettings | None,
     ) -> asyncio.Future[None]:
-        """Begin a turn for a principal that replaces the history with a summary.
+        """Begin a turn that replaces the history with a summary, for a principal.
 
         The arguments and the result have the same meaning as for `continue_turn`.
 
         Raises:
             TurnIsRunning: a turn is unfinished.
-            NothingToCompact: the history has less than two items.
+            NothingToCompact: the history has fewer than two items.
             ConfigError: the settings cannot be used.
             ShuttingDown: the server is shutting down.
         """
@@ -290,7 +292,7 @@ class MessageIntake:
         resolve: ResolveSettings | None,
         compacts: bool | UnsetType = UNSET,
     ) -> asyncio.Future[None]:
-        """Begin a turn without a message. `entries` follow the start of the turn."""
+        """Begin a turn without a message. `entries` are appended directly after the start of the turn."""
         self._resolver.resolve_for(resolve)
         settings = self._resolver.resolved(self._log.projections.settings_history.now).settings
         if self._closing.is_set():
@@ -350,10 +352,11 @@ class MessageIntake:
     def accepted_before(
         self, message: Submit, stored: Entry | None = None, queued: Entry | None = None
     ) -> Accepted | None:
-        """Return the earlier result for a message that was accepted before; None for a new message.
+        """Return the result of the first acceptance of a message that has already been accepted; None if the
+        message is new.
 
-        The client thus gets the same answer for a repeated message as for the first one. `stored` and `queued` have
-        the same meaning as for `accept`.
+        The client therefore gets the same answer for a repeated message as for the first one. `stored` and `queued`
+        have the same meaning as for `accept`.
 
         Raises:
             MessageIdTaken: the earlier message has different content.
@@ -392,7 +395,7 @@ class MessageIntake:
         return chosen
 
     def _before(self, message: Submit) -> ResolvedSettings:
-        """Return the settings to which a message adds its own.
+        """Return the settings to which the settings of a message are added.
 
         Raises:
             ConfigError: the settings cannot be used.

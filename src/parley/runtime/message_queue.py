@@ -81,7 +81,7 @@ class MessageQueue:
         return next(iter(self._log.queue.waiting.items()), None)
 
     def takes(self) -> bool:
-        """Return whether a new message would now wait in the queue instead of beginning a turn."""
+        """Return whether a message that arrives now must wait in the queue instead of beginning a turn."""
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 
     async def read(self, message_id: MessageId, place: QueuedMessage) -> Waiting:
@@ -192,10 +192,10 @@ class MessageQueue:
     def pause(
         self, *reason: LogPayload, principal: PrincipalRef | None = None, until: float
     ) -> asyncio.Future[None]:
-        """Append the entries `reason`, which show clients why the queue is paused, and pause the queue.
+        """Pause the queue, and append the entries `reason`, which show clients why the queue is paused.
 
-        `principal` is the principal that pauses the queue; None if no principal does. The write waits for the write
-        lock until the time `until`.
+        `principal` is the principal that pauses the queue; None if the server pauses it. The write waits for the
+        write lock until the time `until`.
         """
         queue = self._log.queue
         changed = replace(queue.changed(principal=principal), paused=bool(queue.waiting))

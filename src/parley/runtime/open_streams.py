@@ -17,7 +17,9 @@ class OpenStreams:
         self._streams: dict[Hashable, tuple[float, Callable[[str], None]]] = {}
 
     def add(self, stream: Hashable, end: Callable[[str], None]) -> None:
-        """Add a stream. `end` is called with the name of a principal when this principal takes over the stream."""
+        """Add a stream. When a client takes over the stream, `end` is called with the name of the client's
+        principal.
+        """
         self._streams[stream] = self._clock.now(), end
 
     def remove(self, stream: Hashable) -> None:
@@ -37,9 +39,10 @@ class OpenStreams:
         return opened_at
 
     def end(self, by: str, *, opened_before: float) -> None:
-        """End the streams that were opened before the principal `by` took over in another process.
+        """End the streams that were opened before the time `opened_before`, when the principal `by` took over the
+        streams in another process.
 
-        Streams that were opened later are not ended.
+        `opened_before` is in seconds since the epoch. Streams that were opened later are not ended.
         """
         for stream, (opened_at, _) in tuple(self._streams.items()):
             if opened_at < opened_before:

@@ -1,6 +1,6 @@
 """The ownership of one conversation.
 
-It determines which process owns the conversation, and when another process becomes the owner.
+The ownership determines which process owns the conversation, and when another process becomes the owner.
 
 The owner holds the lease, runs the turn and applies commands. Other processes follow the owner. Only the methods of
 `Ownership`, which the mailbox calls, change the state. `TRANSITIONS` contains all state changes. The tables in
@@ -46,7 +46,7 @@ class OwnershipState(Enum):
     """The ownership of a conversation from the point of view of this process."""
 
     IDLE = "idle"
-    """No process is known to own the conversation."""
+    """This process knows no owner of the conversation."""
     ACQUIRING = "acquiring"
     """This process is acquiring the lease."""
     OWNER = "owner"
@@ -104,7 +104,7 @@ class Ownership:
     ) -> None:
         self.state = OwnershipState.IDLE
         self.remote: RemoteOwner | None = None
-        """The owner that this process follows; None if this process follows no owner."""
+        """The owner that this process follows; None if this process does not follow an owner."""
         self._log, self._runner, self._approvals, self._recipients = durable_log, runner, approvals, recipients
         self._peers = peers
         self._remote_turn: RemoteTurn | None = None

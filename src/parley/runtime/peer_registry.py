@@ -1,4 +1,4 @@
-"""Connections to the other processes that use the home directory, one for each process."""
+"""The connections to the other processes that use the home directory, one for each process."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ class PeerRegistry:
         return self._peers.address
 
     async def listen(self) -> None:
-        """Listen for other processes. If listening fails, the other processes read from the store instead."""
+        """Listen for other processes. If this process cannot listen, the other processes read new entries from the
+        store instead.
+        """
         if self._cannot_listen:
             return
         try:
@@ -123,8 +125,8 @@ class PeerRegistry:
         return self._peers.has_others()
 
     def can_reach(self, address: str) -> bool:
-        """Return whether this process can connect to the process at an address: a process of the same home, or
-        another node if this process is a node.
+        """Return whether this process can connect to the process at an address. It can connect to processes of the
+        same home and, if this process is a node, to other nodes.
         """
         return self._peers.can_reach(address)
 

@@ -43,8 +43,8 @@ __all__ = ["command_for", "placed_command"]
 def command_for(request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]) -> Command:
     """Return the command for a request of another process.
 
-    A command that accepts a message calls `answered` with the encoded result. The caller answers all other requests
-    when the command is done.
+    A command that accepts a message calls `answered` with the encoded result. For all other commands, the caller
+    sends the answer when the command is done.
     """
 
     def accepted(message: Accepted) -> None:

@@ -148,8 +148,8 @@ class PermissionGate:
 
 
 def _is_about(request: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
-    """Return whether an earlier approval request is exactly the request that the action needs under the current
-    settings.
+    """Return whether an earlier approval request is identical to the request that the action needs under the
+    current settings.
 
     The check is necessary because the log may have been imported, or the settings may have changed.
     """
@@ -167,9 +167,9 @@ def _paths(policy: SandboxPolicy) -> tuple[str, ...]:
 
 
 def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy | None) -> bool:
-    """Return whether a command is known to be safe, and therefore needs no approval.
+    """Return whether the action is a command that is known to be safe and therefore needs no approval.
 
-    Return False without a check if the result would not change the decision.
+    Return False without a check if the result cannot change the decision.
     """
     if policy is None and settings.approval_policy != "untrusted":
         return False

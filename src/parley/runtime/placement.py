@@ -1,6 +1,7 @@
 """Decides which node runs the next turn of a conversation.
 
-The working directory is considered first, then the load.
+A node can run the turn only if it has the working directory. Among these nodes, the number of running turns
+decides.
 
 The functions of this module are pure.
 """
@@ -19,11 +20,10 @@ from parley.runtime.errors import NoNodeForDirectory
 __all__ = ["SLACK", "choose_node"]
 
 SLACK: Final = 4
-"""The maximum number of additional running turns with which a node still runs a turn itself, compared with the
-least busy node.
+"""A node runs a new turn itself if it has at most this many more running turns than the least busy node.
 
-The loads of other nodes are known with a delay of some seconds. Without this tolerance, all nodes would send
-their turns to the same node.
+A node learns the number of running turns of other nodes with a delay of some seconds. Without this tolerance, all
+nodes would send their turns to the same node.
 """
 
 
@@ -38,9 +38,8 @@ def choose_node(
 ) -> Node:
     """Return the node that runs the next turn in a directory.
 
-    `here` is the id of this node. `mode` is the setting `workspace.mode`. `exists_here`
-    is True if the directory exists on this node. `refused` are the ids of nodes that do not accept the turn or
-    cannot be reached.
+    `here` is the id of this node. `mode` is the setting `workspace.mode`. `exists_here` is True if the directory
+    exists on this node. `refused` contains the ids of the nodes that do not accept the turn or cannot be reached.
 
     Raises:
         NoNodeForDirectory: no node can run the turn.
@@ -69,7 +68,9 @@ def choose_node(
 
 
 def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: bool) -> bool:
-    """Return whether a node has announced a root or a repository with which it can run turns in a directory."""
+    """Return whether a node can run turns in a directory, according to the roots, repositories and mode that the
+    node has announced.
+    """
     if directory.repository is not None:
         return directory.repository in node.repositories
     if node.roots:

@@ -26,7 +26,8 @@ __all__ = ["Poller", "keep_running"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-"""The interval in seconds at which the store is queried for entries of other processes, while clients are reading.
+"""The interval, in seconds, between two queries of the store for entries of other processes, while clients are
+reading.
 """
 REEXAMINE_TICKS: Final = 5
 """The number of polls after which all conversations in memory are examined again, including unused ones."""
@@ -118,8 +119,8 @@ class Poller:
             self._activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
 
     async def _is_newest_changed(self) -> bool:
-        """Return whether another conversation is now the most recently active one, or its title or activity has
-        changed, since the last query.
+        """Return whether, since the last query, another conversation has become the most recently active one, or
+        the title or the activity time of that conversation has changed.
         """
         found = await self._store.find(Query(archived=None, limit=1))
         before = self._newest
@@ -141,9 +142,9 @@ class _Polled:
         change without a write.
         """
         self.ends: dict[ConversationId, Seq] = {}
-        """The last known position of each conversation without an unfinished turn."""
+        """The conversations without an unfinished turn, each with the last known position in its log."""
         self.unfinished: set[ConversationId] = set()
-        """The conversations with a turn of another process that this process does not follow. They are polled
+        """The conversations with an unfinished turn that this process neither runs nor follows. They are polled
         because the owner may have died.
         """
 

@@ -1,8 +1,8 @@
 """Readers, each of which sends a log to one client, beginning at its cursor.
 
-A reader that keeps up gets each delta immediately, without a task, a queue or a copy. A reader whose client does
-not read its connection stays at its position and uses no CPU time. When the outbox is writable again, the reader
-sends everything that the client lacks, and merges the deltas of each open text.
+A reader that keeps up sends each delta immediately, without a task, a queue or a copy. If the client does not read
+from its connection, the reader stays at its position and uses no CPU time. When the outbox is writable again, the
+reader sends everything that the client lacks, and merges the deltas of each open text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EventEncoder(Protocol):
         ...
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Callable[[bytes], None]) -> None:
-        """Pass one delta to `send` as a message. `encoded` is the delta encoded as an event."""
+        """Pass a message with one delta to `send`. `encoded` is the delta in its encoded form as an event."""
         ...
 
 
@@ -97,8 +97,8 @@ class Reader:
     def close(self) -> None:
         """Stop sending, and remove the references to the callbacks.
 
-        The callbacks refer to objects that refer to the reader. When these cycles are broken, reference counting
-        can free the reader and its conversation.
+        The callbacks refer to objects that refer to the reader. Removing these reference cycles lets reference
+        counting free the reader and its conversation.
         """
         self._closed = True
         if self._reading is not None:
@@ -121,7 +121,9 @@ class Reader:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the next delta can be sent at once: the client lacks nothing, and its outbox is writable."""
+        """True if the next delta can be sent immediately: all earlier entries and deltas have been sent to the
+        client, and its outbox is writable.
+        """
         return self._cursor.live and self._out.writable
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
@@ -145,8 +147,8 @@ class Reader:
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
-        """Send all durable entries and deltas that the client lacks, until the outbox is full or other readers must
-        be able to send.
+        """Send all durable entries and deltas that the client lacks. Stop earlier if the outbox is full or if it is
+        the turn of other readers of the connection.
         """
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):

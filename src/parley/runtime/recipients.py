@@ -1,7 +1,7 @@
-"""The clients that can answer an approval of one conversation: readers, polling clients, and clients that were sent
-a request.
+"""Records which clients can answer an approval of one conversation: readers, clients that poll, and clients that
+were sent a request.
 
-This module only contains the data; the module `approvals.py` waits for answers.
+This module only keeps the data; the module `approvals.py` waits for answers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from parley.wire.principals import PrincipalRef
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""The time, in seconds after the start of a call, during which other clients can begin to follow the turn of the
-call.
+"""After a call has begun to wait for a turn, other clients have this time, in seconds, to begin to follow the turn.
 """
 
 
@@ -36,8 +35,8 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
     """The properties of a reader's client that determine how long an open approval waits."""
 
     principal: PrincipalRef | None
-    """The principal of the client; None for a client of another process, which reports only clients that may
-    answer.
+    """The principal of the client; None for a client of another process, because other processes report only
+    clients that may answer.
     """
     can_be_asked: bool
     """True if the client can be asked for approvals."""

@@ -54,13 +54,15 @@ log = logging.getLogger(__name__)
 
 LEAST_EVICT_SECONDS: Final = 1.0
 EVICT_SECONDS: Final = 30.0
-"""The maximum time in seconds between two searches for conversations to evict. `LEAST_EVICT_SECONDS` is the minimum
-time.
+"""The maximum time, in seconds, between two searches for unused conversations in memory. `LEAST_EVICT_SECONDS` is
+the minimum time.
 """
 
 
 class ConversationRegistry:
-    """The conversations of a home directory that this process uses."""
+    """Creates, finds and deletes the conversations of a home directory, and keeps those in memory that this process
+    uses.
+    """
 
     def __init__(
         self,
@@ -197,7 +199,9 @@ class ConversationRegistry:
         return self._in_memory.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Return the stored summary of a conversation's newest state. Raises UnknownConversation, StoreError."""
+        """Return the summary of the newest state of a conversation, as it is in the store. Raises
+        UnknownConversation, StoreError.
+        """
         return await self._store.head(conversation_id)
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
@@ -251,7 +255,7 @@ class ConversationRegistry:
     # --- lists -------------------------------------------------------------------------
 
     async def page(self, query: Query) -> ConversationPage:
-        """Return one page of the conversations that match a query.
+        """Return one page of the list of conversations that match a query.
 
         Raises:
             StoreError: the store cannot be searched.
@@ -265,7 +269,7 @@ class ConversationRegistry:
         return await self._store.find(query)
 
     async def search(self, query: SearchQuery) -> SearchPage:
-        """Return messages that match a query, from all conversations or from one.
+        """Return one page of the messages that match a query, from all conversations or from one conversation.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -334,8 +338,8 @@ class ConversationRegistry:
     async def fork(
         self, conversation_id: ConversationId, *, at: MessageId | None, is_limited: bool = False
     ) -> ConversationId:
-        """Create a conversation with the entries of another conversation: all entries, or those up to the end of
-        the turn that handled the message `at`.
+        """Create a conversation with entries of another conversation, and return its id. The entries are copied up
+        to the end of the turn that handled the message `at`; if `at` is None, all entries are copied.
 
         `is_limited` is True if the role of the principal is below admin. The settings of the fork must then not be
         looser than the current settings of the conversation.
@@ -477,7 +481,9 @@ class ConversationRegistry:
         self._used.pop(conversation_id, None)
 
     def _on_availability(self, state: AvailabilityState) -> None:
-        """End the turns that were stopped during an outage, now that their ends can be stored."""
+        """When the store becomes available after an outage, store the ends of the turns that were stopped during
+        the outage.
+        """
         if state == AVAILABLE and not self.closing:
             for one in self:
                 if one.needs_polling and one.state.phase is not Phase.IDLE:
@@ -508,7 +514,7 @@ class ConversationRegistry:
         self._evicting = None
 
     def _evict(self, limits: StoreSettings) -> int:
-        """Evict unused conversations, and return their number."""
+        """Remove unused conversations from memory, and return the number of removed conversations."""
         now = self._deps.clock.now()
         idle = [one for one in self._kept.values() if one.is_evictable]
         evicted = [

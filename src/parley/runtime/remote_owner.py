@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS: Final = 2.0
 """The maximum time in seconds that this process waits until the owner accepts it as a follower. After that time,
-this process reads the conversation from the store. The owner may have been stopped (SIGSTOP).
+this process reads the conversation from the store, because the owner may have been stopped (SIGSTOP).
 """
 
 
 class RemoteOwner:
-    """The owner of one conversation, in a process that follows the conversation over a connection."""
+    """Represents the owner of one conversation in a process that follows the conversation over a connection."""
 
     def __init__(
         self,
@@ -69,8 +69,9 @@ class RemoteOwner:
     ) -> None:
         """Create the object; `follow` begins to follow the owner.
 
-        `process` describes the owner in error texts. `applied` is called after each entry of the owner. `over` is
-        called once, when following ends. If following never began, `over` is not called.
+        `process` is the description of the owner in error texts. `applied` is called after entries from the owner
+        have been added to the log. `over` is called once, when this process stops following the owner. If this
+        process never began to follow, `over` is not called.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -89,8 +90,8 @@ class RemoteOwner:
         )
 
     async def follow(self) -> None:
-        """Follow the owner, beginning after the last known entry. Following may already have ended when the call
-        returns.
+        """Follow the owner, beginning after the last known entry. The connection to the owner may already have
+        ended again when the call returns.
 
         Raises:
             NotOwned: the other process does not own the conversation, does not answer, or has ended.

@@ -1,5 +1,5 @@
-"""Resolves the settings of one conversation at each message, with the config.toml, the command line and the
-environment of this process or of one client.
+"""Resolves the settings of one conversation for each message. The settings come from the config.toml, the command
+line and the environment of this process or of one client.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class SettingsResolver:
         *,
         worktree: Callable[[], str] | None = None,
     ) -> None:
-        """Create the resolver. `node_of` returns the id of this node if a directory is on its disk. `worktree`
-        returns the path of the worktree of the conversation; None if this process has no worktrees.
+        """Create the resolver. `node_of` returns the id of this node if a directory is on the disk of this node;
+        otherwise None. `worktree` returns the path of the worktree of the conversation; None if this process has no
+        worktrees.
         """
         self._node_of, self._worktree = node_of, worktree
         self._resolve = self.of_process = resolve
@@ -49,19 +50,19 @@ class SettingsResolver:
         config.toml, the command line and the environment of this process.
         """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
-        """The overrides that clients of this process have supplied, including secrets, by the message that
-        contained them. The log contains no secrets.
+        """Maps each message to the overrides that a client of this process supplied with it, including secrets. The
+        log contains no secrets.
         """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
-        """The resolved settings, by the message that changed them. These settings stay valid when the log is read
-        again.
+        """Maps each message that changed settings to the resolved settings. These settings stay valid when the log
+        is read again.
         """
         self.real_cwds: dict[str, str] = {}
         """The working directories of the conversation, each with the path without symbolic links that it had when
         it was first chosen. The log contains these paths, so that later processes also know them.
         """
         self.has_secrets = False
-        """True if a client has supplied settings that are not stored because they are secret."""
+        """True if a client has supplied settings that are secret and therefore not stored."""
 
     def resolve_for(self, resolve: ResolveSettings | None) -> None:
         """Use `resolve`, the function of another client, from now on. Do nothing if `resolve` is None."""

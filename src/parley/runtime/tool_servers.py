@@ -23,7 +23,9 @@ Append = Callable[[ErrorEvent], Awaitable[None]]
 
 
 class ToolServers:
-    """Starts the tool servers when a conversation is created, and checks them when a turn begins."""
+    """Starts the tool servers of one conversation when the conversation is created, and waits until they have
+    started when a turn begins.
+    """
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools

@@ -1,4 +1,4 @@
-"""Sends the commands of one conversation to the node that has its working directory."""
+"""Sends the commands of one conversation to the node that has the working directory of the conversation."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class TurnPlacer:
     async def send(self, node: Node, command: Command, *, takes_over: bool) -> Raw | None:
         """Send a command to a node for execution.
 
-        If `takes_over` is True, the node only takes over the conversation. Return the node's answer.
+        Return the node's answer. If `takes_over` is True, the request contains no command, and the node only takes
+        over the conversation.
 
-        Return None, and record in the command that the node did not execute it, if the node refuses the command, is
-        stopping or has ended.
+        If the node refuses the command, is stopping or has ended, add the node to `refused_by` of the command and
+        return None.
 
         Raises:
             OwnerUnresponsive: the node did not answer before the deadline of the command.
@@ -95,7 +96,7 @@ class TurnPlacer:
 
 
 class _Answer:
-    """The answer of a node to one request, or the loss of the connection to the node."""
+    """The answer of a node to one request. If the connection breaks first, the result is the error `NotOwned`."""
 
     def __init__(self) -> None:
         self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()

@@ -104,7 +104,9 @@ class LocalTurn(Turn):
         self.task: asyncio.Task[None] | None = None
         """The task that runs the turn; None until the start of the turn is durable."""
         self.operation: Operation | None = None
-        """The report of the turn to logs, metrics and traces; None without observers."""
+        """The operation with which the turn is reported to logs, metrics and traces; None if there are no
+        observers.
+        """
 
     def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
         """Interrupt the turn for the reason `why`, unless it has already been interrupted."""
@@ -145,12 +147,12 @@ class TurnRunner:
         self._tool_servers = tool_servers
         self._model: tuple[Settings, Model] | None = None
         self._meters: dict[tuple[str, str], TokenMeter] = {}
-        """The token meters, by the provider and the name of the model."""
+        """The token meters of the models. The key is the provider and the name of the model."""
         self._stopped: EventId | None = None
         """The id of the turn that this process has stopped because it lost the lease; None if there is none."""
         self.turn: LocalTurn | None = None
-        """The turn of this process; None if there is none. The field is set before the start of the turn is
-        durable, and is cleared when the end of the turn is durable.
+        """The turn of this process; None if there is none. The attribute is set before the start of the turn is
+        durable, and is reset to None when the end of the turn is durable.
         """
 
     @property
@@ -191,7 +193,7 @@ class TurnRunner:
         return self.turn
 
     def start(self, turn: LocalTurn) -> None:
-        """Run a prepared turn. If the turn was interrupted after `prepare`, it ends at once."""
+        """Run a prepared turn. If the turn was interrupted after `prepare`, it ends immediately."""
         assert turn.settings is not None
         self._run(turn, self._work(turn.settings))
 
@@ -217,8 +219,8 @@ class TurnRunner:
             self._resume()
 
     def _orphaned_message(self) -> str | None:
-        """Return the text with the reason why the orphaned turn was interrupted; None if the reason is that this
-        server was restarted.
+        """Return the text that gives the reason why the orphaned turn was interrupted; None if the reason is that
+        this server was restarted.
         """
         state = self._log.projections.state
         if state.event_id == self._stopped:
@@ -326,8 +328,8 @@ class TurnRunner:
     async def _resume_work(
         self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
     ) -> TurnEnded:
-        """Continue a turn that another process began, after `answer`, the future for the answer to its open
-        approval, is done.
+        """Continue a turn that another process began. Before that, wait for `answer`, the future for the answer to
+        the open approval of the turn.
         """
         result = await self._approvals.report(pending.request, self._approvals.wait_for(answer))
         if isinstance(reached := pending.event, LimitReached) and not result.is_yes:
@@ -425,7 +427,7 @@ class TurnRunner:
                 await self._append_end_of(turn, until=deadline.at)
 
     async def over(self) -> None:
-        """Wait until the turn is over. Return at once if there is no turn."""
+        """Wait until the turn is over. Return immediately if there is no turn."""
         while (turn := self.turn) is not None:
             if turn.task is not None:
                 await asyncio.wait({turn.over})
@@ -527,7 +529,9 @@ class TurnRunner:
 
 
 def _outcome(turn: LocalTurn) -> tuple[str]:
-    """Return the outcome of a turn for its report, and add the error code of a failed turn to the report."""
+    """Return the outcome of a turn, for example `completed`, for its report. Add the error code to the report if
+    the turn failed.
+    """
     assert turn.operation is not None
     if turn.handed_over:
         return ("handed_over",)

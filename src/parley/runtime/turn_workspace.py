@@ -27,7 +27,8 @@ class TurnWorkspace:
         self._log, self._workspaces, self._settings = durable_log, workspaces, settings
 
     async def prepare(self) -> None:
-        """Prepare the worktree, and append an event if the worktree has changed.
+        """Prepare the worktree for the turn. If the worktree has changed, append the event that describes its
+        newest commit.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.
@@ -71,8 +72,8 @@ class TurnWorkspace:
         return await self._workspaces.save(self._log.id, self._settings, last, text, is_urgent=is_urgent)
 
     async def _text(self) -> str:
-        """Return the text for the commit message: the message that began the turn, or the title if no message
-        began the turn.
+        """Return the text from which the commit message is made: the message that began the turn, or the title if
+        no message began the turn.
         """
         state = self._log.projections.state
         if (first := next(iter(state.inputs.values()), None)) is not None:

@@ -1,8 +1,8 @@
-"""Blobs: long runs of base64 that are cut out of the bodies of entries, such as images and command output.
+"""Cuts long runs of base64, such as images, out of the bodies of entries and restores them.
 
-A blob is stored compressed, under the hash of its bytes. The SQLite store keeps one copy of each blob; the
-PostgreSQL store keeps one copy for each conversation. A cut records the position of a blob in a body. A restored
-body is identical to the original.
+A run that was cut out is called a blob. A blob is stored in compressed form, under the hash of its bytes. The
+SQLite store keeps one copy of each blob; the PostgreSQL store keeps one copy for each conversation. A `Cut` records
+the position of a blob in a body. A restored body is identical to the original.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SHORTEST: Final = 4096
 """The minimum length of a run of base64 that is cut out, in characters."""
 
 _FAST: Final = 1
-"""The fastest compression level of zlib. Images are already compressed, so a higher level would save little, and
-other writes wait during the compression.
+"""The fastest compression level of zlib. Images are already compressed, so a higher level would save little space.
+Other writes wait during the compression.
 """
 
 _RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % SHORTEST)
@@ -84,17 +84,16 @@ def _pieces(body: bytes, runs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
 def _may_hold_a_run(body: bytes) -> bool:
     """Return False if the body cannot contain a long run of base64.
 
-    A run fills at least one block completely, so only the beginning of each block has to be checked. For prose,
-    this is much faster than a search for runs.
+    A long run fills at least one block of the body completely, so only the beginning of each block has to be
+    checked. In prose, this check is much faster than a search for runs.
     """
     return any(_WHOLE_BLOCK.match(body, at) for at in range(0, len(body), _BLOCK))
 
 
 def _exact(run: memoryview) -> int:
-    """Return the number of leading characters of a base64 run that are restored exactly after decoding and
-    encoding.
+    """Return how many leading characters of a base64 run are unchanged after decoding and encoding.
 
-    Only the last few characters of a run can differ.
+    Only the last few characters of a run can change.
     """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:

@@ -1,6 +1,6 @@
-"""The store in memory, for `--ephemeral` and for tests. Its logs are lost when the process ends.
+"""The store in memory, for `--ephemeral` and for tests. The logs are lost when the process ends.
 
-An append is fast, because this store does not encode or copy entries and waits for no disk.
+An append is fast, because this store does not encode or copy entries and does not wait for a disk.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Conversation:
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """The positions of the first entries, by type and key."""
+        """Maps each type and key to the position of the first entry with this type and key."""
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
         self.epoch = 0
@@ -75,7 +75,7 @@ class _Conversation:
         self.read = Seq(len(entries))
         """The position up to which the conversation counts as read by all principals."""
         self.marks: dict[str, Seq] = {}
-        """The position up to which each principal has read the conversation."""
+        """Maps each principal to the position up to which the principal has read the conversation."""
         self.extend(entries)
 
     def is_unread(self, viewer: Viewer | None) -> bool:
@@ -292,7 +292,7 @@ class MemoryStore:
     async def _mentions(self, listed: ConversationListing, text: str) -> bool:
         """Return whether the title or a message of a conversation contains `text`.
 
-        Other tasks can run after each page of the log.
+        The log is searched in pages, and other tasks can run after each page.
         """
         if text in listed.summary.title.casefold():
             return True

@@ -29,17 +29,17 @@ SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
 
 BEFORE_MATCH: Final = 60
 AFTER_MATCH: Final = 140
-"""The maximum number of characters in a snippet after a match.
+"""The maximum number of characters that a snippet shows after a match.
 
-`BEFORE_MATCH` is the maximum number before the match.
+`BEFORE_MATCH` is the maximum number of characters before the match.
 """
 BLOCK: Final = 4096
 """The number of characters that are casefolded at a time, when the position of a match is determined."""
 
 SLACK_SECONDS: Final = 1.0
-"""The maximum number of seconds by which the clock may be earlier than the newest activity. If the difference is
-larger, the clock counts as set back. The limit is not 0, because two processes may write in a different order than
-they read the clock.
+"""If the clock is more than this number of seconds earlier than the newest recorded activity, the clock counts as
+set back. The limit is not 0, because two processes may write in a different order from the order in which they read
+the clock.
 """
 
 STEP_SECONDS: Final = 0.001
@@ -124,7 +124,9 @@ def _letter_at(words: str, offset: int) -> int:
 
 
 def _on_one_line(text: str) -> str:
-    """Return `text` with each control character replaced by a space, so that all offsets stay valid."""
+    """Return `text` with each control character replaced with a space. The length stays the same, so all offsets
+    stay valid.
+    """
     return "".join(one if one >= " " and not "\x7f" <= one <= "\x9f" else " " for one in text)
 
 
@@ -146,7 +148,8 @@ def active_at(summary: Summary, newest: object) -> float:
     """Return the time that the store records as the time of a conversation's last activity, in seconds since the
     epoch. `newest` is the latest recorded time of any conversation; None if no time is recorded.
 
-    A conversation that is active now gets a time with which it is listed first, even if the clock was set back.
+    The time of a conversation that is active now is chosen so that the conversation is listed first, even if the
+    clock was set back.
     """
     at = summary.updated_at
     if not summary.is_active or not isinstance(newest, float) or at >= newest - SLACK_SECONDS:

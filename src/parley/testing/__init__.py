@@ -1,6 +1,7 @@
 """Test tools for programs that use Parley: a scripted model, server processes, and validation of their messages.
 
-pytest imports this package if Parley is installed, so each name is imported only when it is first used.
+If Parley is installed, every pytest run imports this package. Each name of the package is therefore imported only
+when it is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Checks requests by the rules of Anthropic's service, which answers an invalid history with an error."""
+"""Checks requests by the rules of Anthropic's service. The service answers a request with an invalid history with
+an error.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ __all__ = ["refused_by_anthropic"]
 
 
 def refused_by_anthropic(body: dict[str, Any]) -> Failure | None:
-    """Return the error with which the service answers a request; None if the request is valid."""
+    """Return the error with which the service would answer a request; None if the request is valid."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(body.get("max_tokens"), int):
         return _refusal("`messages` and `max_tokens` are required")
@@ -31,7 +33,7 @@ def refused_by_anthropic(body: dict[str, Any]) -> Failure | None:
 
 
 def _flaw(role: str, content: list[Any]) -> str | None:
-    """Return a description of the first error in the blocks of a message; None if there is none."""
+    """Return a description of the first error in the blocks of a message; None if the blocks are valid."""
     for block in content:
         match block:
             case {"type": "text", "text": str(text)} if not text.strip():

@@ -46,7 +46,7 @@ _RESULT_OF: Final = {
     "messages": GetPromptParams.METHOD,
     "completion": CompleteParams.METHOD,
 }
-"""The method of the request to which a result belongs, by a member that only results of this method have."""
+"""Maps a member that only the results of one method have to the name of this method."""
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:
@@ -103,8 +103,8 @@ def _check(message: Any, frame: bytes, version: str) -> None:
 
 
 def _task_results() -> Mapping[str, type[BaseModel]]:
-    """Return the models that validate task results, by the member that identifies the result. The `mcp` package
-    does not list these models.
+    """Return a mapping from the member that identifies a kind of task result to the model that validates results of
+    this kind. The `mcp` package does not list these models.
     """
     from mcp_types import CreateTaskResult, ListTasksResult, Task
 
@@ -168,7 +168,7 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """Check that encoding the decoded value again gives the same JSON, so that no member is unknown or missing."""
+    """Check that encoding the decoded value again gives the same JSON. Then no member is unknown or missing."""
     sent, again = msgspec.json.decode(encoded), msgspec.json.decode(msgspec.json.encode(read))
     if sent != again:
         raise ValueError(f"read as {again}")

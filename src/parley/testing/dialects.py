@@ -38,8 +38,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
     """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
-    """The index of each tool call: `counted` means the number of the call, `zero` means 0 for every call, and
-    `none` means that the index is missing.
+    """How the provider sets the index of a tool call: `counted` means that calls are numbered, `zero` means that
+    every call has the index 0, and `none` means that the index is missing.
     """
     in_pieces: bool = False
     """True if a tool call arrives in two pieces, of which the second has no id and no name."""
@@ -53,7 +53,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     (`unasked`).
     """
     extra: dict[str, Any] = {}
-    """Additional members of the event that contains the finish reason."""
+    """Additional members for the event that contains the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
     """The field of the model's messages that the next request must repeat in messages with tool calls; None if no
     field is required.
@@ -110,7 +110,7 @@ def details_of(text: str) -> dict[str, Any]:
 
 
 def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
-    """Return the provider's refusal of a request, or None if the provider accepts it."""
+    """Return the error with which the provider refuses a request; None if the provider accepts the request."""
     messages = body.get("messages")
     if not isinstance(messages, list):
         return None

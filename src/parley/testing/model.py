@@ -26,7 +26,7 @@ from parley.testing.steps import Call, Data, Delay, Step
 __all__ = ["ScriptedModel"]
 
 TIMEOUT_SECONDS: Final = 90.0
-"""The time limit for each wait in tests, in seconds. It is far longer than any wait should take."""
+"""The time limit for each wait in tests, in seconds. The limit is far longer than a wait normally takes."""
 
 _EVENTS: Final = {"content-type": "text/event-stream", "transfer-encoding": "chunked"}
 _RAW: Final = {"content-type": "text/event-stream", "connection": "close"}
@@ -99,7 +99,7 @@ class ScriptedModel:
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
         """Queue a reply that breaks off after its steps, or after `at` bytes of its body.
 
-        `how` determines the kind of the end.
+        `how` determines in which way the reply ends (see `Ending`).
         """
         self.queue(Cut(steps=steps, at=at, how=how))
 
@@ -107,7 +107,7 @@ class ScriptedModel:
         """Queue a raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by
         default.
 
-        `how` determines the kind of the end.
+        `how` determines in which way the reply ends (see `Ending`).
         """
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
@@ -116,7 +116,9 @@ class ScriptedModel:
         self.says(Data(data), *then)
 
     def deltas(self, number: int, text: str = "abcdefgh") -> None:
-        """Queue a reply of `number` equal deltas, sent as fast as the client reads them."""
+        """Queue a reply that consists of the delta `text`, `number` times. The deltas are sent as fast as the
+        client reads them.
+        """
         self.queue(Bulk(deltas=number, text=text))
 
     def queue(self, reply: Reply) -> None:

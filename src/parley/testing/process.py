@@ -203,7 +203,7 @@ class RawParley(_Server):
         return msgspec.json.decode(line)
 
     async def expect(self, wanted: Callable[[Any], bool]) -> Any:
-        """Return the next message from the server for which `wanted` returns True. The messages before it remain in
+        """Return the next message from the server for which `wanted` returns True. The skipped messages remain in
         `frames`.
 
         Raises:

@@ -12,8 +12,8 @@ from parley.testing.steps import Step
 __all__ = ["Bulk", "Cut", "Ending", "Failure", "RawBody", "Reply", "Says"]
 
 Ending: TypeAlias = Literal["end", "close", "reset", "hang"]
-"""The end of a broken reply: the body ends too early (`end`), the connection is closed or reset within the body
-(`close`, `reset`), or the connection stays open without further data (`hang`).
+"""How a broken reply ends: the body ends too early (`end`), the connection is closed within the body (`close`), the
+connection is reset within the body (`reset`), or the connection stays open without further data (`hang`).
 """
 
 
@@ -34,7 +34,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Cut(Struct, frozen=True, kw_only=True):
     """A reply that breaks off after its steps, or after `at` bytes of its body.
 
-    `how` determines the kind of the end.
+    `how` determines in which way the reply ends.
     """
 
     steps: tuple[Step, ...]
@@ -43,7 +43,9 @@ class Cut(Struct, frozen=True, kw_only=True):
 
 
 class RawBody(Struct, frozen=True, kw_only=True):
-    """A raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by default."""
+    """A raw body without chunked encoding. The body is sent in writes of `cut_every` bytes each; by default, in one
+    write.
+    """
 
     body: bytes
     cut_every: int | None = None

@@ -2,8 +2,8 @@
 
 Git must never run in a repository that a command of the model has made inside the worktree, because the
 configuration of that repository can name programs. `git add`, `git status` and `git diff` would run Git in the
-repository. `git ls-files` and `git update-index` do not, and this module removes such repositories from the list of
-files.
+repository. `git ls-files` and `git update-index` do not run Git there. This module removes such repositories from
+the list of files.
 """
 
 from __future__ import annotations

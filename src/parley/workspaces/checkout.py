@@ -81,9 +81,7 @@ class Checkout:
         return found.decode(errors="replace").strip().removeprefix("ref: refs/heads/")
 
     async def point(self, start: Start) -> None:
-        """Set the branch of the worktree to the branch of `start`, and the commit of this branch to the commit of
-        `start`.
-        """
+        """Make the worktree use the branch of `start`, and make this branch point to the commit of `start`."""
         await self._git.on_clone("update-ref", f"refs/heads/{start.branch}", start.commit, writes=("refs",))
         head = f"ref: refs/heads/{start.branch}\n".encode()
         await completed(write_new_file, self._paths.admin, "HEAD", head)
@@ -131,8 +129,8 @@ class Checkout:
     async def finish(self) -> str | None:
         """Repeat a checkout that did not complete.
 
-        Until then, the worktree contains files of two commits, and the differences are not work of the
-        conversation. The result is the same as that of `check_out`.
+        An incomplete checkout leaves files of two commits in the worktree, and the differences between them are not
+        work of the conversation. Return the same result as `check_out`.
         """
         kept = None
         if (start := await asyncio.to_thread(self._unfinished_checkout)) is not None:
@@ -172,7 +170,7 @@ class Checkout:
             raise
 
     def restore_pointer(self, path: str) -> None:
-        """Write the file `.git` of the worktree again if a command has replaced the file.
+        """If a command has replaced the file `.git` of the worktree, write the file again.
 
         Git commands that the model runs read this file.
         """

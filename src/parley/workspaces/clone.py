@@ -1,7 +1,7 @@
-"""Checks that a clone contains nothing that makes Git run programs, and adds objects of a worktree to the clone.
+"""Checks that a clone contains no file that makes Git run programs, and adds objects of a worktree to the clone.
 
-The server writes the configuration of a clone, and Git writes objects and refs. Everything else in a clone comes
-from a command of a model.
+The server writes the configuration of a clone, and Git writes objects and refs. Any other file in a clone was
+created by a command of a model.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ALLOWED: Final = {
     "info": {"refs"},
     "objects/info": {"packs", "commit-graph", "commit-graphs"},
 }
-"""The names that may exist in a clone, by directory. The server creates some of these files and directories, and
-`git gc` creates the others.
+"""Maps each directory of a clone to the names that it may contain. The server creates some of these files and
+directories, and `git gc` creates the others.
 """
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -153,7 +153,9 @@ def write_new_file(folder: str, name: str, content: bytes) -> None:
 
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int]:
-    """Open a directory that is not a link, and close it after the block."""
+    """Yield the descriptor of a directory, and close the descriptor after the `with` block. The directory must not
+    be a link.
+    """
     descriptor = os.open(path, _DIRECTORY, dir_fd=folder)
     try:
         yield descriptor

@@ -28,12 +28,12 @@ from parley.workspaces.worktree_git import WorktreeGit
 __all__ = ["Commits", "listed_paths"]
 
 MAX_BRANCHES: Final = 5
-"""The maximum number of branches that one push tries. The push tries the next branch if a branch has diverged."""
+"""The maximum number of branches that one push tries. If a branch has diverged, the push tries the next branch."""
 MAX_UNREADABLE: Final = 20
 """The maximum number of files that are left out of a commit because Git cannot read them."""
 MAX_NESTED: Final = 200
-"""The maximum number of Git repositories in a worktree. The number is limited because their paths are arguments of
-a Git command.
+"""The maximum number of Git repositories inside a worktree. The number is limited because the paths of these
+repositories are arguments of a Git command.
 """
 
 _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
@@ -166,7 +166,7 @@ class Commits:
 
 
 def listed_paths(paths: Sequence[str]) -> str:
-    """Return a text for people that lists the quoted paths."""
+    """Return a text for clients with a list of the paths, each in quotes."""
     return list_of([*map(quoted, paths)])
 
 

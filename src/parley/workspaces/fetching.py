@@ -37,7 +37,7 @@ class Fetcher:
         """Fetch the base branch and the branches of the conversation.
 
         Return None on success. If the fetch fails, but this disk has the newest commit of the conversation, return
-        the error code and the message.
+        the code and the message of the error.
         """
         if not await asyncio.to_thread(os.path.isdir, self._paths.clone):
             await self._initialize()

@@ -185,10 +185,10 @@ class Git:
     ) -> str:
         """Run a Git command and return its stdout without surrounding space.
 
-        `writable` are the directories that the command may write to. With `network`, the command can reach the
-        repository. `variables` name the Git directories that the command uses, and `work_tree` is its worktree.
-        `seconds` is its timeout. Output after the first `max_output` bytes is dropped. `exit_codes` are the exit
-        codes that mean success.
+        `writable` are the directories that the command may write to. If `network` is True, the command can reach
+        the repository over the network. `variables` name the Git directories that the command uses, and `work_tree`
+        is its worktree. `seconds` is its timeout. Output after the first `max_output` bytes is dropped.
+        `exit_codes` are the exit codes that mean success.
 
         Raises:
             GitFailed: the command failed or could not be started.
@@ -249,8 +249,8 @@ class Git:
 
 
 def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return a path from the settings as an absolute path; None if `path` is None. `~` stands for the home
-    directory of the user.
+    """Return a path from the settings as an absolute path; None if `path` is None. A leading `~` stands for the
+    home directory of the user.
     """
     if path is None or not path.startswith("~/"):
         return path

@@ -1,4 +1,4 @@
-"""Finds files in a worktree with which Git would block, before Git runs there.
+"""Finds files in a worktree that would block Git, before Git runs in the worktree.
 
 Git opens `.gitignore` and `.gitattributes` in each directory, and files in `.git` of each nested repository. If one
 of these files is a named pipe, Git waits until another process opens the pipe for writing. This module only lists

@@ -22,8 +22,8 @@ for a moment.
 def remove_locks(paths: WorktreePaths) -> None:
     """Remove the lock files of Git commands that were killed.
 
-    No other command can be using the files of this conversation, so their locks are always removed. A lock of
-    shared files is removed only if it is older than `STALE_LOCK_SECONDS`.
+    No running command can be using the files of this conversation, so the locks of these files are always removed.
+    A lock of shared files is removed only if it is older than `STALE_LOCK_SECONDS`.
     """
     branch = branch_of(paths.conversation_id)
     own = (f"worktrees/{paths.conversation_id}/*.lock", f"refs/*/{branch}*.lock", f"refs/*/*/{branch}*.lock")

@@ -57,7 +57,7 @@ class Worktree:
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
         """Check out the newest commit of the conversation.
 
-        The result and the errors are the same as those of `Workspaces.prepare`.
+        The results and the errors are those of `Workspaces.prepare`.
         """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
@@ -94,7 +94,7 @@ class Worktree:
     async def _move(self, head: str, start: Start) -> list[str]:
         """Change the worktree from its commit `head` to the start of the turn.
 
-        Return sentences that name the places to which other work was saved.
+        Return sentences, for clients, that name the places where other work in the worktree was saved.
         """
         await asyncio.to_thread(self._checkout.restore_pointer, self.paths.tree)
         if head == start.commit:
@@ -128,7 +128,7 @@ class Worktree:
     # --- after a turn ------------------------------------------------------------------
 
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
-        """Commit the files and push the branch. The result is the same as that of `Workspaces.save`."""
+        """Commit the files and push the branch. Return the same result as `Workspaces.save`."""
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
         await asyncio.to_thread(check_worktree, self.paths.tree)
         if not await asyncio.to_thread(self._checkout.exists):

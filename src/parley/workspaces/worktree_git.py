@@ -86,9 +86,9 @@ class WorktreeGit:
         """Run a Git command in the worktree.
 
         The command may write only to the administrative directory of the worktree, where new objects are stored
-        too. `work_tree` is the present directory of the worktree if the worktree was moved. `index` is the path of
-        another index to use. With `is_list`, the output may be as long as `MAX_LIST_BYTES`. `exit_codes` are the
-        exit codes that mean success.
+        too. If the worktree was moved, `work_tree` is its current directory. If `index` is given, it is the path of
+        an index that the command uses instead of the index of the worktree. If `is_list` is True, the output may
+        have up to `MAX_LIST_BYTES` bytes. `exit_codes` are the exit codes that mean success.
 
         Raises:
             GitFailed: the command failed, or a list is too long.
@@ -114,7 +114,7 @@ class WorktreeGit:
     def _variables(self) -> dict[str, str]:
         """The environment variables that name the directories of the worktree.
 
-        Git prefers these variables to the files in the administrative directory.
+        In Git, these variables take precedence over the files in the administrative directory.
         """
         objects = os.path.join(self._paths.clone, "objects").replace("\\", "\\\\").replace('"', '\\"')
         return {

@@ -1,8 +1,8 @@
 """Manages the clones of the repositories, and a separate worktree for each conversation.
 
 The directory in the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
-of the model can write to their own worktree only. All Git commands of the server name the clone explicitly. They
-ignore the `.git` in a worktree, which a command of the model may have replaced.
+of the model can write only to the worktree of their own conversation. All Git commands of the server name the clone
+explicitly and ignore the `.git` in a worktree, because a command of the model may have replaced that `.git`.
 
 A Git command that reads or writes files of a worktree can write only to the administrative directory of this
 worktree, `repositories/NAME.git/worktrees/ID`. The command stores its objects there, and the server moves the
@@ -123,7 +123,7 @@ class GitWorktrees:
 
     @asynccontextmanager
     async def _locked(self, clone: str) -> AsyncIterator[None]:
-        """Hold the lock of a clone during the block.
+        """Hold the lock of a clone during the `async with` block.
 
         Other processes that use the same directory wait until the lock is released.
         """

@@ -33,8 +33,8 @@ options are checked, and its program is looked up.
 """
 
 _NEVER_FIRST: Final = ("-", "+", "%")
-"""Characters that a command must not begin with, because a shell reads `-` or `+` at the start of a script as its
-own options, and `%` at the start of a command as a reference to a job.
+"""Characters that a command must not begin with, because a shell interprets `-` or `+` at the start of a script as
+its own options, and `%` at the start of a command as a reference to a job.
 """
 
 _RESERVED: Final = shell_lexer.RESERVED | {"!", "[[", "]]", "{", "}"}
@@ -91,8 +91,8 @@ def commands_in(script: str) -> list[tuple[str, ...]] | None:
     """Return every command that a script may run, in order, each as a tuple of words; None if the commands cannot
     be determined.
 
-    This is the case for a script that exceeds the limits of this module, or that contains an assignment, a reserved
-    word, or a command that different shells interpret differently.
+    They cannot be determined if the script exceeds the limits of this module, or if it contains an assignment, a
+    reserved word, or a command that different shells interpret differently.
     """
     commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
     if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):

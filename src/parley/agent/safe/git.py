@@ -97,7 +97,7 @@ def git_only_reads(words: Sequence[str]) -> bool:
 
 def _asks_for_a_list(words: Sequence[str]) -> bool:
     """Return whether `git branch` with these arguments only lists branches. An operand would create a branch,
-    unless an option makes it a pattern.
+    unless an option makes Git treat the operand as a pattern.
     """
     before = words[: words.index("--")] if "--" in words else words
     return any(map(_LISTS.fullmatch, before))

@@ -24,10 +24,10 @@ class Options(Struct, frozen=True, kw_only=True):
     plain: frozenset[str]
     """Options without a value. One-letter options may be combined, as in `-la`."""
     counts: frozenset[str]
-    """Options with a number as their value, in the same argument or the next."""
+    """Options whose value is a number, in the same argument or in the next argument."""
     texts: frozenset[str]
-    """Options with any string as their value, in the same argument or the next. A value in the next argument must
-    not begin with a dash.
+    """Options whose value is any string, in the same argument or in the next argument. A value in the next argument
+    must not begin with a dash.
     """
     optional: frozenset[str]
     """Options with an optional simple value in the same argument."""

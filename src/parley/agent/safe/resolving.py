@@ -17,9 +17,9 @@ def is_program_outside(
     """Return whether a program exists and its file is in none of the `writable` directories.
 
     The paths in `writable` must not contain links. A name without a slash is looked up in `search_path`. Only the
-    first match is considered; if it is not executable, the result is False. The result is also False if the search
-    path contains a relative directory. If a directory in `elsewhere` contains a file with the same name, that file
-    must not be in a writable directory either.
+    first file with this name is considered; if this file is not executable, the result is False. The result is also
+    False if the search path contains a relative directory. If a directory in `elsewhere` contains a file with the
+    same name, that file must not be in a writable directory either.
     """
     if "/" in program:
         return _is_program(program) and is_outside(program, writable)

@@ -1,7 +1,7 @@
-"""Detects whether the database can be reached.
+"""Records whether the database can be reached.
 
-Three parts of the store report whether the database answers: the calls of the pool, the writer, and the renewal of
-the leases.
+Three parts of the store report whether the database answers: the calls on the pool of connections, the writer, and
+the renewal of the leases.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Availability:
         self._callbacks.append(call)
 
     def failed(self, part: Part, reason: str) -> None:
-        """Record that the database has not answered a part of the store. `reason` describes the error."""
+        """Record that the part `part` of the store got no answer from the database. `reason` is the error text for
+        the log.
+        """
         if not self._failing and not self._has_given_up:
             log.warning("%s cannot be reached: %s", self._location, reason)
         self._failing.add(part)
@@ -50,7 +52,7 @@ class Availability:
         self._update()
 
     def answered(self, part: Part) -> None:
-        """Record that the database has answered a part of the store.
+        """Record that the part `part` of the store got an answer from the database.
 
         Only a renewal of the leases ends the state `turns_stopped`.
         """

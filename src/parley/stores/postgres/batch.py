@@ -15,15 +15,15 @@ from parley.stores.search import SEARCHED
 __all__ = ["BLOB_COLUMNS", "Batch", "Shape", "arrays_of", "pack"]
 
 IN_THREAD_BYTES: Final = 64 * 1024
-"""The minimum total size, in bytes, of entries that are packed in a thread. Compressing images would block the
-event loop.
+"""Entries whose total size is at least this number of bytes are packed in a thread, because compressing images
+would block the event loop.
 """
 
 
 class Shape(NamedTuple):
     """The columns that are needed to write a group of entries.
 
-    Columns that are empty for all entries are left out, because asyncpg examines each value.
+    Columns that are empty for all entries are left out, because asyncpg takes time for each value.
     """
 
     has_keys: bool
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
 
     @property
     def entry_columns(self) -> dict[str, str]:
-        """The columns of the entries, each with the type of its array."""
+        """Maps the name of each column of the entries to the SQL type of its array."""
         keys = {"key": "bytea[]"} if self.has_keys else {}
         sizes = {"is_cut": "boolean[]", "size": "integer[]"} if self.has_blobs else {}
         return {**_ENTRY_COLUMNS, **keys, **sizes}
@@ -106,7 +106,7 @@ _SIZE: Final = 9
 
 
 async def pack(batches: Iterable[Batch]) -> None:
-    """Call `pack` on batches, in a thread if they are large."""
+    """Pack batches. If their total size is at least `IN_THREAD_BYTES`, pack them in a thread."""
     unpacked = [batch for batch in batches if batch.packed is None]
     if sum(batch.size for batch in unpacked) >= IN_THREAD_BYTES:
         await asyncio.get_running_loop().run_in_executor(None, _pack_all, unpacked)

@@ -1,7 +1,7 @@
-"""The connections to the database: a small pool, and connections that serve a single purpose.
+"""The connections to the database: a small pool, and separate connections for single purposes.
 
 A call that loses its connection is repeated on a new connection until its deadline. A flag tells the repeated call
-that an earlier attempt may have been committed. Cancelling a caller does not stop its work in the database.
+that an earlier attempt may have been committed. If the caller is cancelled, its work in the database continues.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ doubles each time.
 """
 
 PROBE_SECONDS: Final = 0.5
-"""The maximum time in seconds that a reachable database needs to accept a new connection."""
+"""If the database does not accept a new connection within this time, in seconds, it counts as unreachable."""
 
 CLOSE_SECONDS: Final = 1.0
 """The maximum time for closing a connection cleanly, in seconds."""
@@ -71,7 +71,7 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Waits between attempts. Each wait is longer than the previous wait."""
+    """Waits between attempts. Each wait is longer than the one before."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS
@@ -79,8 +79,8 @@ class Backoff:
     async def pause(self, until: float | None = None) -> None:
         """Wait before the next attempt.
 
-        The wait becomes longer with each call, but ends at the time `until` on the event loop's clock at the
-        latest.
+        Each call waits longer than the call before, but no later than until the time `until` on the event loop's
+        clock.
         """
         seconds = self._seconds * random.uniform(0.5, 1.0)
         self._seconds = min(self._seconds * 2, MAX_PAUSE_SECONDS)
@@ -224,8 +224,8 @@ class Database:
     async def _probe(self, cause: BaseException) -> None:
         """Determine whether the database can be reached after a call has failed.
 
-        If not, wait in the background until the database can be reached. The call may also have failed because its
-        own statement took too long. `cause` is the error of the call.
+        If the database cannot be reached, wait in the background until it can be reached. The call may also have
+        failed only because its own statement took too long. `cause` is the error with which the call failed.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(

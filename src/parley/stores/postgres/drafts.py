@@ -1,6 +1,6 @@
-"""New logs: conversations that are created with one statement, and drafts that are written page by page.
+"""Creates new logs: conversations that are written with one statement, and drafts that are written page by page.
 
-Until a draft is finished, it counts as deleted: the table `removed` contains the draft and the process that holds
+Until a draft is finished, it counts as deleted: the table `removed` contains the draft and the process that writes
 it. After that process has ended, any process may remove the entries of the draft.
 """
 

@@ -31,13 +31,13 @@ __all__ = [
 T = TypeVar("T")
 
 STATEMENT_SECONDS: Final = 120
-"""The time after which the server cancels a statement, in seconds. Calls fail earlier than this. The limit ends
-statements whose client has disconnected.
+"""The time, in seconds, after which the database server cancels a statement. Calls of this process fail earlier.
+The limit ends statements whose client has disconnected.
 """
 
 LOCK_SECONDS: Final = 10
-"""The time in seconds after which the server cancels a statement that waits for a lock. Calls fail earlier than
-this.
+"""The time, in seconds, after which the database server cancels a statement that waits for a lock. Calls of this
+process fail earlier.
 """
 
 SETTINGS: Final = {
@@ -105,7 +105,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
 
 def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) -> None:
-    """Terminate the connection of an attempt that is no longer needed, unless it is the connection `unless`."""
+    """Terminate the connection that an attempt to connect has opened, unless it is the connection `unless`."""
     if not attempt.cancelled() and attempt.exception() is None and attempt.result() is not unless:
         attempt.result().terminate()
 
@@ -133,7 +133,7 @@ Other warnings have the same SQLSTATE. The text of a warning depends on the lang
 """
 
 _unreplicated: Final[WeakSet[Any]] = WeakSet()
-"""The connections whose last commits may be missing on the synchronous standby."""
+"""The connections whose last commits may not have reached the synchronous standby."""
 
 
 def _note_cancelled_wait(connection: Any, message: Any) -> None:
@@ -258,7 +258,9 @@ def refusal_of(error: Exception) -> Exception:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an error on one line. asyncpg never puts the password into a message."""
+    """Return a description of an error on one line. The description contains no password, because asyncpg never
+    puts the password into a message.
+    """
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,6 @@
-"""Describes a database for `parley doctor`: its version, the encryption of connections, and its durability."""
+"""Describes a database for `parley doctor`: its version, whether the connection is encrypted, and which failures
+acknowledged writes survive.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _WAITS_FOR_STANDBY: Final = ("on", "remote_apply")
 
 
 async def describe(db: Connection) -> list[str]:
-    """Return one sentence each about the version, the encryption and the durability of the database."""
+    """Return one sentence about the version of the database, one about the encryption of the connection, and one
+    about the durability of writes.
+    """
     row = await db.fetchrow(_FACTS)
     assert row is not None
     version, is_encrypted, protocol, fsync, commit, names = row
@@ -30,7 +34,9 @@ async def describe(db: Connection) -> list[str]:
 
 
 def durability_of(*, fsync: str, commit: str, names: str) -> str:
-    """Describe which failures acknowledged writes survive, according to the settings of the database server."""
+    """Return a sentence that states which failures acknowledged writes survive, according to the given settings of
+    the database server.
+    """
     if fsync == "off":
         return "unsafe: fsync is off, so a crash of the server's computer can destroy the database"
     if commit == "off":

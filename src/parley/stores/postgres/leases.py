@@ -1,8 +1,9 @@
-"""The leases of this process.
+"""Keeps the leases of this process.
 
-All leases of a process share one row in the table `holders` and one advisory lock. The row expires by the clock of
-the database, and the database releases the lock when the connection ends. Another process may take a lease if the
-lock is free or the row has expired. The epoch of the conversation then protects the log from the former holder.
+All leases of a process share one row in the table `holders` and one advisory lock. The clock of the database
+determines when the row expires. The database releases the lock when the connection ends. Another process may take a
+lease if the lock is free or the row has expired. The epoch of the conversation then protects the log from the
+former holder.
 
 The process renews the row on a separate connection. If the process cannot renew the row for two thirds of the lease
 time by its own clock, it gives up all leases. After a reconnection, the process takes no leases from other
@@ -47,7 +48,7 @@ RELOCK_SECONDS: Final = 0.02
 """The time between two attempts to acquire the advisory lock again, in seconds."""
 
 REFUSED_SECONDS: Final = 5.0
-"""The time in seconds for which a refused connection to a node is taken as a proof that the node has ended."""
+"""For this time, in seconds, after a connection to a node was refused, the node counts as ended."""
 
 JOIN_AGAIN_SECONDS: Final = 0.1
 """The time between two attempts to join while another process has the same node id, in seconds."""
@@ -87,11 +88,11 @@ class LeaseKeeper:
         self._load: Callable[[], NodeLoad] | None = None
         self._joining: Task[None] | None = None
         self._refused: dict[str, float] = {}
-        """The times at which connections to nodes were last refused, by the address of the node."""
+        """Maps the address of a node to the time when a connection to this node was last refused."""
         self.held: dict[ConversationId, HeldLease] = {}
         self.number: int | None = None
-        """The number of this process as a lease holder, which all its leases contain; None if this process is not
-        registered.
+        """The number under which this process is registered as a lease holder, and which all its leases contain;
+        None if this process is not registered.
         """
         self._former: int | None = None
         self._announced: int | None = None
@@ -173,14 +174,15 @@ class LeaseKeeper:
     def _use(self, connection: Connection) -> None:
         """Renew the leases on a connection from now on.
 
-        The loss of the connection is detected at once, because the advisory lock is lost with it.
+        The loss of this connection is detected immediately, because the advisory lock is lost together with the
+        connection.
         """
         self._connection = connection
         self._is_cut = cut = asyncio.Event()
         connection.add_termination_listener(lambda _: cut.set())
 
     def _renewed(self, sent: float) -> None:
-        """Process a renewal of the row, which postpones the expiry of the leases.
+        """Record that the row was renewed, which postpones the expiry of the leases.
 
         `sent` is the time, on the event loop's clock, at which the renewal was sent.
         """
@@ -217,7 +219,8 @@ class LeaseKeeper:
                 await backoff.pause()
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None, db: Connection) -> None:
-        """Register this process as a node. `load` returns its load. `db` is any connection to the database.
+        """Register this process as a node. `load` is a function that returns the current load of the node. `db` is
+        any connection to the database.
 
         If another process has the same node id, wait until that process has ended or its lease has expired.
 
@@ -244,7 +247,9 @@ class LeaseKeeper:
         self._is_cut.set()
 
     def note_refused(self, url: str) -> None:
-        """Record that the computer at `url` refuses connections to the node, which therefore has ended."""
+        """Record that the connection to the node at the address `url` was refused, which means that the node has
+        ended.
+        """
         self._refused[url] = asyncio.get_running_loop().time()
 
     def refused(self) -> list[bytes]:
@@ -329,7 +334,7 @@ class LeaseKeeper:
         """Try to acquire the advisory lock again.
 
         The attempts fail as long as the server has not ended the lost connection, because that connection still
-        holds the lock. Other processes then see the lock as held, as they should.
+        holds the lock. During this time, other processes correctly see the lock as held.
         """
         for _ in range(5):  # a process that examines the lock holds it for a moment
             if await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCKS, self.number):
@@ -338,7 +343,7 @@ class LeaseKeeper:
             await asyncio.sleep(RELOCK_SECONDS)
 
     async def _reconnect(self) -> None:
-        """Open the connection again, and detect which leases were lost in the meantime."""
+        """Reconnect to the database, and detect which leases were lost in the meantime."""
         loop = asyncio.get_running_loop()
         if self._connection is not None:
             self._connection.terminate()

@@ -1,4 +1,6 @@
-"""Marks a database as the target of a migration, so that only the same migration can be continued."""
+"""Marks a database as the target of a migration of conversations from a home. After that, only a migration from the
+same home can continue.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ __all__ = ["ReadMarks", "begin_migration", "end_migration", "raise_epochs"]
 
 
 class ReadMarks(NamedTuple):
-    """The positions up to which a log was read."""
+    """The positions up to which principals have read a log."""
 
     by_all: Seq
     """The position up to which the log counts as read by every principal."""

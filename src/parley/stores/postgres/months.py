@@ -25,7 +25,7 @@ PARTITIONED: Final = ("entries", "cuts", "blobs")
 """The tables with one partition for each month."""
 
 NUMBER_BITS: Final = 36
-"""The number of low bits in a conversation's number, below the bits of the month. The SQL function
+"""The number of low bits in a conversation's number that do not belong to the month. The SQL function
 `new_conversation_number` uses the same number.
 """
 
@@ -46,7 +46,7 @@ def _partition(table: str, month: int) -> str:
 
 
 def _range(month: int) -> tuple[int, int]:
-    """Return the first conversation number of a month and the first one of the next month."""
+    """Return the first conversation number of a month, and the first conversation number of the next month."""
     return month << NUMBER_BITS, (month + 1) << NUMBER_BITS
 
 
@@ -95,9 +95,11 @@ _EMPTY: Final = f"""
 
 
 async def drop_empty_months(db: Connection) -> Freed:
-    """Drop the partitions of months that have no conversations. Return the number and size of the blobs in them.
+    """Drop the partitions of months in which no conversation remains. Return the number and size of the blobs that
+    were in these partitions.
 
-    The next call continues an interrupted call. Do nothing while another process changes the schema.
+    If a call is interrupted, the next call continues its work. Do nothing while another process is changing the
+    schema.
     """
     freed = Freed(blobs=0, bytes=0)
     if not await db.fetch(_EMPTY) or not await db.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATION_LOCK):

@@ -16,8 +16,8 @@ holder.
 """
 
 MAY_RETURN: Final = "(h.expires_at > clock_timestamp())"
-"""An SQL condition that is true if the lease of the row `h` of the table `holders` has not expired. Its process may
-be running, even if it has lost its connection for a moment.
+"""An SQL condition that is true if the row `h` of the table `holders` has not expired. In this case, the process of
+the row may be running, even if it has lost its connection for a moment.
 """
 
 ALIVE: Final = f"""({MAY_RETURN} AND (
@@ -32,8 +32,8 @@ If the process acquired its advisory lock on another server, before a failover, 
 async def announce(db: Connection, node: Node, number: int, former: int | None) -> None:
     """Store that the lease holder `number` is the node `node`.
 
-    If an earlier process of the node has ended, it loses its leases. `former` is the earlier number of this
-    process; None if there is none.
+    If an earlier process of the node has ended, that process loses its leases. `former` is the earlier number of
+    the current process; None if the process was not registered before.
 
     Raises:
         NodeIdTaken: another running process has the same node id.

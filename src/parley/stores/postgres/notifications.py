@@ -1,4 +1,5 @@
-"""Notifies other processes of the conversations that this process has changed, and receives their notifications.
+"""Notifies other processes about the conversations that this process has changed, and receives the notifications of
+other processes.
 
 The notifications use a separate connection and are sent after the commit, because a NOTIFY inside a transaction
 makes the commits of all processes wait for each other. Notifications can be lost, so each process also queries the
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 CHANNEL: Final = "parley"
 BATCH_SECONDS: Final = 0.01
-"""The time for which changes are collected before they are sent, in seconds."""
+"""The time, in seconds, for which changes are collected before a notification about them is sent."""
 
 PAYLOAD_BYTES: Final = 7500
 """The maximum size of a notification, in bytes. PostgreSQL accepts less than 8000 bytes."""
@@ -34,7 +35,9 @@ MAX_ID: Final = 100
 
 
 class Notifications:
-    """Sends notifications of this process's changes, and calls callbacks for the changes of other processes."""
+    """Sends notifications about the changes of this process, and calls callbacks when other processes report
+    changes.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 IN_THREAD_BYTES: Final = 256 * 1024
-"""The minimum total size of compressed blobs, in bytes, from which they are restored in a thread."""
+"""Blobs whose total compressed size is at least this number of bytes are restored in a thread."""
 
 _ASKED: Final = record_type(ApprovalRequest)
 _OUTPUT: Final = record_type(CommandOutput).encode()
@@ -96,7 +96,7 @@ _ENTRIES_BEFORE: Final = _page_sql("seq <= least($2 - 1, c.last) AND seq > least
 async def entries_after(
     db: Connection, conversation_id: ConversationId, after: Seq, limit: int, max_bytes: int, *, visible_only: bool
 ) -> list[Entry]:
-    """Return a page of entries after a position."""
+    """Return a page of entries after a position, in ascending order."""
     values = (conversation_id.encode(), after, min(limit, PAGE), max_bytes)
     if visible_only:
         rows = await db.fetch(_VISIBLE_AFTER, *values, _OUTPUT)
@@ -135,7 +135,7 @@ def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tu
 async def _restored(
     db: Connection, conversation_id: ConversationId, number: int, rows: Sequence[Sequence[Any]]
 ) -> list[Entry]:
-    """Return the entries in `rows`, with the base64 runs restored from their blobs."""
+    """Convert rows to entries. Base64 runs that were cut out are restored from their blobs."""
     cuts: dict[int, list[tuple[int, bytes]]] = {}
     size = 0
     if cut := [row[0] for row in rows if row[4]]:
@@ -289,8 +289,8 @@ async def find(db: Connection, query: Query) -> ConversationPage:
 
 
 def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
-    """Return the SQL conditions of a query, and an SQL expression that is true if a conversation is unread for the
-    viewer.
+    """Return the SQL conditions for the conversations that match a query, and an SQL expression that is true if the
+    viewer has not read the conversation.
     """
     where: list[str] = []
     viewer, unread = query.viewer, "false"
@@ -320,7 +320,7 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
 
 
 async def _text_condition(db: Connection, text: str, values: _Values) -> str:
-    """Return the SQL condition that the title or a message of a conversation contains a text."""
+    """Return an SQL condition that is true if the title or a message of a conversation contains a text."""
     pattern = pattern_of(text)
     if await trigrams.can_use_index(db, text):
         async with trigrams.index_scans(db):

@@ -1,4 +1,4 @@
-"""Converts summaries, keys and searchable texts to columns of the tables, and columns to summaries."""
+"""Converts summaries, keys and searchable texts to columns of the tables, and columns back to summaries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 DIGEST_BYTES: Final = 16
 SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
-"""The SQL columns that `summary_in` takes as arguments."""
+"""The SQL list of columns whose values are the arguments of `summary_in`."""
 
 SEPARATOR: Final = "\x01"
 NUL_REPLACEMENT: Final = "\x02"
@@ -38,7 +38,7 @@ _REASONS: Final = frozenset(get_args(TurnEndReason))
 
 
 class _Details(Struct, frozen=True, array_like=True):
-    """The parts of a summary by which no query searches or sorts."""
+    """The parts of a summary that no query uses to search or to sort."""
 
     title: str
     cwd: str
@@ -57,7 +57,7 @@ class SummaryColumns(NamedTuple):
 
     details: bytes
     title: str
-    """The casefolded title, for the search in lists."""
+    """The casefolded title, in which lists of conversations are searched."""
     directory: bytes
     """The digest of the normalized working directory. An index cannot contain a long path."""
     state: str
@@ -140,7 +140,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def searchable(body: bytes) -> str:
-    """Return the texts of a message in the form that is stored for searches."""
+    """Return the texts of a message as one string, in the form that is stored for searches."""
     return SEPARATOR.join(folded(words) for words in words_of(body))
 
 

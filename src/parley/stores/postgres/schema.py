@@ -3,8 +3,8 @@
 Servers of two adjacent versions of Parley can use the same database at the same time. A migration is therefore
 additive: it adds tables, indexes, and columns with defaults, and the statements of the previous version keep their
 meaning. Only a later version removes tables, indexes and columns that the previous version needs. The table
-`format` contains the lowest format that a server must know to use the database, so a server accepts newer formats
-that are compatible.
+`format` contains the lowest format that a server must know to use the database, so a server can use a database with
+a newer format that is compatible.
 
 All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because the
 type `text` of PostgreSQL cannot contain NUL.
@@ -310,7 +310,7 @@ async def m005_sign_ins(db: Connection) -> None:
 async def m006_compatible_formats(db: Connection) -> None:
     """Add the lowest format that a server must know to use the database.
 
-    The first value is the format of this migration, because earlier versions do not read the column.
+    The column initially contains the format of this migration, because earlier versions do not read the column.
     """
     await db.execute("ALTER TABLE format ADD COLUMN compatible integer NOT NULL DEFAULT 6")
 
@@ -323,7 +323,7 @@ async def m007_repositories(db: Connection) -> None:
 
 @_migration
 async def m008_missing_roots(db: Connection) -> None:
-    """Add a column for those roots of each node that do not exist at present."""
+    """Add a column for the roots of each node that are currently missing."""
     await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
 
 

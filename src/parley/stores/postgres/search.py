@@ -23,7 +23,7 @@ def _window_sql(number: str, table: str, condition: str) -> str:
     """Return SQL for the hits in a window, the latest first.
 
     An additional row contains the lowest number in the window and the number of examined messages. The window ends
-    after `$3` messages, or with the message whose size makes the total exceed `$4` bytes.
+    after `$3` messages, or with the message whose size makes the total size exceed `$4` bytes.
     """
     return f"""
     WITH numbered AS (
@@ -87,10 +87,10 @@ async def search(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 async def _following(db: Connection, pattern: str, before: int) -> int | None:
-    """Return the bound `before` of the next window.
+    """Return the value of `before` for the next window.
 
-    The next window begins with the next message that contains the text. Return None if there is no such message,
-    and the given `before` if the text is frequent.
+    The next window begins with the next message that contains the text. Return None if there is no such message. If
+    the text is frequent, return `before` unchanged.
     """
     async with trigrams.index_scans(db):
         count, latest = await db.fetchrow(_CANDIDATES, pattern, before, trigrams.MAX_CANDIDATES) or (0, None)

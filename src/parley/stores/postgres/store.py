@@ -59,8 +59,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 JOIN_SECONDS: Final = 30
-"""The time in seconds for which a starting node waits for the database. In addition, it waits for the lease time of
-an earlier process with the same node id.
+"""The time, in seconds, for which a starting node waits for the database. If an earlier process has the same node
+id, the node waits for an additional lease time.
 """
 
 TIDY_SECONDS: Final = 60.0
@@ -93,7 +93,7 @@ class PostgresStore:
         self._host = os.uname().nodename
         self._node: Node | None = None
         self._background: set[Task[Any]] = set()
-        """Tasks that run to completion even if their caller was cancelled."""
+        """Tasks that run to completion even if their callers are cancelled."""
         self._freed = Freed(blobs=0, bytes=0)
         """The blobs that this store has removed since the last call of `tidy`."""
         self._prepared_in = 0
@@ -165,7 +165,7 @@ class PostgresStore:
         """Create the partitions of the next months in the background, once in each month. After an error, the next
         call tries again.
 
-        `number` is the number of a new conversation, or None.
+        `number` is the number of the conversation or draft that was just created, or None.
         """
         if number is None or month_of(number) == self._prepared_in:
             return
@@ -200,7 +200,7 @@ class PostgresStore:
             raise
 
     def _release_unwanted(self, acquiring: Future[Lease]) -> None:
-        """Release the lease that an acquisition grants after its caller was cancelled."""
+        """Release the lease if `acquiring` acquires it after its caller was cancelled."""
         if not acquiring.cancelled() and acquiring.exception() is None:
             self._run_in_background(self.release(acquiring.result()))
 
@@ -220,7 +220,7 @@ class PostgresStore:
             pass  # the lease expires after this process has ended
 
     def _held(self, lease: Lease) -> HeldLease | None:
-        """Return the state of a lease; None if this process no longer holds it."""
+        """Return the state of a lease; None if this process no longer holds the lease."""
         held = None if self._parts is None else self._parts.keeper.held.get(lease.conversation_id)
         return held if held is not None and held.epoch == lease.epoch else None
 
@@ -390,7 +390,9 @@ class PostgresStore:
         """Do nothing, because this store has no files."""
 
     async def describe(self) -> list[str]:
-        """Return sentences about the version, the encryption and the durability of the database."""
+        """Return one sentence about the version of the database, one about the encryption of the connection, and
+        one about the durability of writes.
+        """
         return await self._read(inspection.describe)
 
     async def check(self) -> None:

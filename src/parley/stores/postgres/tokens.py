@@ -102,9 +102,9 @@ _NOTE = (
 
 
 async def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
-    """Store a session if its stored state is `replacing`.
+    """Store a session if the state that is stored for it is `replacing`.
 
-    The result is the same as that of `Store.save_session`.
+    Return the same result as `Store.save_session`.
     """
     values = session.digest, session.principal.encode(), session.data, session.used_at
     if replacing is None:
@@ -154,7 +154,9 @@ _SIGN_IN_COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
 async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a new sign-in or a new code. An existing row is not changed; it can exist if the call was repeated."""
+    """Store a new sign-in or a new code. A row with this digest is not changed; such a row exists if an earlier
+    attempt of the call was committed.
+    """
     await db.execute(
         f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"
         " ON CONFLICT (digest) DO NOTHING",
@@ -168,12 +170,14 @@ async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
 
 
 async def subscribe_sign_in(db: Connection, digest: bytes, push: bytes | None) -> bool:
-    """Store the push subscription of a sign-in; None removes it. Return False if the sign-in was removed."""
+    """Store the push subscription of a sign-in; `push` is None to remove the subscription. Return False if the
+    sign-in was removed.
+    """
     return bool(await db.fetchval("UPDATE sign_ins SET push = $2 WHERE digest = $1 RETURNING true", digest, push))
 
 
 async def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:
-    """Return the sign-in or the code with a digest; None if there is none."""
+    """Return the sign-in or the code with a digest; None if there is no such sign-in or code."""
     row = await db.fetchrow(f"SELECT {_SIGN_IN_COLUMNS} FROM sign_ins WHERE digest = $1", digest)
     return None if row is None else _sign_in(*row)
 

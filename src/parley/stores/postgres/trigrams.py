@@ -15,7 +15,9 @@ SHORTEST_INDEXED: Final = 3
 """The minimum length of a text that the index can find, in characters."""
 
 MAX_CANDIDATES: Final = 5000
-"""The number of matches from which the index is not used, because a scan finds such a frequent text quickly."""
+"""If a text has at least this many matches, the index is not used, because a scan finds such a frequent text
+quickly.
+"""
 
 
 async def can_use_index(db: Connection, text: str) -> bool:
@@ -27,7 +29,7 @@ async def can_use_index(db: Connection, text: str) -> bool:
 
 @asynccontextmanager
 async def index_scans(db: Connection) -> AsyncIterator[None]:
-    """Make PostgreSQL use the trigram indexes in this block.
+    """Make PostgreSQL use the trigram indexes for the queries in the `with` block.
 
     PostgreSQL cannot estimate the number of matching rows, and might choose a slow scan of all of them.
     """

@@ -1,4 +1,4 @@
-"""The task that writes to logs. It combines all waiting requests of one kind into one statement.
+"""The task that writes to logs. The task combines all waiting requests of one kind into one statement.
 
 While a statement is being executed, further requests wait, and share the next statement and its commit. If the
 connection is lost, the writer does not know whether the statement was committed. Every write to a log changes the
@@ -62,12 +62,12 @@ class _Job:
 
 
 class Writer:
-    """Executes requests in order on one connection, combined into few statements."""
+    """Executes requests in order on one connection, and combines them into few statements."""
 
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
     ) -> None:
-        """Create the writer. `on_written` is called with the requests that were executed."""
+        """Create the writer. `on_written` is called with the requests after they have been executed."""
         self._database, self._keeper, self._on_written = database, keeper, on_written
         self._waiting: deque[_Job] = deque()
         self._begun: Sequence[_Job] = ()
@@ -110,7 +110,7 @@ class Writer:
         return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
 
     def _check(self) -> None:
-        """Set errors on the futures of requests that have waited too long or whose lease was lost."""
+        """Make requests fail that have waited too long or whose lease was lost."""
         now = asyncio.get_running_loop().time()
         self._checking = None
         if self._stalled_since is not None and now - self._stalled_since >= NO_ANSWER_SECONDS:
@@ -171,8 +171,8 @@ class Writer:
     async def _execute(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
         """Execute requests of one kind, and settle their futures.
 
-        If the statement for all requests fails, execute each request alone, so that no request fails because of
-        another.
+        If the statement for all requests fails, execute each request alone, so that no request fails because of an
+        error in another request.
         """
         try:
             await self._until_known(kind, jobs)

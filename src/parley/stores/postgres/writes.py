@@ -53,7 +53,7 @@ class Group(ABC):
         self._requests, self._keeper, self._token = requests, keeper, token
 
     async def prepare(self) -> None:  # noqa: B027 - most kinds need no preparation
-        """Do the part of the work that needs no connection to the database."""
+        """Execute the part of the work that needs no connection to the database."""
 
     @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
@@ -65,8 +65,8 @@ class Group(ABC):
     def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
         """Update the state of this process after a request was executed.
 
-        Return a request that undoes it; None if nothing has to be undone. `is_unwanted` is True if the caller of
-        the request has already received an error.
+        Return a request that undoes the executed request; None if nothing has to be undone. `is_unwanted` is True
+        if the caller of the request has already received an error.
         """
         return None
 
@@ -100,7 +100,9 @@ def active_at(given: str, is_active: str, place: str) -> str:
 
 
 def _unnest(columns: Mapping[str, str], first: int) -> str:
-    """Return SQL that converts arrays to rows with the alias `n`. `first` is the number of the first parameter."""
+    """Return an SQL expression that converts the array parameters to rows with the alias `n`. `first` is the number
+    of the first parameter.
+    """
     arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(columns.values()))
     return f"unnest({arrays}) WITH ORDINALITY AS n({', '.join(columns)}, place)"
 
@@ -180,7 +182,7 @@ def _append_sql(shape: Shape, has_changed: bool) -> str:
 
 
 class _Change:
-    """The appends to one conversation that are written together."""
+    """The appends to one conversation that one statement writes together."""
 
     __slots__ = ("batches", "held", "last", "summary")
 
@@ -205,7 +207,7 @@ class _Change:
         self.summary = summary
 
     def head(self) -> tuple[Any, ...]:
-        """Return the values that the statement writes to the columns `_HEAD_COLUMNS`."""
+        """Return the values for the columns `_HEAD_COLUMNS` of the statement."""
         held, summary = self.held, self.summary
         assert summary is not None
         numbers = (held.number, held.epoch, held.last, held.batch, self.last)

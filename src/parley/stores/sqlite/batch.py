@@ -24,8 +24,8 @@ SHORTEST: Final = 4096
 """The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
-"""The maximum number of rows in one statement. The number is small, so that SQLite can cache a prepared statement
-for each number of rows.
+"""The maximum number of rows in one statement. The maximum is small, so that SQLite can cache a prepared statement
+for each possible number of rows.
 """
 
 CONVERSATIONS_AT_ONCE: Final = 256
@@ -139,5 +139,5 @@ def values(rows: int, columns: int) -> str:
 
 @cache
 def placeholders(number: int) -> str:
-    """Return the given number of SQL placeholders, separated by commas."""
+    """Return a string of `number` SQL placeholders, separated by commas."""
     return ", ".join("?" * number)

@@ -1,4 +1,5 @@
-"""The SQL for the most frequent writes, for many conversations at once: granting leases and appending entries.
+"""The SQL for the most frequent writes: granting leases and appending entries. Each statement handles many
+conversations.
 
 Each statement releases the interpreter lock and has to acquire it again, which is slow while the event loop is
 busy. The number of statements therefore does not depend on the number of conversations.
@@ -70,9 +71,9 @@ def grant_leases(db: Connection, requests: Sequence[LeaseRequest]) -> list[Lease
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
     """Append entries to conversations. Return one value for each append: None if it succeeded, otherwise an error.
 
-    An append that leaves the conversation idle also removes the owner, so that releasing the lease needs no write.
-    Almost always, each log ends at the position that its append expects. The heads of the logs are therefore read
-    only if an append finds a different head.
+    An append after which the conversation is idle also removes the owner, so that releasing the lease needs no
+    write. The head of a log is its epoch and its last position. Almost always, each log has the head that its
+    append expects. The heads of the logs are therefore read only if an append finds a different head.
     """
     newest = _newest(db) if any(one.summary.is_active for one in additions) else None
     expected = _expected_heads(additions)
@@ -92,7 +93,7 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
 
 
 def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
-    """Return the head that each log must have before these appends, by row number.
+    """Return a mapping from the row number of each log to the head that the log must have before these appends.
 
     Return None if one of the appends has no entries, or if it does not begin where the previous append to the same
     log ends.
@@ -114,11 +115,11 @@ def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
 def _append_all(
     db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
 ) -> bool:
-    """Append entries to logs with the given heads. Return True if all logs have their given heads. Return False and
-    change nothing if no log has its given head.
+    """Append entries to the logs that have the heads in `heads`. Return True if all logs have these heads. Return
+    False and change nothing if no log has its head in `heads`.
 
     Raises:
-        StoreFailed: only some of the logs have the given heads. The caller has to roll the transaction back.
+        StoreFailed: only some of the logs have these heads. The caller has to roll the transaction back.
     """
     running: dict[int, tuple[Any, ...]] = {}
     ended: dict[int, tuple[Any, ...]] = {}
@@ -198,7 +199,7 @@ def _refusal(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError |
 
 
 def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
-    """Return the heads of conversations, by row number. Rows that do not exist are omitted.
+    """Return a mapping from row numbers to the heads of the conversations. Rows that do not exist are omitted.
 
     The query returns all heads as one value, because fetching each row would acquire the interpreter lock again.
     """

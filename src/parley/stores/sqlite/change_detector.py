@@ -28,13 +28,15 @@ class ChangeDetector:
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
-        """The data version of each connection at its last comparison, by the id of the connection object."""
+        """Maps the id of each connection object to the data version that the connection had at its last comparison.
+        """
         self._current: Mapping[ConversationId, Seq] = {}
-        """The end position of each conversation that was unchanged at the most recent comparison."""
+        """Maps each conversation that was unchanged at the most recent comparison to the end position of its log.
+        """
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations whose log now ends after the position in `ends`, and the conversations that no
-        longer exist.
+        """Return the conversations in `ends` whose log now ends after the given position, and those that no longer
+        exist.
         """
         # The version is read before the query, so that the next call finds a commit between the two.
         (version,) = db.execute("PRAGMA data_version").fetchone()

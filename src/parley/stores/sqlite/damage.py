@@ -1,4 +1,4 @@
-"""Reads around damaged pages of the database.
+"""Reads the rows of a damaged database that are still readable.
 
 In SQLite, a statement fails at the first damaged page. If a query for all conversations fails because of damage, it
 is repeated for each conversation. The indexes contain a second copy of the ids, so a conversation with a damaged
@@ -61,7 +61,7 @@ def is_damage(error: BaseException) -> bool:
 
 @contextmanager
 def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
-    """Convert damage errors in this block to `Unreadable`, with the id of the conversation."""
+    """Convert each error in the `with` block that means damage to `Unreadable`, with the id of the conversation."""
     try:
         yield
     except Exception as error:

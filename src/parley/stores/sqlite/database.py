@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 READERS: Final = 4
-"""The number of connections for reading. More connections would only wait for the interpreter lock."""
+"""The number of connections for reading. Additional connections would only wait for the interpreter lock."""
 
 BUSY_SECONDS: Final = 2.0
 """The time for which SQLite waits for its own locks, in seconds. The wait is necessary because the write lock
@@ -134,7 +134,9 @@ class Database:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Run the query `ask` on a connection for reading. The caller must be in a thread of the pool."""
+        """Call `ask` with a connection for reading, and return its result. The caller must be in a thread of the
+        pool.
+        """
         db = self._free.get()
         try:
             self.refuse_when_lost(db)

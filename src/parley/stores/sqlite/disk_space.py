@@ -1,7 +1,7 @@
 """Decides how large the write-ahead log may become on a disk with little free space.
 
-A checkpoint copies the log into the database file, so the checkpoint needs free space too. On a disk that the log
-has filled, a checkpoint is impossible, and the space of the log is lost for conversations.
+A checkpoint copies the log into the database file, so the checkpoint needs free space too. If the log has filled
+the disk, a checkpoint is impossible, and conversations cannot use the space of the log.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ rare, and small enough for a quick recovery.
 LEAST_BYTES: Final = 128 * 1024
 """The smallest size at which the write-ahead log is checkpointed, in bytes."""
 SHARE: Final = 8
-"""The maximum size of the write-ahead log, as a share of the free space: one eighth."""
+"""The write-ahead log is checkpointed when its size exceeds the free space divided by this number."""
 FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
-"""The free space in bytes below which the log is checkpointed earlier, and a warning is written."""
+"""If the free space is smaller than this number of bytes, the log is checkpointed earlier, and a warning is logged.
+"""
 
 
 class DiskSpace:
-    """The free space of the disk with the home, as it was measured last."""
+    """The free space, when it was last measured, of the disk that contains the home."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -38,7 +39,7 @@ class DiskSpace:
 
     @property
     def is_short(self) -> bool:
-        """True if the log should return its space to the disk after a checkpoint."""
+        """True if the free space is so small that the write-ahead log is checkpointed earlier than usual."""
         return self.checkpoint_bytes < CHECKPOINT_BYTES
 
     def measure(self) -> None:

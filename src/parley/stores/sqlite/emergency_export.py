@@ -24,8 +24,8 @@ from parley.wire.ids import START, ConversationId, Seq
 __all__ = ["Saved", "export_lines", "save_unreachable"]
 
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""The total size of the saved files, in bytes, beyond which no further conversation is saved. The most recently
-active conversations are saved first.
+"""When the saved files have this total size, in bytes, no further conversation is saved. The most recently active
+conversations are saved first.
 """
 
 ELSEWHERE: Final = "/var/tmp"
@@ -49,8 +49,8 @@ class Saved(NamedTuple):
 
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
-    """Export the conversations that `db` can read and that are missing from the file `database`, or have fewer
-    entries there.
+    """Export the conversations that the connection `db` can read and that are missing from the file `database` or
+    have a different number of entries in this file.
 
     Each conversation is written to its own file in the home, or in `ELSEWHERE` if the home is not writable.
     """
@@ -143,7 +143,9 @@ def _directory(home: str) -> str:
 
 
 def _save(db: Connection, conversation_id: ConversationId, path: str) -> int | None:
-    """Save a conversation to a file. Return the size of the file in bytes; None if saving failed."""
+    """Save a conversation to a file. Return the size of the file in bytes; None if the conversation could not be
+    saved.
+    """
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.writelines(export_lines(db, conversation_id))

@@ -47,7 +47,7 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Convert an error that occurred while a home was being opened, and return the error for the caller.
+    """Convert an error that occurred while a home was being opened to the error for the caller.
 
     An error of the operating system becomes `BadHome`. The error with which SQLite reports that it cannot open a
     file also becomes `BadHome`. All other errors are converted by `store_error`.

@@ -61,13 +61,15 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
     }
 )
 """File systems that are shared between several computers, or between a computer and its virtual machines. A home on
-them raises `BadHome`, because processes on different computers do not see each other's locks and shared memory.
-Other FUSE file systems are usually local, and can be used.
+one of them is refused with `BadHome`, because processes on different computers do not see each other's locks and
+shared memory. Other FUSE file systems are usually local, and can be used.
 """
 
 
 def log_bytes(home: str) -> int:
-    """Return the size of the write-ahead log of a home, in bytes. Raises OSError if there is no write-ahead log."""
+    """Return the size of the write-ahead log of a home, in bytes. Raises OSError if the home has no write-ahead
+    log.
+    """
     return os.path.getsize(os.path.join(home, LOG))
 
 
@@ -109,7 +111,9 @@ def file_system(mounts: str, major: int, minor: int) -> str | None:
 
 
 def sync_directory(path: str) -> None:
-    """Make the names in a directory survive a power failure. Do nothing if the directory is not readable."""
+    """Write the names in a directory to the disk, so that they survive a power failure. Do nothing if the directory
+    is not readable.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -144,17 +148,18 @@ SETTLING_NS: Final = SECOND_NS // 10
 is longer than a tick of the kernel's clock.
 """
 COARSE_SETTLING_NS: Final = 3 * SECOND_NS
-"""The time with the same meaning as `SETTLING_NS`, for a file system that records only whole seconds."""
+"""Replaces `SETTLING_NS` on a file system that records modification times only in whole seconds."""
 
 
 class DatabaseFiles:
-    """The database, its log and its shared memory, each identified by device and inode.
+    """The identities of the three database files: the database, its log and its shared memory. An identity is the
+    device and the inode.
 
     The identities are used to detect that a file was removed or replaced. Without this check, SQLite would continue
     to write to the old file, which no other process reads.
 
     The check runs for each read and write, but it examines the files themselves only if the directory has changed.
-    On recent Linux kernels, each `stat` of the log makes the next write to it slower, because the kernel then
+    On recent Linux kernels, each `stat` of the log makes the next write to the log slower, because the kernel then
     records a new modification time for that write.
     """
 

@@ -101,10 +101,10 @@ def _listed(
     is_wanted: Callable[[KnownConversation], bool],
     viewer: Viewer | None = None,
 ) -> list[ConversationListing]:
-    """Return conversations, ordered by activity; the latest activity is first.
+    """Return conversations, the most recently active ones first.
 
-    The last item of `values` is the maximum number of conversations. If the row of a
-    conversation is damaged, `is_wanted` determines whether the conversation belongs to the list.
+    The last item of `values` is the maximum number of conversations. If the row of a conversation is damaged,
+    `is_wanted` determines whether the conversation belongs to the list.
     """
     wanted = f"SELECT row, id, archived, read_seq, {SUMMARY_READ} FROM conversations WHERE {where}"
     try:
@@ -159,8 +159,8 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """Return a list with the columns of one conversation in a damaged database. The list is empty if the
-    conversation does not match the query.
+    """Read one conversation in a damaged database. Return a list with one item, the columns of the conversation.
+    The list is empty if the conversation does not match the query.
 
     If the row of the conversation is damaged, the columns contain default values. `is_wanted` then determines
     whether the conversation matches.

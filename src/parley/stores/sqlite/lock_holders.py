@@ -26,7 +26,7 @@ returns the list in pages, and a lock that is released between two pages may mak
 
 
 def holder_of(*paths: str) -> str | None:
-    """Describe another process that holds an exclusive lock on one of the files.
+    """Return a description of another process that holds an exclusive lock on one of the files.
 
     Return `UNKNOWN` if the process cannot be named. Return None if no lock is found or the system does not report
     locks.
@@ -37,8 +37,8 @@ def holder_of(*paths: str) -> str | None:
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
-    """Describe the holder of a lock as `holder_of` does; None if no lock is found. `locks` is the text of
-    /proc/locks, and `inodes` are the inode numbers of the files.
+    """Return a description of the holder of a lock, as `holder_of` does; None if no lock is found. `locks` is the
+    text of /proc/locks, and `inodes` are the inode numbers of the files.
     """
     holders = (_holder(line, inodes) for line in locks.splitlines())
     pids = [pid for pid in holders if pid is not None and pid != os.getpid()]

@@ -40,8 +40,8 @@ class WriteLock:
     """The lock that a process holds while it writes to, checkpoints, opens or closes the database.
 
     The object is a context manager. A process first acquires a second lock, the gate, and releases the gate when it
-    has acquired the write lock. A process that has just written therefore waits behind the other processes in the
-    queue, and no process starves.
+    has acquired the write lock. A process that has just written therefore gets the lock only after the processes
+    that are already waiting, and no process starves.
     """
 
     def __init__(self, home: str) -> None:

@@ -59,7 +59,8 @@ def remove_unused_blobs(db: Connection) -> Freed:
 def log_bytes(db: Connection, conversation_id: str) -> int:
     """Return the total size of the entries of a conversation, in bytes. The bodies are not read.
 
-    For every three bytes of a blob, the body has four characters of base64.
+    The bytes of blobs are counted in the form in which they are in the body: four base64 characters for every three
+    bytes.
     """
     size: int | None
     (size,) = db.execute(

@@ -1,4 +1,4 @@
-"""The SQL that creates, reads and deletes conversations. The other query modules contain the remaining SQL.
+"""The SQL that creates, reads and deletes conversations. Other modules in this directory contain the remaining SQL.
 
 A function that writes makes all checks before it changes anything.
 """
@@ -203,8 +203,8 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
 
 @contextmanager
 def read_snapshot(db: Connection) -> Iterator[None]:
-    """Make all statements in this block read the same snapshot of the database, which is taken at the first
-    statement.
+    """Make all statements in the `with` block read the same snapshot of the database. The snapshot is taken when
+    the first statement is executed.
     """
     db.execute("BEGIN")
     try:
@@ -223,7 +223,8 @@ def row_of(db: Connection, conversation_id: ConversationId) -> int:
 
 
 def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tuple[Any, ...] | None:
-    """Return columns of the conversation with the given id; None if the conversation does not exist.
+    """Return the values of the given columns for the conversation with the given id; None if the conversation does
+    not exist.
 
     Raises:
         Unreadable: the row of the conversation is damaged.
@@ -304,8 +305,8 @@ def _page(
     *,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return the entries at the given positions, in the order of the positions. Stop after the entry with which the
-    total size of the bodies exceeds `max_bytes`, and before the first missing entry.
+    """Return the entries at the given positions, in the order of the positions. Stop after the entry whose size
+    makes the total size of the bodies exceed `max_bytes`, or before the first missing entry.
 
     If `visible_only` is true, leave out entries that clients do not see, except for the entry at the last position.
     The positions must then be ascending.
@@ -390,7 +391,7 @@ def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tup
     the entry at the last position. The positions must be ascending.
 
     If an entry is missing, yield all entries up to the missing one, as `_entries` does. If the query fails because
-    of damage, yield all further entries in the same way.
+    of damage, yield all remaining entries, as `_entries` does.
     """
     first, last = _bounds(positions)
     rest = first
@@ -458,7 +459,7 @@ def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint
 
 
 def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
-    """Return the epochs of conversations, by row number. Rows that do not exist are omitted."""
+    """Return a mapping from row numbers to the epochs of the conversations. Rows that do not exist are omitted."""
     found: dict[int, int] = {}
     for some in groups_of(rows):
         found |= dict(

@@ -1,7 +1,7 @@
 """Reads the database of a home without opening the home and without changing any file.
 
-A server reads in this way while another process holds the write lock and the home is not open yet. Each read uses
-its own connection, because all read-only connections must be closed before the home is opened.
+A server uses this module while it has not opened the home yet because another process holds the write lock. Each
+read uses its own connection, because all read-only connections must be closed before the home is opened.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ T = TypeVar("T")
 
 
 class _NotYetOpen(Exception):
-    """Raised when the home cannot be read before it is opened, although no other process holds the write lock.
+    """Raised when the database must be opened before it can be read, although no other process holds the write
+    lock.
 
-    This process may be opening the home at this moment.
+    The current process may be opening the home at this moment.
     """
 
     def __init__(self, error: StoreError) -> None:
@@ -61,13 +62,16 @@ class ReadOnlyHome:
     """Reads a home that is not open, with the interface of `Database`."""
 
     def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """Create the reader. `opened` returns the open database; None while the database is not open."""
+        """Create the reader. `opened` is a function that returns the open database, or None while the database is
+        not open.
+        """
         self._home, self._opened = home, opened
         self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Return the result of the query `ask`. The caller must be in a thread of the pool.
+        """Call `ask` with a connection for reading, and return its result. The caller must be in a thread of the
+        pool.
 
         Raises:
             WriteLockHeld: the database does not exist yet, and another process holds the write lock.

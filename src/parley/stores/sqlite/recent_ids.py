@@ -1,6 +1,6 @@
-"""Reads the ids of conversations and of open approvals for the completion of a shell.
+"""Reads the ids of conversations and of open approvals, which a shell offers as completions.
 
-The completion must be fast, so this module imports little. It changes no file and never waits.
+A completion must be fast, so this module imports little. The module changes no file and never waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from parley.stores.sqlite.read_only_connection import connect_read_only
 __all__ = ["open_approvals", "recent_conversations"]
 
 MOST: Final = 500
-"""The maximum number of ids."""
+"""The maximum number of ids that are read."""
 
 _CONVERSATIONS: Final = f"SELECT id, CAST(title AS BLOB) FROM conversations ORDER BY updated_at DESC LIMIT {MOST}"
 # A conversation with an open approval is not idle, so the log of an idle conversation is not searched.
@@ -28,15 +28,15 @@ _APPROVALS: Final = f"""
 
 
 def recent_conversations(home: str) -> list[tuple[str, str]]:
-    """Return the ids and the titles of the latest conversations; an empty list if the database cannot be read
-    now.
+    """Return the ids and the titles of the most recently active conversations. Return an empty list if the database
+    cannot be read now.
     """
     return _read(home, _CONVERSATIONS)
 
 
 def open_approvals(home: str) -> list[tuple[str, str]]:
-    """Return the ids of the open approvals, with the titles of their conversations; an empty list if the database
-    cannot be read now.
+    """Return the ids of the open approvals, each with the title of its conversation. Return an empty list if the
+    database cannot be read now.
     """
     return _read(home, _APPROVALS)
 

@@ -1,4 +1,4 @@
-"""Reads everything that is readable in a damaged database, from a copy of the database.
+"""Copies a damaged database, and reads everything that is readable in the copy.
 
 Each entry is looked up through every index and in the table. The caller decides how to handle an incomplete
 conversation. No file in the home is changed.
@@ -203,7 +203,9 @@ class _Salvage:
         return Salvaged(name, as_text(cwd or b""), as_text(model or b""), archived, length, entries)
 
     def _in_table(self) -> dict[int, dict[int, int]]:
-        """Return the row ids of the entries in all readable pages of the table, by conversation and position."""
+        """Return the row ids of the entries in all readable pages of the table. The result maps each conversation
+        to a mapping from positions to row ids.
+        """
         if self._places is None:
             self._places = defaultdict(dict)
             at = failed = 0

@@ -85,7 +85,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
 def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
     """Add the nodes of owners, the keys of entries, and checkpoints of projections.
 
-    A database with damaged entries is not migrated. It has to be repaired first.
+    A database with damaged entries is not migrated. The user has to repair it first.
     """
     db.execute("ALTER TABLE conversations ADD COLUMN owner_node TEXT")
     db.execute("CREATE TABLE checkpoints (row INTEGER PRIMARY KEY, seq INTEGER NOT NULL, data BLOB NOT NULL)")

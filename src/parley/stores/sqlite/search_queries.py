@@ -1,7 +1,8 @@
 """Searches in messages. Each search examines a window of entries, beginning with the entry that was stored last.
 
-Row ids of entries ascend in the order of arrival. A window is a range of row ids or, in one conversation, of
-positions. The size of a window is limited, so a search is fast without an index.
+Entries have ascending row ids in the order in which they were stored. A window is a range of row ids or, if the
+search is limited to one conversation, a range of positions. The size of a window is limited, so a search is fast
+without an index.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ __all__ = ["note_used", "remove_sessions", "remove_unused", "save_session", "ses
 
 
 def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
-    """Store a session if its stored state is `replacing`.
+    """Store a session if the state that is stored for it is `replacing`.
 
-    The result is the same as that of `Store.save_session`.
+    Return the same result as `Store.save_session`.
     """
     if replacing is None:
         changed = db.execute(

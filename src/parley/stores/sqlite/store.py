@@ -102,7 +102,7 @@ class _HeldLease:
 class SqliteStore:
     """An implementation of `Store` for one event loop. The store can also reclaim disk space and write backups.
 
-    Every call raises `BadHome` if the home cannot be used to store conversations.
+    All methods raise `BadHome` if the home cannot be used to store conversations.
     """
 
     def __init__(self, home: str | Callable[[], str]) -> None:
@@ -219,9 +219,9 @@ class SqliteStore:
         raise OwnedElsewhere(pid=0, address="", lock_holder=await self._lock_holder(database))
 
     async def _lock_holder(self, database: Database) -> str | None:
-        """Describe the process that holds the write lock; None if no such process is found.
+        """Return a description of the process that holds the write lock; None if no such process is found.
 
-        The owner of a lease that is not in the database yet is waiting for this process.
+        A lease owner that the database does not contain yet is waiting for that process.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
@@ -230,7 +230,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(database.pool, holder_of, path)
 
     def _release_unwanted(self, acquiring: Task[Lease]) -> None:
-        """Release the lease that an acquisition grants after its caller was cancelled."""
+        """Release the lease if `acquiring` acquires it after its caller was cancelled."""
         self._background.discard(acquiring)
         if not acquiring.cancelled() and acquiring.exception() is None:
             self._run_in_background(self.release(acquiring.result()))
@@ -471,7 +471,7 @@ class SqliteStore:
     # --- maintenance -------------------------------------------------------------------
 
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-        """Return the position up to which a log counts as read by all, and the position of each reader."""
+        """Return the position up to which a log counts as read by all principals, and each reader's position."""
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
 
     async def unused_blobs(self) -> Freed:
@@ -487,7 +487,7 @@ class SqliteStore:
         return await self._read(partial(maintenance.log_bytes, conversation_id=conversation_id))
 
     async def reclaimable_bytes(self) -> int:
-        """Estimate the number of bytes by which `tidy` would shrink the database, without unused blobs."""
+        """Estimate the number of bytes by which `tidy` would shrink the database, not counting unused blobs."""
         from parley.stores.sqlite import maintenance
 
         source = await self._readable()

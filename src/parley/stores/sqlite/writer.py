@@ -2,9 +2,8 @@
 
 The thread combines all waiting jobs into one transaction, so that the disk is synced only once.
 
-The thread opens the home for its first job, and closes the home when the thread ends. The content of the jobs is
-defined by other modules. SQLite is imported in this thread, so a process that never uses the store does not import
-SQLite.
+The thread opens the home for its first job, and closes the home when the thread ends. Other modules define what the
+jobs write. SQLite is imported in this thread, so a process that never uses the store does not import SQLite.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ COMMIT_BYTES: Final = 16 * 1024
 """The number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
 
 INDEX_BYTES: Final = 4096
-"""The number of bytes that a batch adds to the write-ahead log in addition to its rows, for one page of the index
-of entries.
+"""The number of bytes that a batch adds to the write-ahead log in addition to its rows: one page of the index of
+entries.
 """
 
 CHECK_SECONDS: Final = 0.25
@@ -96,8 +95,8 @@ class Writer:
     ) -> None:
         """Create the writer.
 
-        `on_lost` is called when files of the home were removed or replaced. `on_lease_lost` is called when a job
-        failed because another process has acquired its lease.
+        `on_lost` is called when it is found that database files of the home were removed or replaced.
+        `on_lease_lost` is called when a job failed because another process has acquired its lease.
         """
         self._find_home = find_home
         self._on_lost, self._on_lease_lost = on_lost, on_lease_lost
@@ -284,13 +283,15 @@ class Writer:
                 self._give_up()
 
     def _waits_without_need(self) -> bool:
-        """Return whether the thread is waiting for the write lock although no job needs the lock."""
+        """Return whether the thread has waited for the write lock for at least `CHECK_SECONDS` although no job
+        needs the lock.
+        """
         with self._deciding:
             is_needed = any(job.one is not open_only for job in (*self._waiting, *self._jobs))
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Set an error on the futures of all jobs that were not begun.
+        """Make all jobs fail that were not begun.
 
         After this, the thread begins no more jobs, and ends when it acquires the lock.
         """
@@ -375,7 +376,9 @@ class Writer:
         return jobs
 
     def _begin(self, jobs: Sequence[_Job]) -> list[_Job]:
-        """Return the jobs that are still to be executed. From this point on, they can no longer expire."""
+        """Mark jobs as begun, so that they can no longer expire. Return the jobs that must be executed: those that
+        have not expired, or none if the writer has given up.
+        """
         with self._deciding:
             self._waiting = ()
             return [] if self._given_up else [job for job in jobs if not job.has_expired]
@@ -511,7 +514,7 @@ _work_of: Final = attrgetter("work")
 
 
 def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
-    """Execute jobs in order, and return the result or the error for each."""
+    """Execute jobs one after the other, and return the result or the error of each job."""
     results: list[T | ParleyError] = []
     for work in works:
         before = db.total_changes
