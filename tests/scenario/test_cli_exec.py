@@ -145,6 +145,24 @@ async def test_a_ready_provider_needs_only_its_key(parley_model: ScriptedModel, 
     assert (request.body["model"], request.headers["authorization"]) == ("my-deployment", "Bearer key-1")
 
 
+@pytest.mark.promises("settings.model-provider")
+async def test_a_model_without_a_provider_keeps_the_provider_of_the_settings(
+    parley_model: ScriptedModel, project: Path
+) -> None:
+    home = project / "new-home"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'model = "server/fake-1"\n[model_providers.server]\nbase_url = "{parley_model.base_url}"\n'
+    )
+    parley_model.says("Hello.")
+    done = await run_parley(home, "exec", "hi", "-m", "fake-2", variables={"OPENAI_API_KEY": "key-1"})
+    (request,) = parley_model.requests
+
+    assert (done.exit_code, done.stdout) == (0, "Hello.\n"), done.stderr
+    assert request.body["model"] == "fake-2"
+    assert "authorization" not in request.headers
+
+
 async def test_images_are_attached(home: Path, project: Path, parley_model: ScriptedModel) -> None:
     (project / "one.png").write_bytes(PNG)
     await run(home, project, "exec", "look", "--image", "one.png", "--image", str(project / "one.png"))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from parley.config.checks import described, is_address
 from parley.config.errors import ProviderNotFound
-from parley.config.providers import AZURE_ENDPOINT, provider_table
+from parley.config.providers import AZURE_ENDPOINT, provider_table, split_model
 from parley.config.sources import Source, setting_error, utf8
 from parley.config.types import Provider
 from parley.errors import BadSetting
 
-__all__ = ["URL_OF_OPENAI", "choose_provider"]
+__all__ = ["URL_OF_OPENAI", "choose_provider", "with_provider_of"]
 
 URL_OF_OPENAI: Final = "https://api.openai.com/v1"
 
@@ -67,6 +67,20 @@ def choose_provider(
             detail += f"; set it, or the environment variable {AZURE_ENDPOINT}"
         raise setting_error(sources, ("model_providers", name, "base_url"), detail)
     return provider
+
+
+def with_provider_of(before: str, model: str, *, tables: Container[str], environ: Mapping[str, str]) -> str:
+    """Return `model` with the provider that the model `before` names, as in `anthropic/claude-opus-4-5`.
+
+    Return `model` unchanged if it names a provider itself, if `before` names no provider, or if OPENAI_BASE_URL is
+    set, because then no model names a provider.
+    """
+    if environ.get("OPENAI_BASE_URL", "").strip() not in ("", URL_OF_OPENAI):
+        return model
+    named = split_model(before, tables)
+    if named is None or named[0] == "openai" or split_model(model, tables) is not None:
+        return model
+    return f"{named[0]}/{model}"
 
 
 def _address_in(variable: str, environ: Mapping[str, str]) -> str | None:

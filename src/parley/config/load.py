@@ -19,7 +19,7 @@ from parley.common.home import named_home
 from parley.common.os_errors import os_detail
 from parley.common.spelling import shortened
 from parley.config.checks import DATABASE_ADDRESS, Wrong, is_database_address
-from parley.config.choose_provider import URL_OF_OPENAI, choose_provider
+from parley.config.choose_provider import URL_OF_OPENAI, choose_provider, with_provider_of
 from parley.config.errors import ProfileNotFound
 from parley.config.provider_keys import find_key, key_variable
 from parley.config.providers import AZURE_ENDPOINT, READY_PROVIDERS, provider_table, split_model
@@ -330,8 +330,9 @@ class Loader:
         if chosen is None:
             sources = (self._file, self._overrides, argument)
             values = merge(DEFAULTS, into={})
+            del values["model_provider"]  # `_apply` must know whether a source sets the provider
             for source in sources[:2]:
-                merge(source.values, into=values)
+                self._apply(source.values, values)
             values["store"] = _without_url(values["store"])
             values["workspace"] = _without_repositories(values["workspace"])
             settings = self._apply_call(overrides, argument, values, sources, profile=values.get("profile"))
@@ -357,7 +358,7 @@ class Loader:
         `profile` is used if the call names no profile.
         """
         said = dict(argument.values)
-        merge(said, into=values)
+        self._apply(said, values)
         if overrides.profile is not None or "profile" in said:
             profile = said.get("profile") if overrides.profile is None else overrides.profile
         if profile is not None:
@@ -366,8 +367,8 @@ class Loader:
                 raise ProfileNotFound(profile, source=named_by)
             self._refuse_misspelt_in(profile)
             said |= values["profiles"][profile]
-            values |= values["profiles"][profile]
-        values |= _check_named_arguments(overrides)
+            self._apply(values["profiles"][profile], values)
+        self._apply(_check_named_arguments(overrides), values)
         if overrides.cwd is not None and "repository" in values:
             raise bad_setting("cannot be combined with `repository`", ("cwd",))
         if overrides.not_stored:
@@ -380,6 +381,18 @@ class Loader:
         if overrides.output_schema is not None:
             values["output_schema"] = overrides.output_schema or None
         return self._settings(values, sources, profile)
+
+    def _apply(self, over: Mapping[str, Any], values: dict[str, Any]) -> None:
+        """Merge the settings of one source, `over`, into `values`, which contains the settings of the sources with
+        less precedence.
+
+        If no source sets `model_provider`, a model without a provider keeps the provider of the model before it.
+        """
+        before = values["model"]
+        merge(over, into=values)
+        if "model" in over and "model_provider" not in values:
+            tables = values["model_providers"]
+            values["model"] = with_provider_of(before, over["model"], tables=tables, environ=self._environ)
 
     def _refuse_misspelt_in(self, profile: str) -> None:
         """Check the keys of a profile in config.toml, because a misspelt key may have been meant to restrict the
@@ -407,7 +420,7 @@ class Loader:
             raise setting_error(sources, ("experimental_resume",), detail)
         tables = values["model_providers"]
         find = partial(choose_provider, tables=tables, environ=self._environ, home=home, sources=sources)
-        provider = find(values["model_provider"], named_by("model_provider"))
+        provider = find(values.get("model_provider", DEFAULTS["model_provider"]), named_by("model_provider"))
         model = values["model"]
         # The names of OpenAI's own models contain no slash.
         is_own_address = provider.is_openai and provider.base_url == URL_OF_OPENAI

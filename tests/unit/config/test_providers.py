@@ -31,6 +31,74 @@ def test_a_model_keeps_its_name_if_a_provider_is_chosen(home: Home) -> None:
     assert (settings.provider.id, settings.model_name) == ("openrouter", "anthropic/claude")
 
 
+SERVERS = """
+[profiles.fast]
+model = "fast"
+[profiles.elsewhere]
+model = "far"
+model_provider = "second"
+[model_providers.first]
+base_url = "http://localhost:1/v1"
+[model_providers.second]
+base_url = "http://localhost:2/v1"
+"""
+
+
+@pytest.mark.promises("settings.model-provider")
+@pytest.mark.parametrize(
+    ("wanted", "provider", "model"),
+    [
+        (SettingsOverrides(model="other"), "first", "first/other"),
+        (SettingsOverrides(model="Qwen/other"), "first", "first/Qwen/other"),
+        (SettingsOverrides(config={"model": "other"}), "first", "first/other"),
+        (SettingsOverrides(profile="fast"), "first", "first/fast"),
+        (SettingsOverrides(profile="fast", model="other"), "first", "first/other"),
+        (SettingsOverrides(profile="elsewhere"), "second", "far"),
+        (SettingsOverrides(profile="elsewhere", model="other"), "second", "other"),
+        (SettingsOverrides(model="second/other"), "second", "second/other"),
+        (SettingsOverrides(config={"model": "second/far"}, model="other"), "second", "second/other"),
+        (SettingsOverrides(model="openai/gpt-5"), "openai", "openai/gpt-5"),
+        (SettingsOverrides(model="gpt-5", config={"model_provider": "openai"}), "openai", "gpt-5"),
+    ],
+)
+def test_a_model_without_a_provider_keeps_the_chosen_one(
+    home: Home, wanted: SettingsOverrides, provider: str, model: str
+) -> None:
+    home.write(f'model = "first/one"\n{SERVERS}')
+    chosen = home.resolve(wanted)
+
+    assert (chosen.provider.id, chosen.model) == (provider, model)
+    assert chosen.model_name == model.removeprefix(f"{provider}/")
+
+
+@pytest.mark.promises("settings.model-provider")
+def test_a_model_of_a_later_message_keeps_the_provider(home: Home) -> None:
+    home.write(f'model = "first/one"\n{SERVERS}')
+    loader = home.loader()
+    chosen = loader.choose(SettingsOverrides())
+    found = []
+    for model in ("two", "second/three", "four", "openai/o3", "o4"):
+        chosen = loader.choose(SettingsOverrides(model=model), chosen)
+        found.append((chosen.settings.provider.id, chosen.settings.model_name))
+
+    assert found == [("first", "two"), ("second", "three"), ("second", "four"), ("openai", "o3"), ("openai", "o4")]
+
+
+@pytest.mark.promises("settings.model-provider")
+@pytest.mark.parametrize(
+    ("options", "environ"),
+    [(['model="other"'], {}), (["model_provider=openai"], {}), ([], {"OPENAI_BASE_URL": "http://localhost:3/v1"})],
+)
+def test_the_provider_of_a_model_on_the_command_line_is_decided_in_the_same_way(
+    home: Home, options: list[str], environ: dict[str, str]
+) -> None:
+    home.write(f'model = "first/one"\n{SERVERS}')
+    chosen = home.resolve(SettingsOverrides(model="x"), *options, environ=environ)
+
+    assert chosen.provider.id == ("first" if options == ['model="other"'] else "openai")
+    assert chosen.model_name == "x"
+
+
 def test_the_name_of_openai_is_left_out(home: Home) -> None:
     chosen = home.resolve(SettingsOverrides(model="openai/gpt-5"))
     assert (chosen.provider.id, chosen.model_name) == ("openai", "gpt-5")
