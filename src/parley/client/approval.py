@@ -18,7 +18,9 @@ T = TypeVar("T")
 ApprovalKind: TypeAlias = Literal["exec", "patch", "limit"]
 
 Decide: TypeAlias = Callable[[Decision, str | None, float | None], Awaitable[None]]
-"""A function that sends a decision and its reason to the server. Its last argument is a time limit in seconds."""
+"""A function that sends a decision on an approval to the server. Its arguments are the decision, the reason, and a
+time limit in seconds.
+"""
 
 
 class Approval:

@@ -112,7 +112,7 @@ async def connect(
     the bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
     of the home if one is running. Otherwise the client starts a child process, which ends with the block.
 
-    `on_approval` is called with each approval that the server asks this client to decide. Without this callback,
+    `on_approval` is called with each approval that the server asks this client to decide. Without `on_approval`,
     the server does not ask this client. `on_frame` is called with every message from the server, before the message
     is handled. `timeout_seconds` limits the handshake and every call that has no timeout of its own.
     `reconnect_seconds` limits how long the client tries to reconnect to a resident or remote server; 0 disables
@@ -212,7 +212,7 @@ class Client:
     # --- beginning and end ---------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the transport, which connects to the server or starts the server."""
+        """Start the transport. The transport then connects to the server or starts the server."""
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:
@@ -271,7 +271,7 @@ class Client:
     async def list(
         self, *, timeout_seconds: float | None = None, **filters: Unpack[ListOptions]
     ) -> ConversationsListResult:
-        """Return a page of the conversations in the home, with the latest activity first."""
+        """Return a page of the conversations in the home. The conversation with the latest activity is first."""
         arguments = {name: value for name, value in filters.items() if value is not None}
         return await self._connection.call_typed(
             "conversationsList", arguments, ConversationsListResult, timeout_seconds, is_repeatable=True
@@ -298,7 +298,9 @@ class Client:
         cursor: str | None = None,
         timeout_seconds: float | None = None,
     ) -> ConversationSearchResult:
-        """Return a page of the messages that contain `text`, newest first, in all conversations or in one."""
+        """Return a page of the messages that contain `text`; the newest message is first. Search one conversation,
+        by default all conversations.
+        """
         given = {"text": text, "conversation_id": conversation, "limit": limit, "cursor": cursor}
         arguments = {name: value for name, value in given.items() if value is not None}
         return await self._connection.call_typed(
@@ -321,7 +323,9 @@ class Client:
     async def approvals(
         self, conversation: str | None = None, *, timeout_seconds: float | None = None
     ) -> tuple[Approval, ...]:
-        """Return the open approvals in all conversations or in one, regardless of which client began the turn."""
+        """Return the open approvals in one conversation, by default in all conversations. The list includes
+        approvals of turns that other clients began.
+        """
         arguments = {} if conversation is None else {"conversation_id": conversation}
         found = await self._connection.call_typed(
             "approvalsList", arguments, ApprovalsListResult, timeout_seconds, is_repeatable=True
@@ -336,8 +340,8 @@ class Client:
         reason: str | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Decide an open approval, regardless of which client began the turn. Only the first decision has an
-        effect.
+        """Decide an open approval. Any client may have begun the turn that is waiting for the approval. Only the
+        first decision has an effect.
         """
         arguments = {"approval_id": approval_id, "decision": decision}
         if reason is not None:
@@ -360,7 +364,9 @@ class Client:
         timeout_seconds: float | None = None,
         **options: Unpack[CodexOptions],
     ) -> CodexCall:
-        """Create a conversation and run one turn. Await the returned object for the result."""
+        """Create a conversation and run one turn. Return an object for the running call; awaiting this object
+        returns the result.
+        """
         arguments = {"prompt": prompt, **{name.replace("_", "-"): value for name, value in options.items()}}
         return self._run("codex", arguments, progress_token, on_event, timeout_seconds)
 
@@ -373,8 +379,8 @@ class Client:
         on_event: OnEvent | None = None,
         timeout_seconds: float | None = None,
     ) -> CodexCall:
-        """Continue a conversation with a turn, or send the message to its running turn. Await the returned object
-        for the result.
+        """Begin another turn in a conversation, or send the message to its running turn. Return an object for the
+        running call; awaiting this object returns the result.
         """
         arguments = {"sessionId": session_id, "prompt": prompt}
         return self._run("codex-reply", arguments, progress_token, on_event, timeout_seconds)
@@ -405,7 +411,9 @@ class Client:
     async def call_tool(
         self, name: str, arguments: object = None, *, timeout_seconds: float | None = None
     ) -> CallToolResult:
-        """Call any tool and return its result. A result with `isError` raises no error."""
+        """Call any tool and return its result. If the tool fails, return the result with `isError` instead of
+        raising an error.
+        """
         call = self._connection.call_tool(name, {} if arguments is None else arguments)
         return await tool_result(self._connection, call, timeout_seconds)
 
@@ -421,7 +429,7 @@ class Client:
         return "".join(str(one.text) for one in decode_lenient(_resource_decoder, result).contents)
 
     async def request(self, method: str, params: object = None, *, timeout_seconds: float | None = None) -> bytes:
-        """Send any request and return its result as JSON.
+        """Send a request of any method, and return its result as encoded JSON.
 
         Raises:
             RequestFailed: the server answered with a JSON-RPC error.
@@ -475,7 +483,7 @@ class Client:
             on_event(decode_event(event.msg))
 
     def _receive_cancelled(self, params: Raw) -> None:
-        """Cancel the callback for an approval that another client has decided or whose turn has ended."""
+        """Cancel the callback for an approval if another client has decided the approval or the turn has ended."""
         request_id = decode_lenient(_cancelled_decoder, params).request_id
         if (task := self._undecided.pop(request_id, None)) is not None:
             task.cancel()

@@ -1,7 +1,7 @@
 """JSON-RPC requests and results over one transport.
 
-The connection assigns results to requests, and reconnects when the transport has ended. Its callers handle the
-notifications and requests of the server.
+The connection finds the request that each result belongs to, and reconnects when the transport has ended. The
+callers of this module handle the notifications and requests of the server.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ class Connection:
     ) -> T:
         """Call a tool and return the value of its typed result.
 
-        `is_repeatable` means that making the call twice has the same effect as making it once. Such a call is sent
-        again if the connection is lost before its result arrives.
+        If `is_repeatable` is True, the call is sent again if the connection is lost before its result arrives.
+        Making such a call twice must have the same effect as making it once.
 
         Raises:
             ToolFailed: the tool failed.
@@ -327,7 +327,9 @@ class Connection:
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """Set errors on the futures of the sent requests, and reconnect if the transport can be restarted."""
+        """Handle the end of the transport: set errors on the futures of the sent requests, and reconnect if the
+        transport can be restarted.
+        """
         self._is_open = False
         if self._ended is not None:
             return
@@ -396,7 +398,7 @@ def _fail(result: asyncio.Future[Raw], error: ClientError) -> None:
 
 
 class _ToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a tool, with a value that is not decoded yet."""
+    """The result of a tool. Its structured content is not decoded yet."""
 
     content: tuple[TextContent, ...] = ()
     is_error: bool = False

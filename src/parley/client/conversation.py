@@ -52,8 +52,8 @@ class EventPage(NamedTuple):
     """The position after which the next page begins."""
     state: PhaseName
     before: Seq | None = None
-    """The value of `before` with which `read` returns the previous page; None if there are no earlier events, or if
-    the page was read forwards.
+    """The value of the argument `before` with which `read` returns the previous page; None if there are no earlier
+    events, or if `read` was called without `before`.
     """
 
 
@@ -210,8 +210,8 @@ class Conversation:
         await self._call("conversationRename", PlainOk, timeout_seconds, title=title)
 
     async def archive(self, *, archived: bool = True, timeout_seconds: float | None = None) -> None:
-        """Remove the conversation from the default list. With `archived=False`, add the conversation to the list
-        again.
+        """Remove the conversation from the default list of conversations. With `archived=False`, restore it to this
+        list.
         """
         await self._call("conversationArchive", PlainOk, timeout_seconds, archived=archived)
 
@@ -234,8 +234,8 @@ class Conversation:
         )
 
     async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
-        """Call a tool that only reads, or that can be called twice without harm. If the connection is lost, repeat
-        the call.
+        """Call a tool and return its typed result. If the connection is lost, repeat the call. The tool must only
+        read, or have the same effect when it is called twice.
         """
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True

@@ -102,7 +102,7 @@ class CallCancelled(ClientError):
 
 
 class CallTimedOut(ClientError, TimeoutError):
-    """Raised when no result of a call arrives in time. The server may still complete the call."""
+    """Raised when the result of a call does not arrive in time. The server may still complete the call."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(f"{name}: no result after {seconds:g} s")
@@ -150,7 +150,7 @@ class TurnNotFollowable(ClientError):
 
 
 class AlreadyDecided(ClientError):
-    """Raised when the approval was decided or withdrawn before this decision."""
+    """Raised when a decision arrives after the approval was decided or withdrawn."""
 
     def __init__(self) -> None:
         super().__init__("the approval was already decided or withdrawn")

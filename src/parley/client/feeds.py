@@ -62,7 +62,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class Reader:
-    """The events that one stream or turn has received but not read yet."""
+    """A reader of one feed: it stores the events that a stream or a turn has received and not read yet."""
 
     def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after
@@ -75,8 +75,8 @@ class Reader:
         """True if the stream that is opened for the reader ends the streams of other clients."""
         self.unread: deque[StreamEvent] = deque()
         self.request: RequestId | None = None
-        """The id of the request for the stream whose snapshot the reader is waiting for; None if the reader is not
-        waiting.
+        """The id of the request that opened a stream for the reader, while the reader is waiting for the snapshot
+        of this stream; None at any other time.
         """
         self.has_joined = False
         self.closed = False
@@ -118,7 +118,7 @@ class Reader:
             await self._wait()
 
     def ended_early(self) -> StreamEnded:
-        """Return the error for a caller that waits for an event although the stream has ended."""
+        """Return the error for a caller that waits for an event that cannot arrive because the stream has ended."""
         return StreamEnded(self.disconnected, code=self.disconnected_code)
 
     async def _wait(self) -> None:
@@ -176,7 +176,7 @@ class Feed:
         self._feeds, self._connection = feeds, connection
         self._readers: list[Reader] = []
         self._joining: Reader | None = None
-        """The reader for which a stream was requested last; None if its snapshot has arrived."""
+        """The reader for which the newest stream was requested; None if the snapshot of this stream has arrived."""
         self._opening = asyncio.Lock()
         self._request: RequestId | None = None
         """The request id of the open stream; None if no stream is open."""
@@ -200,9 +200,8 @@ class Feed:
     # --- readers -------------------------------------------------------------------------
 
     async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
-        """Deliver all events after the reader's position to the reader, until `leave` is called.
-
-        With `only_newer`, the reader does not get the beginning of unfinished texts.
+        """Deliver all events after the reader's position to the reader, until `leave` is called. With `only_newer`,
+        the reader gets only the parts of unfinished texts that arrive later.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.
@@ -428,9 +427,8 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield those events that the readers do not have yet, as live events.
-
-        If the readers have the beginning of a delta, yield only the rest of the delta.
+        """Yield the events that the readers do not have yet, and mark them as live. If the readers have the
+        beginning of a delta, yield only the rest of the delta.
         """
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)

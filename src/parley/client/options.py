@@ -1,4 +1,4 @@
-"""Optional arguments of the typed calls, in Python spelling."""
+"""The optional arguments of the typed calls, with names in Python's spelling."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ListOptions(TypedDict, total=False):
 
 
 class CodexOptions(CreateOptions, total=False):
-    """Options for a `codex` call, which are sent with the argument names of that tool."""
+    """Options for a `codex` call. They are sent with the argument names of the tool `codex`."""
 
     model: str
     cwd: str

@@ -78,9 +78,8 @@ class RemoteServer:
         await self.restart()
 
     async def restart(self) -> None:
-        """Prepare a new session in place of the lost session.
-
-        The end of the old session is not reported, because it would be mistaken for the end of the new one.
+        """Prepare a new session that replaces the lost session. The end of the lost session is not reported,
+        because the client would mistake it for the end of the new session.
         """
         if self._receiver is not None:
             self._receiver.detach()
@@ -146,8 +145,9 @@ class RemoteServer:
     def cancel(self, request_id: RequestId) -> None:
         """Cancel a request for a stream, because its result was lost.
 
-        The server may have opened the stream. Without the cancellation, the next stream would replace that stream.
-        The client would then mistake the notice about the replacement for the end of the next stream.
+        The server may have opened the stream. Without the cancellation, the stream that the client opens next would
+        replace the lost stream, and the server would report the end of the lost stream. The client would mistake
+        this report for the end of the new stream.
         """
         if self._http is not None:
             notice = encode(Cancelled(request_id=request_id))
@@ -238,7 +238,9 @@ class _Receiver:
 
 
 def _client_error(url: str, error: SessionError) -> ClientError | None:
-    """Return the error for the caller of a request; None if the connection was lost."""
+    """Convert an error of the HTTP session to the error that the caller of a request gets; None if the connection
+    was lost.
+    """
     match error:
         case CannotReach():
             return ServerUnreachable(url, error.detail)

@@ -1,7 +1,7 @@
 """The transport to the resident server of a home, over its unix socket.
 
-Like the relay, the transport begins with a hello, so that turns use the environment and working directory of this
-process. Reading never pauses, so the server never waits for the client.
+The transport first sends a hello, as the relay does. The hello contains the environment and the working directory
+of this process, which turns then use. Reading never pauses, so the server never waits for the client.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.wire.framing import LineFramer
 __all__ = ["ResidentSocket"]
 
 BACKLOG_SECONDS: Final = 0.05
-"""The number of seconds to wait before the next attempt to connect if the backlog of the server is full."""
+"""If the backlog of the server is full, the number of seconds to wait before the next attempt to connect."""
 
 CLOSE_SECONDS: Final = 3.0
 """The maximum number of seconds to wait for the server to close its side of a connection that the client has ended.
@@ -184,7 +184,9 @@ class _Protocol(asyncio.Protocol):
 
 
 async def _opened(path: str) -> socket.socket:
-    """Connect without blocking the event loop. Raise `OSError` with the path if no server can be reached."""
+    """Connect to a socket without blocking the event loop, and return the connected socket. Raise `OSError` with
+    the path if no server can be reached.
+    """
     while True:
         try:
             return open_socket(path, timeout_seconds=0)

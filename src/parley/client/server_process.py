@@ -21,9 +21,9 @@ _STDIN: Final = 0
 _STDOUT: Final = 1
 
 END_GRACE_SECONDS: Final = 0.5
-"""The maximum number of seconds to wait for the second of two events: the exit of the process and the end of its
-output. Usually both happen together. But a child of the program can hold the pipe open, and a program can continue
-to run after it has closed its output.
+"""The maximum number of seconds between the exit of the process and the end of its output, in either order. After
+this time, the transport no longer waits for the second of these events. Usually both happen together. But a child
+of the program can hold the pipe open, and a program can continue to run after it has closed its output.
 """
 
 
@@ -31,11 +31,11 @@ class ServerProcess(asyncio.SubprocessProtocol):
     """A transport that runs the server as a child process. `connect` uses this transport by default."""
 
     exit_grace_seconds: float = 3.0
-    """The time in seconds that the program has for its exit after its stdin was closed. A server promises to exit
-    within 2 seconds.
+    """The maximum time in seconds that the program may take to exit after its stdin was closed. A server promises
+    to exit within 2 seconds.
     """
     terminate_grace_seconds: float = 2.0
-    """The time in seconds that the program has for its exit after SIGTERM. After this time, the program is
+    """The maximum time in seconds that the program may take to exit after SIGTERM. After this time, the program is
     killed.
     """
 
@@ -115,7 +115,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         return self._transport.get_returncode()
 
     def close_stdin(self) -> None:
-        """Close stdin. The program can still read everything that was sent."""
+        """Close the program's stdin. The program can still read all data that was sent before."""
         self._stdin.close()
 
     def send_signal(self, number: int) -> None:

@@ -125,7 +125,8 @@ class Stream:
         raise self._reader.ended_early()
 
     async def text(self) -> str:
-        """Return the agent's text up to the end of the next turn. Messages are joined by line ends.
+        """Return the agent's messages up to the end of the next turn as a single string. Messages are joined with
+        line ends.
 
         The next turn of a stream is the first turn that has not been read, which can be an old turn.
         `Conversation.send` returns the turn of a message.

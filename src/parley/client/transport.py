@@ -35,8 +35,8 @@ class Transport(Protocol):
         """
 
     def send(self, data: bytes) -> None:
-        """Send one message with its line end. Return immediately; data that the server has not read stays in
-        memory.
+        """Send one message, which includes its line end. Return immediately; data that the server has not read
+        stays in memory.
         """
 
     async def close(self) -> None:
@@ -50,7 +50,7 @@ class RestartableTransport(Transport, Protocol):
     """A transport to a server that keeps running without the connection, so that a client can reconnect."""
 
     async def restart(self) -> None:
-        """Reconnect after `on_end` has been called. After that, `on_end` may be called again.
+        """Reconnect after `on_end` has been called. When the new connection ends, `on_end` is called again.
 
         Raises:
             OSError: the server cannot be reached.

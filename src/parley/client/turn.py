@@ -18,7 +18,7 @@ __all__ = ["Turn", "result_of"]
 
 
 class Turn:
-    """The turn that a message started or joined, from the message to the end of the turn.
+    """The turn that a message started or joined.
 
     Each iteration yields all events of the turn from the first event, even if the iteration starts later. A turn
     can be iterated several times. Without an iteration, the turn needs no stream and no memory in this client.

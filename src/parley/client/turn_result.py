@@ -23,7 +23,9 @@ __all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
 Event: TypeAlias = EventMsg | UnknownEvent
 
 INTERRUPTED: Final = "Turn interrupted"
-"""The part of an `error` event's text that shows that the turn was interrupted, for events without a `reason`."""
+"""A part of the text of `error` events. An `error` event without a `reason` reports an interrupt if its text
+contains this part.
+"""
 
 
 class TurnResult(Struct, frozen=True, kw_only=True):
@@ -32,7 +34,7 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     text: str
     """The messages of the agent, joined by line ends."""
     usage: Tokens | None
-    """The sum of the token counts of the turn; None if the model reported no counts."""
+    """The sum of the token counts of all responses in the turn; None if the model reported no counts."""
     diff: str | None
     """The changes that the patches of the turn made, as a unified diff; None if there were no patches."""
     reason: TurnEndReason

@@ -81,7 +81,7 @@ class SettledApproval(Struct, frozen=True, kw_only=True):
     """The time of the settlement, in seconds since the epoch."""
 
     def error(self) -> ApprovalIsSettled:
-        """Return the error for a client that answers the settled approval again."""
+        """Return the error that a client gets if it answers the settled approval again."""
         return ApprovalIsSettled(
             self.decision,
             by=self.by,
@@ -108,15 +108,17 @@ class ApprovalState:
         self.open: PendingApproval | None = None
         self.settled: dict[ApprovalId, SettledApproval] = {}
         self.answer_ids: set[str] = set()
-        """The ids of all answers that have settled an approval, which identify repeated answers."""
+        """The ids of all answers that have settled an approval. An answer with one of these ids is a repeated
+        answer.
+        """
         self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
         self.began_by: PrincipalRef | None = None
         """The principal that began the last turn; None if it is unknown."""
         self.joined_by: tuple[PrincipalRef | None, ...] = ()
-        """The other principals whose messages joined the last turn; None stands for an unknown principal."""
+        """The other principals whose messages joined the last turn. None represents an unknown principal."""
         self.granted: dict[str, Grant] = {}
-        """The most recent session approval of each action, by the key of the action."""
+        """The most recent session approval of each action, by the action's key."""
 
     @classmethod
     def restored(
@@ -126,7 +128,7 @@ class ApprovalState:
         joined_by: tuple[PrincipalRef | None, ...],
         granted: dict[str, Grant],
     ) -> ApprovalState:
-        """Return a state without an open approval, as restored from a checkpoint.
+        """Create the state from the values that a checkpoint contains. No approval is open in this state.
 
         The state does not contain earlier settlements. They can be looked up by key in the store.
         """
@@ -195,10 +197,11 @@ class ApprovalState:
 
 
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
-    """Return the record that must follow the event `event`.
+    """Return the record that must directly follow the approval event `event` in the log.
 
-    `apply` compares it with the record `request` that does follow. If the two differ, the log is invalid, because
-    the approval would allow a different action from the one that clients have seen.
+    `apply` compares the returned record with `request`, the record that directly follows in the log. If the two
+    differ, the log is invalid, because the approval would allow a different action from the one that clients have
+    seen.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

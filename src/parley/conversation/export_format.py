@@ -100,7 +100,7 @@ def head_line(head: ExportHead) -> bytes:
 
 
 def entry_line(entry: Entry) -> bytes:
-    """Encode an entry as one line. Line ends between the members of its JSON are replaced with spaces."""
+    """Encode an entry as one line. Line ends between the members of the entry's JSON are replaced with spaces."""
     body = Raw(for_copy(entry).body.replace(b"\n", b" "))
     line = _EntryLine(seq=entry.seq, at=entry.at, type=entry.type, is_event=entry.is_event, body=body)
     return encode(line) + b"\n"
@@ -110,7 +110,7 @@ def entry_line(entry: Entry) -> bytes:
 
 
 def read_head(line: bytes) -> ExportHead:
-    """Decode the first line of a file. Raises BadFile."""
+    """Decode the first line of a file. Raise `BadFile` if the line is not a valid header."""
     try:
         version = _versions.decode(line).parley_export
     except _UNREADABLE:

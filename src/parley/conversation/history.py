@@ -82,7 +82,8 @@ class _Kind(IntEnum):
 
 
 _KINDS: Final = 8
-"""The factor by which `_Ref` multiplies positions. The factor is greater than the value of every kind."""
+"""The factor by which the position is multiplied in a `_Ref`. The factor is greater than the value of every kind.
+"""
 _VALID_KINDS: Final = frozenset(_Kind)
 
 _Ref = int
@@ -186,8 +187,8 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the history without texts, for a checkpoint. All input must have been sent, and every call must
-        have its output.
+        """Return the history without texts, in the form in which a checkpoint stores it. All input must have been
+        sent, and every call must have its output.
         """
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
@@ -199,7 +200,8 @@ class History:
 
     @classmethod
     def restored(cls, positions: HistoryPositions, last: Seq, root: MessageId | None = None) -> History:
-        """Return the history at the position `last`, without texts, from a checkpoint.
+        """Create the history, without texts, from the `positions` that a checkpoint contains. `last` is the
+        position of the last applied entry.
 
         Raises:
             ValueError: `positions` is invalid.
@@ -214,7 +216,7 @@ class History:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether the history can begin a branch at a message."""
+        """Return whether this history contains the positions that a branch at a message needs."""
         return message_id in self._turns or message_id == self._root or not self._is_partial
 
     @property
@@ -263,8 +265,8 @@ class History:
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:
-        """Remove the texts of the entries up to the position `last`, by default all texts, from memory. `supply`
-        can add them again.
+        """Remove the texts of the entries up to the position `last` from memory. By default, remove all texts.
+        `supply` can add them again.
         """
         if last is None:
             self._texts.clear()
@@ -297,8 +299,8 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return the items for the next request, including unsent input, and the indices in them before which
-        every call has its output.
+        """Return two lists: the items for the next request, including unsent input, and the indices in this list of
+        items before which every call has its output.
         """
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
@@ -399,7 +401,7 @@ class History:
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
         """Return the input items with attachments to which the model has not responded yet, the newest first.
 
-        Each value consists of the turn, the index of the item in the turn, and the item.
+        Each tuple contains the turn, the index of the item in `_Turn.places`, and the reference to the item.
         """
         found: list[tuple[_Turn, int, _Ref]] = []
         for turn in reversed(self._turn.branch()):
@@ -443,7 +445,7 @@ def _item_of(payload: LogPayload) -> HistoryItem | None:
 
 
 def _without_attachments(item: HistoryItem) -> HistoryItem:
-    """Return an item with a note in place of its images and files, which the provider refused. Texts are kept."""
+    """Return an item in which a note replaces the images and files that the provider refused. Texts are kept."""
     if not isinstance(item, UserItem):
         return item
     return UserItem(tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content))

@@ -135,7 +135,7 @@ PIECES_PER_PART: Final = 1024
 
 
 class OpenItem:
-    """A text that the model is still writing, in pieces."""
+    """A text that the model is still writing, stored in pieces."""
 
     __slots__ = ("_parts", "_pieces", "id", "kind", "length", "type")
 
@@ -204,7 +204,7 @@ def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> I
 
 
 class Earlier(Enum):
-    """The type of the constant `EARLIER`."""
+    """The type of `EARLIER`, which is the only value of this type."""
 
     EARLIER = "earlier"
 
@@ -306,8 +306,8 @@ class Log:
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Begin a new series of item ids, with `number` in each id. No process may have used the number for this
-        log before.
+        """Begin a new series of item ids, each of which contains `number`. No process may have used the number for
+        this log before.
         """
         self._series, self._items_opened = f"{number}.", 0
 
@@ -368,8 +368,8 @@ class Log:
         self._ended.clear()
 
     def extend(self, kind: ItemKind, text: str) -> Delta:
-        """Append `text` to the open text of a kind, and return it as a delta. If no text of this kind is open, a
-        text is opened first.
+        """Append `text` to the open text of a kind, and return the appended text as a delta. If no text of this
+        kind is open, a text is opened first.
         """
         item = self.open.get(kind)
         if item is None:
@@ -387,7 +387,7 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Append a piece to a text that another process is writing, and return it as a delta.
+        """Append a piece to a text that another process receives from the model, and return the piece as a delta.
 
         `offset` is the position of the piece. Return None if the log already has the piece.
         """
@@ -404,7 +404,7 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Append a piece to an output that another process is receiving, and return it as a delta.
+        """Append a piece to an output that another process is receiving, and return the piece as a delta.
 
         `offset` is the position of the piece. Return None if the log already has the piece.
         """
@@ -417,7 +417,9 @@ class Log:
         return item.extend(lacking) if lacking else None
 
     def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
-        """Yield the records that end the open output of one command, or of all commands."""
+        """Yield the records that end the open output of the call `call_id`. If `call_id` is None, yield the records
+        that end the open output of every call.
+        """
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
             streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
             yield CommandOutput(call_id=call, streams=streams)
@@ -435,7 +437,8 @@ class Log:
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """Return each open text as a delta, and the beginning and the end of each open output as deltas.
+        """Return a list of deltas: one for each open text, and one or more for the beginning and the end of each
+        open output.
 
         Return an empty list while an entry is not durable, because the entry may close or discard an open item.
         """
@@ -449,7 +452,7 @@ class Log:
         return deltas
 
     def lengths(self) -> dict[ItemId, int]:
-        """Return the length of each item that is open or whose final entry is not durable yet."""
+        """Return the lengths of all items that are open or whose final entry is not durable yet, by item id."""
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
             lengths[output.id] = output.length
@@ -482,8 +485,8 @@ class Cursor:
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
-        """Create the cursor of a reader that gets records. For a record of command output, `next` returns the
-        record itself, and not its output as deltas.
+        """Create the cursor of a reader that gets records as well as events. For a record of command output, `next`
+        then returns the record itself, and not its output as deltas.
         """
         cursor = cls(after)
         cursor._takes_records = True

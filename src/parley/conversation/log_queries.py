@@ -32,7 +32,9 @@ _NOT_COPIED: Final = {
     (False, record_type(QueuedMessageEdited)): encode(QueuedMessageEdited(message_id=MessageId(""), content=())),
     (True, event_type(QueueChanged)): encode(QueueChanged(messages=(), paused=False)),
 }
-"""The bodies that replace certain entries in a copy of a conversation, by `is_event` and type."""
+"""The bodies that replace the bodies of certain entries in a copy of a conversation, by `is_event` and the type of
+the entry.
+"""
 
 
 _ended: Final = msgspec.json.Decoder(TurnEnded)

@@ -1,4 +1,4 @@
-"""The stored part of a command's output: the whole output, or its beginning and its end.
+"""Stores the output of a command: the whole output or, if it is long, its beginning and its end.
 
 A command may write gigabytes, so the memory for its output is limited. The bytes of the omitted middle are only
 counted.
@@ -27,7 +27,7 @@ PREVIEW_BYTES: Final = 8192
 
 
 class OpenOutput:
-    """The output of a running command on one stream, of which only the beginning and the end are stored."""
+    """The output of a running command on one stream. Only the beginning and the end of the output are stored."""
 
     __slots__ = ("_head", "_tail", "call_id", "id", "length", "lines", "stream", "type")
 

@@ -64,7 +64,8 @@ class _Saved(Struct, frozen=True, array_like=True):
 
 @cache
 def _decoders() -> tuple[Decoders, Decoders]:
-    """Return the decoders of the events and the records that a projection depends on, by type.
+    """Return two mappings from types to decoders: one for the events and one for the records that a projection
+    depends on.
 
     They are created at the first call, because creating them is slow and a server can start without them.
     """
@@ -184,7 +185,7 @@ class Projections:
 
     @classmethod
     def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
-        """Return the projections that a checkpoint contains.
+        """Create the projections from `data`, an encoded checkpoint.
 
         These projections lack the texts of the history (`History.missing`). They also lack messages and settlements
         of approvals, which can be looked up by key in the store. An entry that refers to an earlier message raises
@@ -259,7 +260,9 @@ def _refuse_no_json(data: bytes) -> None:
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """Return a payload in the form that is held in memory: long texts from the user are stored as JSON."""
+    """Return a payload in the form in which it is held in memory. In this form, long texts from the user are stored
+    as JSON.
+    """
     if (
         isinstance(payload, UserMessage | InputRead)
         and (content := compact(payload.content)) is not payload.content

@@ -69,12 +69,12 @@ class Queue:
         """
 
     def saved(self) -> SavedQueue:
-        """Return the queue for a checkpoint."""
+        """Return the queue in the form in which a checkpoint stores it."""
         return SavedQueue(self.waiting, self.is_paused)
 
     @classmethod
     def restored(cls, saved: SavedQueue) -> Queue:
-        """Return the queue from a checkpoint."""
+        """Create the queue from the form in which a checkpoint stores it."""
         queue = cls()
         queue.waiting, queue.is_paused = saved.waiting, saved.is_paused
         return queue
@@ -86,8 +86,8 @@ class Queue:
         return queue
 
     def forget(self, last: Seq) -> None:
-        """Remove the positions up to `last` from `known`, to free memory. They can be looked up by key in the
-        store.
+        """Remove the positions up to `last` from `known`, to free memory. The store can still find these positions
+        by key.
         """
         for message_id in [one for one, _ in takewhile(lambda item: item[1] <= last, self.known.items())]:
             del self.known[message_id]
@@ -99,16 +99,16 @@ class Queue:
         removed: MessageId | None = None,
         principal: PrincipalRef | None = None,
     ) -> QueueChanged:
-        """Return the event that tells clients the queue after a change by `principal`. The change may add the
-        message `added`, remove the message `removed`, or do neither.
+        """Return the event that reports a change of the queue by `principal` to clients. The event contains the
+        queue after the change. The change adds the message `added`, removes the message `removed`, or does neither.
         """
         ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
         paused = self.is_paused and added is None and bool(ids)
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
     def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
-        """Return the event that tells clients that a turn of `principal` ends the pause; an empty tuple if the
-        queue is not paused or is empty.
+        """Return a tuple with the event that tells clients that a turn of `principal` ends the pause. The tuple is
+        empty if the queue is not paused or has no messages.
         """
         if not self.is_paused or not self.waiting:
             return ()

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""The kind of change since the approval of an action that makes another approval necessary."""
+"""The kinds of change after which an action that was already approved needs another approval."""
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
 """The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`
@@ -70,7 +70,9 @@ class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="mess
 
     text: str
     id: str | None = None
-    """The provider's id for the item. It is sent back only to this provider; None if the provider gave no id."""
+    """The id that the provider gave to the item; None if the provider gave no id. The id is sent back only to this
+    provider.
+    """
     by: str = ""
     """The provider that chose the id; empty if there is no id."""
 
@@ -83,11 +85,13 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     arguments: str
     """The arguments as the model sent them; they may be invalid JSON."""
     verbatim: Raw | UnsetType = UNSET
-    """The item as the provider sent it; set if the provider's API requires that it is sent back unchanged."""
+    """The item as the provider sent it. This field is set only if the provider's API requires that the item is sent
+    back unchanged.
+    """
     extra_content: Raw | UnsetType = UNSET
     """A further member of the call in Chat Completions, such as a thought signature. It is sent back unchanged."""
     by: str = ""
-    """The provider that sent the call. For Chat Completions, also the model."""
+    """The provider that sent the call; for Chat Completions, the provider and the model."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
@@ -165,8 +169,8 @@ class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
     """
 
     inputs: int | None = None
-    """The number of inputs that were sent for the first time in this request. None means all unsent inputs, and
-    occurs in imported sessions and in logs of older versions.
+    """The number of inputs that were sent for the first time in this request. None means all inputs that were not
+    sent before; this value occurs in imported sessions and in logs of older versions.
     """
 
 
@@ -177,17 +181,17 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The number of tokens that a response with calls used. Clients get this number in the event `token_count`
-    later, when the calls have ended.
+    """The number of tokens that a response with calls used. Clients get this number in the event `token_count`,
+    which is appended when the calls have ended.
     """
 
     usage: TokenCount
 
 
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated", omit_defaults=True):
-    """An estimate of the tokens that a response used.
+    """An estimate of the number of tokens that a response used.
 
-    An estimate is made if the provider does not report the tokens, but a limit depends on the tokens.
+    The record is appended if the provider does not report the number and a limit depends on it.
     """
 
     tokens: int
@@ -227,7 +231,7 @@ class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output")
 
 
 class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
-    """A request for an approval that the turn is waiting for.
+    """A request for an approval. The turn waits until the approval is decided.
 
     The event that tells clients about the request directly precedes this record.
     """
@@ -256,7 +260,8 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     comparison.
     """
     changed: Changed | None = None
-    """The change since an earlier approval that makes another approval necessary; None for a first request."""
+    """The kind of change since an earlier approval of the same action; None if the action was not approved earlier.
+    """
     answers_from: AnswersFrom = "anyone"
 
 
@@ -314,8 +319,8 @@ class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compa
 
 
 class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued"):
-    """Records that a message was queued until the turns before it have ended. The event `queue_changed` follows
-    directly.
+    """Records that a message was added to the queue. The message begins a turn when the turns before it have ended.
+    The event `queue_changed` follows directly.
     """
 
     message_id: MessageId
@@ -341,11 +346,11 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     read: tuple[InputItem, ...] | None = None
     """The new content, including the files that it names; None if the message names no files."""
     principal: PrincipalRef | None = None
-    """The principal that edited the message, which counts as the principal that begins its turn; None in logs of
-    older versions.
+    """The principal that edited the message; None in logs of older versions. This principal counts as the one that
+    begins the message's turn.
     """
     is_limited: bool = False
-    """True if the principal has a role below admin, as in `MessageQueued`."""
+    """True if the principal has a role below admin; see `MessageQueued`."""
 
 
 class QueuedMessageRemoved(RecordBase, frozen=True, kw_only=True, tag="queued_message_removed"):

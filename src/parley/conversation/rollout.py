@@ -105,7 +105,7 @@ _anything: Final = msgspec.json.Decoder(Any)
 
 
 def read_session(line: bytes) -> Session:
-    """Decode the first line of a rollout file. Raises BadFile."""
+    """Decode the first line of a rollout file. Raise `BadFile` if the line does not describe a session."""
     session = _read(_sessions, line)
     if session is None:
         raise BadFile(1, "not the first line of a rollout file")
@@ -278,8 +278,8 @@ def _as_valid_json(line: bytes) -> bytes:
 
 
 def _content(parts: Iterable[_Part]) -> tuple[InputItem, ...]:
-    """Return the recorded parts that a Parley message can contain, converted to input items. Leave out all other
-    parts.
+    """Convert the recorded parts of a message to input items. Leave out parts that a message in Parley cannot
+    contain.
     """
     content: list[InputItem] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The settings that clients gave with their messages, as a chain of changes.
+"""Stores the settings that clients gave with their messages as a chain of changes.
 
 A branch continues the chain at its parent. The chain is a projection: each entry updates it when it is appended.
 This module does not interpret the settings.
@@ -30,7 +30,7 @@ class SettingsChange:
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """The settings of all changes, as stored in a checkpoint."""
+    """The form in which a checkpoint stores the settings of all changes."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """The changes. Each consists of the index of the previous change in `chain` (-1 if there is none), the
@@ -58,10 +58,12 @@ class SettingsHistory:
         """Create an empty history. `root` is the parent id of a branch that begins before the first message."""
         self._root = root
         self.first = self.now = SettingsChange(None, {})
-        """`first` are the settings before the first message, and `now` are the current settings."""
+        """`first` contains the settings before the first message, and `now` contains the current settings."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
-        """The id of the last message if a record with its settings may follow; otherwise None."""
+        """The id of the last message, as long as the next record may contain the settings of this message;
+        otherwise None.
+        """
         self._turn_message: MessageId | None = None
         """The id of the message that began the last turn; None if no message did."""
         self._is_partial = False
@@ -70,7 +72,7 @@ class SettingsHistory:
         """
 
     def saved(self) -> SavedSettingsHistory:
-        """Return the settings for a checkpoint."""
+        """Return the settings in the form in which a checkpoint stores them."""
         indices: dict[int, int] = {}
         chain: list[tuple[int, dict[str, Any], MessageId | None]] = []
         for end in (self.first, self.now, self.of_turn):
@@ -87,7 +89,9 @@ class SettingsHistory:
 
     @classmethod
     def restored(cls, saved: SavedSettingsHistory, root: MessageId | None = None) -> SettingsHistory:
-        """Return the settings from a checkpoint. Raises ValueError or IndexError if the chain is invalid."""
+        """Create the settings from the form in which a checkpoint stores them. Raise `ValueError` or `IndexError`
+        if the chain is invalid.
+        """
         history, chain = cls(root), list[SettingsChange]()
         for before, asked, by in saved.chain:
             chain.append(SettingsChange(None if before < 0 else chain[before], asked, by))

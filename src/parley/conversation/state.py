@@ -31,7 +31,9 @@ from parley.wire.tools import NO_TOKENS, Tokens
 __all__ = ["FAILURES", "NEXT", "Compaction", "Phase", "SavedState", "State", "TurnOutcome"]
 
 Compaction = Literal["pending", "done"]
-"""The state of a turn that was begun to compact the history: whether the turn must still compact the history."""
+"""The progress of a turn that was begun to compact the history. It is `pending` until the turn has compacted the
+history, and `done` after that.
+"""
 
 TITLE_LENGTH: Final = 80
 OUTCOME_LENGTH: Final = 300
@@ -61,7 +63,7 @@ _MOVES: Final = frozenset(record for _, record in NEXT)
 
 
 class TurnOutcome(Struct, frozen=True, kw_only=True):
-    """The outcome of a turn that has ended, for lists."""
+    """The outcome of a turn that has ended, as lists of conversations show it."""
 
     seq: Seq
     """The position of the last event of the turn."""
@@ -93,7 +95,9 @@ class SavedState(Struct, frozen=True, array_like=True):
     since: float
     counter: int
     numbers: tuple[int, ...]
-    """The turn ids that are numbers, in order, each as the difference from the previous number."""
+    """The turn ids that are numbers, in ascending order. Each number is stored as the difference from the previous
+    number.
+    """
     names: tuple[EventId, ...]
     """The turn ids that are not numbers."""
     ended: TurnEndReason | None
@@ -172,7 +176,7 @@ class State:
         return state
 
     def saved(self) -> SavedState:
-        """Return the state for a checkpoint."""
+        """Return the state in the form in which a checkpoint stores it."""
         numbers = sorted(self._numbers)
         return SavedState(
             self.phase,
@@ -195,8 +199,8 @@ class State:
 
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
-        """Return the state at the position `last`. The state lacks the positions of messages, which can be looked
-        up by key in the store.
+        """Create the state from `saved`, the form in which a checkpoint stores it. `last` is the position of the
+        last applied entry. The state lacks the positions of messages, which can be looked up by key in the store.
         """
         state = cls()
         state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs

@@ -1,7 +1,7 @@
-"""The last entries of a turn, for every reason why a turn can end.
+"""Creates the last entries of a turn: of a completed, failed or interrupted turn, and of a turn that a later
+process finds unfinished.
 
-The module creates the entries, and the caller appends them. The module is used for a completed or failed turn, for
-an interrupted turn, and for a turn that a later process finds unfinished.
+The caller appends the entries to the log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CUT_OFF: Final = "Turn interrupted: the server lost its connection to the databa
 KILLED_OR_CUT_OFF: Final = (
     "Turn interrupted: the server that ran it was killed or lost its connection to the database"
 )
-"""The message of a turn whose server has lost the lease, for the case that the reason for the loss is unknown."""
+"""The message of a turn whose server has lost the lease for an unknown reason."""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
 """The output that the model gets for a call that was running when its server stopped."""
 
@@ -69,11 +69,11 @@ def turn_end(
     """Return the last entries of a turn.
 
     `message` explains why the turn was not completed. The default for an interrupted turn is the text in
-    `INTERRUPTED`. `unanswered` are the ids of the calls without an output, and `unreported` is the usage that
-    clients have not seen yet. `queued` are the ids of the messages in the queue. `outputs` are the outputs of
-    commands that were still running. `last_message` is the last text of a completed turn. `code` is the error code
-    of a failed turn. `principal` is the principal that interrupted the turn. A turn that is not completed pauses
-    the queue.
+    `INTERRUPTED`. `unanswered` contains the ids of the calls without an output, and `unreported` is the usage that
+    clients have not seen yet. `queued` contains the ids of the messages in the queue. `outputs` contains the output
+    records of commands that were still running. `last_message` is the last text of a completed turn. `code` is the
+    error code of a failed turn. `principal` is the principal that interrupted the turn. A turn that is not
+    completed pauses the queue.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]

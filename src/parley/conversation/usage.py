@@ -77,8 +77,8 @@ class UsageTotals:
         self.agreed: dict[str, int] = {}
         """The usage at the time when a person last allowed the turn to exceed a limit, by the name of the limit."""
         self.unreported: TokenCount | None = None
-        """The usage of the last response until its calls have ended; None if clients have received
-        all usage.
+        """The usage of the last response, which clients receive when its calls have ended; None if clients have
+        received all usage.
         """
         self._since = 0.0
         self._waited_seconds = 0.0
@@ -86,7 +86,7 @@ class UsageTotals:
         self._reached: LimitReached | None = None
 
     def saved(self) -> SavedUsage:
-        """Return the usage for a checkpoint."""
+        """Return the usage in the form in which a checkpoint stores it."""
         return SavedUsage(
             self.conversation_tokens,
             self.turn_tokens,
@@ -103,7 +103,7 @@ class UsageTotals:
 
     @classmethod
     def restored(cls, saved: SavedUsage) -> UsageTotals:
-        """Return the usage from a checkpoint."""
+        """Create the usage from the form in which a checkpoint stores it."""
         usage = cls()
         usage.conversation_tokens, usage.turn_tokens = saved.conversation_tokens, saved.turn_tokens
         usage.conversation_micros, usage.turn_micros = saved.conversation_micros, saved.turn_micros
@@ -121,7 +121,9 @@ class UsageTotals:
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
-        """Return the run time of the turn, in seconds, without the time in which an approval was open."""
+        """Return how long the turn has been running, in seconds. The time for which an approval was open is not
+        included.
+        """
         return max(0.0, now - self._since - self._waited_seconds)
 
     def apply(self, payload: LogPayload, *, at: float) -> None:

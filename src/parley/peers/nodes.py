@@ -52,10 +52,11 @@ class NodePeers:
     ) -> None:
         """Create the connections.
 
-        `local` are the other processes of the home. `token` is the shared token of the nodes. `serve` serves
-        another node; its arguments are the connection and the version of the protocol. `urls` returns the addresses
-        of the other nodes. `on_refused` is called with the address of a node if its computer refuses the
-        connection. `versions` are the supported versions of the protocol between nodes, the newest first.
+        `local` is the object that connects to the other processes of the home. `token` is the shared token of the
+        nodes. `serve` serves another node; its arguments are the connection and the version of the protocol. `urls`
+        returns the addresses of the other nodes. `on_refused` is called with the address of a node if its computer
+        refuses the connection. `versions` contains the supported versions of the protocol between nodes, the newest
+        first.
         """
         self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
         self._serve, self.versions = serve, versions

@@ -38,8 +38,8 @@ stopped process may be full.
 """
 
 BUSY_SECONDS: Final = 0.02
-"""The time in seconds between two attempts to connect. Polling is necessary, because the operating system does not
-report when the backlog has space.
+"""The time in seconds between two attempts to connect to a process whose backlog is full. Polling is necessary,
+because the operating system does not report when the backlog has space.
 """
 
 KEEP_SECONDS: Final = 30.0
@@ -49,7 +49,7 @@ the connection can often be reused.
 
 CLOSE_SECONDS: Final = 0.2
 """The maximum time in seconds that `close` waits until other processes have read all messages. A process that is
-not stopped reads them faster. The limit is short because a shutdown must be fast.
+not suspended needs less time. The limit is short because a shutdown must be fast.
 """
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
@@ -161,8 +161,8 @@ class UnixPeers:
     # --- connections from other processes ------------------------------------------------------------
 
     def accept(self, channel: socket.socket, *, serve: Serve | None = None) -> None:
-        """Serve the process at the other end of a socket. `serve` is used instead of the function that was passed
-        to the constructor; None means that function.
+        """Serve the process at the other end of a socket. `serve` is the function that serves it; the default is
+        the function that was passed to the constructor.
         """
         if self._closed:
             channel.close()

@@ -21,7 +21,7 @@ class ReportsAvailability(Protocol):
 
     @property
     def availability(self) -> AvailabilityState:
-        """The availability of the store, as this process has last observed it."""
+        """The availability of the store when this process last observed it."""
         ...
 
     @property
@@ -30,5 +30,5 @@ class ReportsAvailability(Protocol):
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call `call` in the event loop after each change of the availability."""
+        """From now on, call `call` in the event loop after each change of the availability."""
         ...

@@ -1,4 +1,4 @@
-"""The interface of the clock, which tests replace."""
+"""The interface of the clock. Tests replace the real clock with their own implementation."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ __all__ = [
 ]
 
 Output = Callable[[OutputStream, bytes], None]
-"""A function that is called with each piece of a command's output, and its stream, as soon as the piece is read."""
+"""A function that receives the output of a command. It is called with the stream and the bytes of each piece of
+output as soon as the piece is read.
+"""
 
 
 # --- policies and commands --------------------------------------------------------------
@@ -48,7 +50,9 @@ class WritableRoot(Struct, frozen=True, kw_only=True):
 
 
 class SandboxPolicy(Struct, frozen=True, kw_only=True):
-    """The rights of a sandboxed command, in addition to reading files and running programs."""
+    """The rights of a sandboxed command. Reading files and running programs is always allowed, except for the paths
+    in `hidden`.
+    """
 
     writable: tuple[WritableRoot, ...] = ()
     """The directories whose contents are writable, except protected files such as `.git`."""
@@ -71,7 +75,7 @@ class Approved(Struct, frozen=True, kw_only=True):
     directory: tuple[int, int]
     """The identity of the command's working directory, as device and inode numbers."""
     program: tuple[int, int]
-    """The identity of the executable file that the first word of the command names."""
+    """The identity of the executable file of the command, which the first word of the command names."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -90,8 +94,8 @@ class Command(Struct, frozen=True, kw_only=True):
     descriptor is at the beginning of its file.
     """
     approved: Approved | None = None
-    """The directory and the program that a command without a sandbox must still have when it starts; None if this
-    is not checked.
+    """The working directory and the program that a person approved for a command without a sandbox. When the
+    command starts, they must still be the same. None if this is not checked.
     """
     accepted: tuple[str, ...] = ()
     """Paths that `CommandRunner.unrestored` returned and that a person has accepted in their current state."""
@@ -108,8 +112,8 @@ class CommandResult(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """Sentences about changes to protected files and the restoration of these files. The sentences are also at the
-    end of the command's stderr.
+    """Sentences that report changes to protected files, and whether these files were restored. The same sentences
+    are appended to the command's stderr.
     """
 
 
@@ -136,9 +140,7 @@ class CommandRunner(Protocol):
 
     async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
         """Return the reason why this system cannot enforce a policy, as a part of a sentence; None if the system
-        can.
-
-        The first call runs a self-test, which takes a moment.
+        can enforce the policy. The first call takes longer, because it runs a self-test.
         """
         ...
 
@@ -198,7 +200,7 @@ class Mount(Struct, frozen=True, kw_only=True):
 
     place: str
     source: str | None
-    """The path that is mounted, together with the mounts below it; None mounts a new file system."""
+    """The path that is mounted, together with the mounts below it; None for a new file system."""
     writable: bool
 
 

@@ -96,7 +96,7 @@ class HttpRequest(Protocol):
         """Read and return the body.
 
         `why_too_large` is called with a number of bytes. It returns the reason why there is not enough memory for
-        this number of bytes; None if there is enough memory.
+        this number of bytes, or None if there is enough memory.
 
         Raises:
             BodyTooLarge: the body is larger than `most` bytes, or there is not enough memory for it.
@@ -105,7 +105,9 @@ class HttpRequest(Protocol):
         ...
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers to the response, in addition to the headers of the answer."""
+        """Add headers to the response. They are sent in addition to the headers of the answer that the endpoint
+        returns.
+        """
         ...
 
     def open_link(self, protocol: str, accept: Callable[[socket], None]) -> object:

@@ -105,7 +105,9 @@ class CallDone(Struct, frozen=True):
 
 
 class OpaqueDone(Struct, frozen=True):
-    """An item of the response that is sent back unchanged, or a search of the web without such an item."""
+    """An item of the response that must be sent back unchanged, or a search of the web for which there is no such
+    item.
+    """
 
     item: OpaqueItem | MessageFields | None
     search: WebSearch | None = None
@@ -156,10 +158,10 @@ Chunk = (
 
 
 class Model(Protocol):
-    """The connection to the model of one conversation."""
+    """Sends the requests of one conversation to its model."""
 
     max_retries: int
-    """The maximum number of times that a turn repeats a request whose response breaks off."""
+    """The maximum number of times that a turn repeats a request if the connection is lost during the response."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Send a request and yield the response as it arrives. The last chunk is `ResponseDone`.
@@ -168,7 +170,8 @@ class Model(Protocol):
         yielded before each delay. Closing the generator, or a cancellation, closes the connection.
 
         Raises:
-            ModelError: there is no response, or it broke off. The caller must discard the chunks that were yielded.
+            ModelError: there is no response, or the response is incomplete. The caller must discard the chunks that
+                were yielded.
         """
         ...
 
@@ -191,10 +194,11 @@ _JITTER: Final = 0.1
 
 
 def backoff_seconds(attempt: int, chance: float) -> float:
-    """Return the delay before a retry, in seconds. `attempt` is 1 for the first retry.
+    """Return the delay before a retry, in seconds.
 
-    The delay doubles with each attempt. `chance` is a random number from 0 to 1, which varies the delay by up to a
-    tenth. Without it, conversations that failed at the same time would retry at the same time.
+    `attempt` is 1 for the first retry. The delay doubles with each attempt. `chance` is a random number from 0 to
+    1, which changes the delay by up to a tenth. Without this change, conversations that failed at the same time
+    would retry at the same time.
     """
     spread = 1 + _JITTER * (2 * chance - 1)
     return float(_FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * spread)

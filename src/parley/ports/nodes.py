@@ -29,7 +29,7 @@ class Node(Struct, frozen=True, kw_only=True):
     exists on its disk.
     """
     missing: tuple[str, ...] = ()
-    """The roots that do not exist now, for example because a file system is not mounted."""
+    """The roots that currently do not exist, for example because a file system is not mounted."""
     repositories: tuple[str, ...] = ()
     """The names of the repositories of which the node can create worktrees."""
     running: int = 0
@@ -37,7 +37,9 @@ class Node(Struct, frozen=True, kw_only=True):
     is_draining: bool = False
     """True if the node begins no more turns, because it is stopping."""
     is_alive: bool = True
-    """False if the node has ended, or has lost its connection to the database for longer than its lease lasts."""
+    """False if the node has ended, or if its connection to the database has been lost for longer than a lease is
+    valid.
+    """
 
 
 class WorkingDirectory(Struct, frozen=True, kw_only=True):
@@ -50,7 +52,9 @@ class WorkingDirectory(Struct, frozen=True, kw_only=True):
     repository: str | None = None
     """The name of the repository of which the directory is a worktree; None if it is not a worktree."""
     node: str | None = None
-    """The id of the node on whose disk the directory is; None if the node is unknown or has no effect."""
+    """The id of the node on whose disk the directory is; None if this node is unknown, or if any node can use the
+    directory.
+    """
 
 
 class NodeLoad(Struct, frozen=True, kw_only=True):
@@ -59,7 +63,7 @@ class NodeLoad(Struct, frozen=True, kw_only=True):
     running: int
     is_draining: bool
     missing: tuple[str, ...] = ()
-    """The roots of the node that do not exist now."""
+    """The roots of the node that currently do not exist."""
 
 
 class Placement(Protocol):
@@ -71,9 +75,8 @@ class Placement(Protocol):
         ...
 
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
-        """Return the node that runs a turn in a directory; None if it is this node.
-
-        `refused` are the ids of nodes that do not accept the turn.
+        """Return the node that is to run a turn in a directory; None if this node is to run it. `refused` contains
+        the ids of nodes that have refused the turn.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
@@ -102,7 +105,9 @@ class Nodes(Protocol):
         ...
 
     def announce_load(self) -> None:
-        """Store the load of this process at once. Call this method after a change that other nodes must know."""
+        """Store the load of this process immediately. Call this method after a change that other nodes must
+        know.
+        """
         ...
 
     async def nodes(self) -> list[Node]:
@@ -122,5 +127,5 @@ class Nodes(Protocol):
         ...
 
     def note_refused(self, url: str) -> None:
-        """Record that the computer at `url` refuses connections to the node, which therefore has ended."""
+        """Record that the node at `url` has ended, because its computer refuses the connection."""
         ...

@@ -26,7 +26,7 @@ class Outbox(Protocol):
         ...
 
     def when_writable(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, when the outbox is writable again.
+        """Call `wake` once, as soon as the outbox is writable.
 
         Callbacks are called in the order of their registration. They are not called after the client has
         disconnected.
@@ -47,7 +47,9 @@ class OpenFrame(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait until the client has read enough that the next part can be sent, or until it has disconnected."""
+        """Wait until the client has read so much that the next part can be sent, or until the client has
+        disconnected.
+        """
         ...
 
     def end(self) -> None:

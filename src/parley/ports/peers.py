@@ -1,4 +1,6 @@
-"""The interface to other servers: processes of the same home and, for a node, the other nodes of the database."""
+"""The interface for connections to other servers: to the processes of the same home and, if this process is a node,
+to the other nodes of the database.
+"""
 
 from __future__ import annotations
 

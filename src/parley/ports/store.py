@@ -58,10 +58,12 @@ StateName = Literal["idle", "running", "asking"]
 STATES: Final[tuple[str, ...]] = get_args(StateName)
 RoleName = Literal["observer", "driver", "approver", "admin"]
 UnreadEnd = Literal["failed", "finished"]
-"""The outcome of a turn that ended after the position up to which a principal has read."""
+"""The values that describe how an unread turn ended. A turn is unread if it ended after the position up to which a
+principal has read the conversation.
+"""
 CALL_SECONDS: Final = 5.0
-"""The maximum time for which a client's call waits for another process, in seconds. The other process holds the
-write lock or is running the turn.
+"""The maximum time, in seconds, for which a client's call waits for another process that holds the write lock or is
+running the turn.
 """
 TURN_SECONDS: Final = 60.0
 """The maximum time for which an append waits for the write lock, in seconds. After this time, the running turn
@@ -78,8 +80,8 @@ images.
 SEARCH_ENTRIES: Final = 10_000
 """The maximum number of entries that one search examines."""
 SEARCH_BYTES: Final = 1024 * 1024
-"""The total size of messages after which a search ends, in bytes. The message that exceeds this size is still
-searched.
+"""A search ends when it has examined messages of this total size, in bytes. The message that exceeds this size is
+still searched.
 """
 CHECKPOINT_BYTES: Final = 256 * 1024
 """The maximum size of a checkpoint, in bytes."""
@@ -101,12 +103,14 @@ class Owner(Struct, frozen=True, kw_only=True):
     """The time when the owner acquired the lease, in seconds since the epoch."""
 
     def node_unless(self, own: str) -> str:
-        """Return the id of the owner's node if it is known and differs from `own`; otherwise an empty string."""
+        """Return the id of the owner's node if the id is known and differs from `own`; otherwise return an empty
+        string.
+        """
         return "" if self.node == own else self.node
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The fields of a conversation that a list shows.
+    """The fields of a conversation that lists contain.
 
     The summary is a projection of the log and is written together with the entries.
     """
@@ -174,15 +178,19 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 PageCursor = tuple[float, ConversationId]
-"""A position in a list: the time of the last activity and, because times can be equal, the id."""
+"""A position in a list of conversations. It consists of the time of a conversation's last activity and the
+conversation's id, because two conversations can have the same time.
+"""
 
 
 class Viewer(Struct, frozen=True, kw_only=True):
-    """A principal for whom a conversation counts as read or unread."""
+    """The principal that reads a list, and the data that determine which conversations count as read by this
+    principal.
+    """
 
     identity: str
     since: float = 0.0
-    """The time up to which all turns that have ended count as read, in seconds since the epoch."""
+    """A time in seconds since the epoch. Turns that ended up to this time count as read."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -204,10 +212,12 @@ class Query(Struct, frozen=True, kw_only=True):
     conversation: ConversationId | None = None
     """The id of the only conversation that may be listed; None means any conversation."""
     viewer: Viewer | None = None
-    """The principal for whom conversations are read or unread; None means that no conversation is unread."""
+    """The principal for which conversations are listed as read or unread; None means that no conversation counts as
+    unread.
+    """
     unread: UnreadEnd | None = None
-    """`failed` for idle, unread conversations whose last turn failed (`TurnOutcome.has_failed`); `finished` for the
-    other idle, unread conversations; None means all conversations.
+    """`failed` selects idle, unread conversations whose last turn failed (`TurnOutcome.has_failed`). `finished`
+    selects all other idle, unread conversations. None selects all conversations.
     """
     after: PageCursor | None = None
     """The position in the list after which the page begins; None for the first page."""
@@ -373,10 +383,10 @@ class Draft(Protocol):
         archived: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Turn the draft into a conversation without an owner. `checkpoint` is a checkpoint of its log, if there is
-        one.
+        """Turn the draft into a conversation without an owner. `checkpoint` is a checkpoint of the conversation's
+        log; None if there is no checkpoint.
 
-        Turns in the draft count as read, as with `Store.create`.
+        Turns in the draft count as read by every principal.
 
         Raises:
             StoreFailed: a conversation with this id exists.
@@ -384,8 +394,8 @@ class Draft(Protocol):
         ...
 
     async def drop(self) -> None:
-        """Remove the draft. Do nothing if it was finished or already removed. The removal may happen after the
-        call.
+        """Remove the draft. Do nothing if the draft was finished or already removed. The draft may still exist for
+        some time after this call returns.
         """
         ...
 
@@ -475,8 +485,8 @@ class Store(Protocol):
         ...
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Call `lost` once, in the event loop, when the store finds that files of the home directory were removed
-        or replaced.
+        """Register the callback `lost`. It is called once, in the event loop, when the store detects that files of
+        the home directory were removed or replaced.
 
         After that, every call raises `HomeLost`.
         """
@@ -532,8 +542,8 @@ class Store(Protocol):
         ...
 
     async def position_of(self, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
-        """Return the position of the first entry with a type and a key (`conversation/keys.py`); None if there is
-        none.
+        """Return the position of the first entry that has the type `kind` and the key `key`
+        (`conversation/keys.py`); None if there is no such entry.
 
         This is fast, because the store uses an index and does not read the log.
         """
@@ -544,8 +554,8 @@ class Store(Protocol):
         ...
 
     async def changed_since(self, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return those conversations whose log now ends after the given position, and those that no longer exist.
-        `ends` contains the known last position of each conversation.
+        """Return the ids of the conversations in `ends` that have new entries or no longer exist. `ends` maps each
+        conversation to the last position that the caller knows.
 
         One query handles all conversations. Repeating the query is cheap while no process writes to the store.
         """
@@ -615,15 +625,16 @@ class Store(Protocol):
         ...
 
     async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
-        """Store a session if its stored state is `replacing`; None means that the session must not be stored yet.
+        """Store a session if the state that is currently stored is `replacing`. If `replacing` is None, store the
+        session only if it is not stored yet.
 
-        Return True if the session is stored, also by an earlier call whose result was lost. Return False and change
-        nothing if another process has stored another state or has removed the session.
+        Return True if the session is stored, even if an earlier call whose result was lost has stored it. Return
+        False and change nothing if another process has stored another state or has removed the session.
         """
         ...
 
     async def session(self, digest: bytes) -> StoredSession | None:
-        """Return the session with a digest; None if there is none."""
+        """Return the session with the digest `digest`; None if there is no such session."""
         ...
 
     async def note_sessions_used(self, used: Mapping[bytes, float]) -> None:
@@ -645,13 +656,13 @@ class Store(Protocol):
         ...
 
     async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
-        """Store the push subscription of a sign-in; None removes it. Return False, and store nothing, if the
-        sign-in was removed.
+        """Store `push` as the push subscription of a sign-in, or remove the subscription if `push` is None. Return
+        False, and store nothing, if the sign-in was removed.
         """
         ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
-        """Return the sign-in or the code with a digest; None if there is none."""
+        """Return the sign-in or the code with the digest `digest`; None if neither exists."""
         ...
 
     async def sign_ins(self) -> list[StoredSignIn]:
@@ -665,7 +676,7 @@ class Store(Protocol):
         ...
 
     async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
-        """Remove sign-ins and codes, and return the number that existed. If several callers remove the same code,
+        """Remove sign-ins and codes, and return how many of them existed. If several callers remove the same code,
         only one of them gets 1.
         """
         ...
@@ -691,7 +702,7 @@ class MaintainedStore(Store, Protocol):
         ...
 
     async def reclaimable_bytes(self) -> int:
-        """Estimate the size of the data other than blobs that `tidy` would remove, in bytes."""
+        """Return an estimate of the size of the data that `tidy` would remove, in bytes. Blobs are not included."""
         ...
 
     async def tidy(self) -> Freed:

@@ -60,7 +60,9 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     as they do not change.
     """
     changed: Changed | None = None
-    """The change since an earlier approval that makes another approval necessary; None for a first request."""
+    """The kind of change since an earlier approval of the same action; None if the action was not approved
+    earlier.
+    """
 
 
 class ApplyPatch(Struct, frozen=True, kw_only=True):
@@ -82,7 +84,9 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     valid only as long as they do not change.
     """
     changed: Changed | None = None
-    """The change since an earlier approval that makes another approval necessary; None for a first request."""
+    """The kind of change since an earlier approval of the same action; None if the action was not approved
+    earlier.
+    """
 
 
 Action = RunCommand | ApplyPatch
@@ -96,8 +100,8 @@ class Granted(Struct, frozen=True, kw_only=True):
     by_person: bool = False
     """True if a person approved the action; False if the settings allow it."""
     known_safe: bool = False
-    """True for a command that is known to be safe. If such a command fails, the sandbox is not considered as the
-    reason.
+    """True for a command that is known to be safe. If such a command fails, the failure is never attributed to the
+    sandbox.
     """
     ask_again: bool = False
     """True if the tool must request authorization again, with `has_failed` set, after a failure in the sandbox."""
@@ -111,7 +115,9 @@ class RejectedByPolicy(Struct, frozen=True, kw_only=True):
     """The verdict that the settings forbid an action."""
 
     why: str
-    """The reason. In the output, it follows the text `exec command rejected: ` or `patch rejected: `."""
+    """The reason for the rejection. In the output for the model, it follows the text `exec command rejected: ` or
+    `patch rejected: `.
+    """
 
 
 class RejectedByUser(Struct, frozen=True, kw_only=True):
@@ -131,7 +137,9 @@ class Authorize(Protocol):
     """
 
     async def __call__(self, action: Action) -> Verdict:
-        """Return `Granted` if the action is allowed, otherwise the reason why it is rejected."""
+        """Return `Granted` if the action is allowed; otherwise return a verdict with the reason for the
+        rejection.
+        """
         ...
 
 
@@ -139,7 +147,7 @@ class Authorize(Protocol):
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
-    """The settings, the transcript and the function `authorize` of a turn, for the tools of the turn."""
+    """The objects of a turn that its tools use: the settings, the transcript and the function `authorize`."""
 
     settings: Settings
     transcript: Transcript
@@ -154,10 +162,10 @@ class TurnTools(Protocol):
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return the output for the model. Events are appended while the call is running.
-
-        This never raises an error: the output describes the error instead. A cancellation ends running commands and
-        leaves no partially written file. After a cancellation, the caller records an output for the call.
+        """Run a call and return the output for the model. Events are appended while the call is running. If the
+        call fails, the output describes the error; the method never raises an error. A cancellation ends running
+        commands and leaves no partially written file. After a cancellation, the caller records an output for the
+        call.
         """
         ...
 

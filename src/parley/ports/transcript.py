@@ -46,7 +46,9 @@ class Transcript(Protocol):
         ...
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the text so far of the open item of a kind; empty if no such item is open."""
+        """Return the part of an open text that the model has written so far. `kind` is the kind of the text. Return
+        an empty string if no text of this kind is open.
+        """
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
@@ -56,8 +58,7 @@ class Transcript(Protocol):
         ...
 
     def kept_output(self, call_id: CallId) -> CommandOutput | None:
-        """Return the record of a command's output; None if there was no output.
-
-        The caller appends the record directly before the event that ends the command or the patch.
+        """Return the record that contains the stored output of a command; None if there was no output. The caller
+        appends the record directly before the event that ends the command or the patch.
         """
         ...

@@ -15,7 +15,7 @@ class Workspaces(Protocol):
     """The worktrees on the disk of this process. Each conversation has at most one."""
 
     def directory_of(self, conversation_id: ConversationId) -> str:
-        """Return the absolute path of the worktree of a conversation. It need not exist.
+        """Return the absolute path of the worktree of a conversation. The worktree need not exist.
 
         Raises:
             ConfigError: the settings name no directory for worktrees.

@@ -21,7 +21,7 @@ _TOKEN: Final = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
 
 def cut_nesting(message: bytes) -> bytes:
-    """Return the message with null in place of values that are nested too deeply. A message larger than
+    """Return a copy of the message in which null replaces values that are nested too deeply. A message larger than
     `MAX_CUT_BYTES` is not changed.
     """
     if len(message) > MAX_CUT_BYTES:

@@ -24,8 +24,8 @@ _object_decoder: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Deco
 
 
 def decode(frame: bytes, max_bytes: int | None) -> Message:
-    """Decode a message of at most `max_bytes` bytes; None means no limit. Its params and its result stay encoded.
-    Values that are nested too deeply become null.
+    """Decode a message of at most `max_bytes` bytes; None means no limit. The params and the result of the message
+    stay encoded. Values that are nested too deeply become null.
 
     Raises:
         TooLarge: the message exceeds a limit and was not decoded.

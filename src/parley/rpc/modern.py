@@ -21,7 +21,7 @@ NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_N
 """The error codes with which a server that supports only MCP 2026-07-28 answers `initialize`."""
 
 HeaderNames = Mapping[tuple[str, ...], str]
-"""The names of headers that repeat arguments of a tool, keyed by the path of the argument."""
+"""A mapping from the path of an argument of a tool to the name of the header that repeats the argument."""
 
 MAX_HEADERS: Final = 32
 MAX_HEADER_BYTES: Final = 4096
@@ -41,7 +41,9 @@ def modern_meta() -> dict[str, Any]:
 
 
 def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -> dict[str, str]:
-    """Return the headers of a request. `names` contains the headers that repeat arguments of a tool."""
+    """Return the HTTP headers that version 2026-07-28 adds to a request. `names` contains the headers that repeat
+    arguments of a tool.
+    """
     headers = {PROTOCOL_VERSION: MODERN_VERSION, METHOD: method}
     if method == CallToolParams.METHOD:
         headers[NAME] = _value(str(params.get("name", "")))
@@ -53,7 +55,9 @@ def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -
 
 
 def header_names(schema: Any) -> HeaderNames:
-    """Return the headers that a tool requests with `x-mcp-header` in its input schema."""
+    """Return the headers that repeat arguments of a tool. A tool requests such a header with `x-mcp-header` in its
+    input schema.
+    """
     names: dict[tuple[str, ...], str] = {}
     for path, name in _annotations(schema, ()):
         if len(names) < MAX_HEADERS and _TOKEN.fullmatch(name):
@@ -90,6 +94,8 @@ def _text(value: Any) -> str | None:
 
 
 def _value(text: str) -> str:
-    """Return a string as the value of a header. A string that could be changed on the way is encoded in base64."""
+    """Convert a string to the value of a header. A string that might be changed during transport is encoded in
+    base64.
+    """
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?")
     return text if is_plain else f"=?base64?{b64encode(text.encode('utf-8', 'replace')).decode()}?="

@@ -60,7 +60,7 @@ MAX_INITIALIZE_BYTES: Final = 1024 * 1024
 """The maximum size, in bytes, of a server's first answer."""
 
 MAX_WAITING: Final = 1000
-"""The maximum number of answers that wait for a server which does not read them. Further answers are discarded."""
+"""The maximum number of unsent answers to a server that does not read them. Further answers are discarded."""
 
 OnProgress = Callable[[float, float | None, str | None], None]
 """A function that is called with the progress of a request, the total, and the server's message. The total and the
@@ -239,7 +239,7 @@ class Session:
     # --- from the server -----------------------------------------------------------------
 
     def receive(self, frame: bytes | Overlong, *, of_request: RequestId | None = None) -> bool:
-        """Handle one message from the server. Return whether it is an answer.
+        """Handle one message from the server. Return whether the message is an answer.
 
         `of_request` is the id of the request that an answer on this connection belongs to; None if the answer
         itself names the request. If `of_request` is None, a message that cannot be decoded is skipped. If such a

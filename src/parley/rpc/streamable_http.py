@@ -69,7 +69,9 @@ LARGE_BODY_BYTES: Final = 2**20
 """The size above which the HTTP library warns about a body that is not a file."""
 
 ORDER_SECONDS: Final = 5.0
-"""The maximum number of seconds that a message waits for the server to accept the preceding notification."""
+"""The maximum number of seconds for which a message is delayed until the server has accepted the preceding
+notification.
+"""
 
 FINISH_SECONDS: Final = 0.2
 """The maximum time in seconds to wait for the end of a response body after the answer in it has arrived. Only then
@@ -146,12 +148,14 @@ class StreamableHttp:
         on_gone: Callable[[], None] = lambda: None,
         on_stream_lost: Callable[[SessionError], None] = lambda error: None,
     ) -> None:
-        """Create a session. `headers` are sent with each request to this URL, and to no other origin.
+        """Create a session. `headers` contains headers that are sent with each request to this URL. They are sent
+        to no other origin.
 
         `environ` contains the proxy variables. `follow_within_origin` allows redirects within the origin. A stream
         without data for more than `idle_seconds` counts as broken; None means no limit. `reopening` contains the
         delays for opening broken streams again. `on_gone` is called when the server no longer knows the session.
-        `on_stream_lost` is called when the stream for messages that belong to no request cannot be opened again.
+        `on_stream_lost` is called when the stream for messages that belong to no request is broken and cannot be
+        opened again.
         """
         self._url, self._receiver = url, receiver
         self._headers, self._environ = headers, environ
@@ -350,8 +354,8 @@ class StreamableHttp:
     # --- streams -------------------------------------------------------------------------
 
     async def _listen(self, before: asyncio.Task[None] | None) -> None:
-        """Read the messages that belong to no request, as long as the server offers a stream for them. Wait for the
-        task `before` first.
+        """Wait for the task `before`. Then read the messages that belong to no request, as long as the server
+        offers a stream for them.
         """
         if before is not None:
             await asyncio.wait([before], timeout=ORDER_SECONDS)
@@ -473,10 +477,8 @@ class StreamableHttp:
             raise SessionLost from None
 
     def _moved(self, response: aiohttp.ClientResponse) -> bool:
-        """Use the target of a redirect for all further requests, if the target has the same origin as the current
-        URL.
-
-        Return whether the origin is the same.
+        """If the target of a redirect has the same origin as the current URL, use it for all further requests and
+        return True. Otherwise return False.
         """
         from yarl import URL
 
@@ -491,9 +493,8 @@ class StreamableHttp:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return a body for the HTTP library.
-
-    A large body is returned as a file object, which the library writes in pieces and without a warning.
+    """Convert a body to the form in which it is passed to the HTTP library. A large body becomes a file object,
+    which the library writes in pieces and without a warning.
     """
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 

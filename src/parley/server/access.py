@@ -32,11 +32,13 @@ __all__ = [
 ]
 
 ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_instructions", "compact_prompt")
-"""The overrides that only the role admin may use. These overrides can change any setting, or replace the server's
-own instructions.
+"""The overrides that only a principal with the role admin may use. These overrides can change any setting, or
+replace the server's own instructions.
 """
 RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
-"""The arguments that a principal below admin may only make stricter, each with the setting that it overrides."""
+"""The arguments that a principal with a role below admin may only use to make a setting stricter, each with the
+name of this setting.
+"""
 
 
 def require_role(principal: Principal, needed: Role) -> None:
@@ -78,7 +80,7 @@ def require_all_conversations(principal: Principal) -> None:
 
 
 def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
-    """Return whether the principal may decide an approval, and may therefore be asked to decide it.
+    """Return whether the principal may decide an approval. Only such a principal is asked to decide it.
 
     If `approval` is None, return whether the role of the principal allows decisions at all.
 
@@ -90,8 +92,8 @@ def may_answer(principal: Principal, approval: PendingApproval | None = None) ->
 
 
 def may_interrupt(principal: Principal) -> bool:
-    """Return whether the principal may interrupt a turn. Only such principals affect how long an approval
-    waits.
+    """Return whether the principal may interrupt a turn. The time for which an approval waits depends only on
+    clients of such principals.
     """
     return principal.role >= Role.DRIVER
 
@@ -115,7 +117,8 @@ def allowed_overrides(
     The result is equal to `overrides`, except that symbolic links in `cwd` are resolved if `serve.roots` restricts
     the principal.
 
-    `current` are the settings of the conversation that the call changes; None if the call creates a conversation.
+    `current` contains the settings of the conversation that the call changes; None if the call creates a
+    conversation.
 
     Raises:
         SettingNotAllowed: the principal is not allowed to choose one of the settings.
@@ -143,7 +146,8 @@ def allowed_values(
     """Return the values of `sandbox` or `approval_policy` that the principal may choose, in order of decreasing
     strictness.
 
-    `current` are the settings of the conversation that the call changes, as for `allowed_overrides`.
+    `current` contains the settings of the conversation that the call changes; None if the call creates a
+    conversation.
 
     Raises:
         ConfigError: the settings of the server cannot be used.

@@ -42,7 +42,7 @@ def decision_of(answer: Message, features: Features) -> tuple[Decision, str | No
     """Return the decision in a client's answer, and the escaped reason; the reason is None if the answer contains
     no reason.
 
-    A dismissal of the form is a denial if `Features.dismissal_denies` is True for the client.
+    If `Features.dismissal_denies` is True for the client, closing the form without a decision counts as a denial.
     """
     decision, reason = read_answer(answer)
     if features.dismissal_denies and is_dismissal(answer):
@@ -72,8 +72,8 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
     "files": "A file or directory of this patch was changed after it was approved.",
     "unknown": "Something was changed after this was approved.",
 }
-"""The first line of the text of an approval that is requested again, by the kind of change that made this
-necessary.
+"""The first line of the text of an approval request for an action that was approved earlier. The key is the kind of
+change because of which another approval is necessary.
 """
 
 
@@ -143,8 +143,9 @@ def _why(reason: str, request: ApprovalRequest) -> str:
     """Return the lines with the server's reason and the model's reason. If one of the reasons is missing, leave out
     its line.
 
-    The record determines which part of `reason` is from the server. The text itself does not show this, because the
-    model can write the same text. The model's reason is quoted and marked as the model's words.
+    The function uses the fields of `request` to find the part of `reason` that the server wrote. The text alone
+    does not distinguish the two parts, because the model can write the same text as the server. The model's reason
+    is quoted and marked as the model's words.
     """
     own = RETRY if request.has_failed else unrestored_reason(request.unrestored) if request.unrestored else ""
     words = reason.removeprefix(own).removeprefix("; ") if own else reason

@@ -28,7 +28,9 @@ __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
 """The states that need attention, in the order in which the list shows them."""
 MAX_ORPHANED: Final = 1000
-"""The maximum number of unfinished turns that are checked to find orphaned turns, whose process was killed."""
+"""The maximum number of unfinished turns that are checked to find orphaned turns. An orphaned turn is unfinished,
+and its process was killed.
+"""
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
 """A position in the list: a state, and a position among the conversations in this state. If the second part is
@@ -51,7 +53,7 @@ async def attention(
 ) -> AttentionPage:
     """Return a page of the conversations that need attention and that a principal may see.
 
-    `after` is the `rest` of the previous page; None means the first page. `limit` is the maximum number of
+    `after` is the value of `rest` in the previous page; None for the first page. `limit` is the maximum number of
     conversations.
 
     Raises:

@@ -51,7 +51,7 @@ def completion_methods(server: ServerContext) -> Mapping[str, Handler]:
 
 
 def _is_conversation(params: CompleteParams) -> bool:
-    """Return whether the argument is the id of a conversation.
+    """Return whether the argument to complete is the id of a conversation.
 
     Raises:
         UnknownResource: there is no such resource template.
@@ -69,7 +69,7 @@ def _is_conversation(params: CompleteParams) -> bool:
 
 
 async def _conversations(conversations: ConversationRegistry, principal: Principal, text: str) -> Completion:
-    """Return the conversations whose id begins with `text` or whose title contains `text`."""
+    """Return the ids of the conversations whose id begins with `text` or whose title contains `text`."""
     found: list[str] = []
     searched, text = 0, text.casefold()
     query = Query(conversation=principal.conversation, limit=PAGE_SIZE)

@@ -39,8 +39,9 @@ __all__ = [
 
 PAGE: Final = "page"
 RESERVED_NAMES: Final = ("local", "serve", PAGE)
-"""The principal names that no stored token can have. They belong to the user who runs the server, to the holder of
-the token that is valid while the server runs, and to the user who signed in to the web page with a one-time code.
+"""The principal names that no stored token can have. They are the names of three principals: the user who runs the
+server, the holder of the token that is valid only while the server runs, and the user who signed in to the web page
+with a one-time code.
 """
 
 
@@ -58,8 +59,8 @@ class ServerContext:
         """Create the context.
 
         `on_initialized` is called after each answer to an `initialize`. The callback does work that was postponed
-        at startup. `find_key` returns the signing key, and is called when the key is first needed. By default, a
-        new key is created.
+        at startup. `find_key` is called when the signing key is first needed, and returns the key. Without
+        `find_key`, a new key is created.
         """
         self.conversations = conversations
         self.loader = loader
@@ -109,8 +110,8 @@ class Principal(Struct, frozen=True, kw_only=True):
     conversations.
     """
     token_id: str = ""
-    """An id that distinguishes the token from a revoked token with the same name. The id is not secret, and is
-    empty only for `LOCAL_USER`.
+    """The id of the principal's token, which distinguishes the token from a revoked token with the same name. The
+    id is not secret. It is empty only for `LOCAL_USER`.
     """
     since: float = 0.0
     """The time when the token was created, in seconds since the epoch; 0 for a principal without a stored token."""
@@ -119,7 +120,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def ref(self) -> PrincipalRef:
-        """The reference to the principal in logs and events."""
+        """The reference by which logs and events name the principal."""
         return PrincipalRef(name=self.name, token_id=self.token_id)
 
     @property
@@ -129,7 +130,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """The string that identifies the principal in stored data, across restarts of the server."""
+        """The string that identifies the principal in stored data. It does not change when the server restarts."""
         if self.name == PAGE:
             return LOCAL.name  # the user of the page and the local user are the same person
         return self.name if self.name in RESERVED_NAMES else self.token_id
@@ -143,7 +144,9 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def token_holder(self) -> Principal:
-        """The principal without its sign-in to the web page, as if the request contained the token itself."""
+        """This principal without its sign-in to the web page. It is the principal of a request that contains the
+        token itself.
+        """
         return replace(self, sign_in="") if self.sign_in else self
 
     def belongs_to(self, other: Principal) -> bool:
@@ -152,8 +155,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def limited_as(self) -> str | None:
-        """The string that identifies the principal in limits on connections; None for an admin, who has no such
-        limits.
+        """The string under which the connections of the principal are counted and limited; None for an admin, whose
+        connections are not limited.
         """
         return self.key if self.is_limited else None
 
@@ -183,19 +186,21 @@ class Reply(Protocol):
         ...
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
-        """Return the outbox for the events of a call. `event_id` returns the current event id of the call."""
+        """Return the outbox for the events of a call. `event_id` is a function that returns the current event id of
+        the call.
+        """
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client has closed the channel before the answer was sent.
+        """Call `do` if the client closes the channel before the answer is sent.
 
         `do` is not called if the channel stays open until the client leaves.
         """
         ...
 
     def answer(self, frame: bytes | None) -> None:
-        """Send the encoded answer, once for each request. If `frame` is None, the client has cancelled the request
-        and gets no answer.
+        """Send the encoded answer. This method is called exactly once for each request. If `frame` is None, the
+        client has cancelled the request and gets no answer.
         """
         ...
 

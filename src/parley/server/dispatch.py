@@ -93,7 +93,7 @@ class Call:
         self._settle(_encode_error(self.id, refused, self.context))
 
     def on_cancel(self, do: Callable[[], None]) -> None:
-        """Call `do` when the client cancels the request, or at once if the request is already cancelled."""
+        """Call `do` when the client cancels the request, or immediately if the request is already cancelled."""
         self._on_cancel = do
         self._dispatch.remember(self)  # the request may already be answered
         if self.cancelled:
@@ -185,11 +185,11 @@ class Dispatch:
     ) -> None:
         """Create the dispatcher.
 
-        `context` makes the context of a request from its reply channel and its `_meta`. `notices` contains the
-        handlers of notifications, by method. `own` are the server's requests to the client. `meta_of` returns the
-        `_meta` of a request at version 2026-07-28 from its parameters, and None for other requests. The function
-        `meta_of` may raise RequestRefused. `modern_requests` handles requests at version 2026-07-28. `client_id`
-        names the client in logs and traces.
+        `context` is called with the reply channel and the `_meta` of a request, and returns the context of the
+        request. `notices` contains the handlers of notifications, by method. `own` tracks the requests that the
+        server sends to the client. `meta_of` is called with the parameters of a request. It returns the `_meta` if
+        the request is at version 2026-07-28, and None otherwise. It may raise RequestRefused. `modern_requests`
+        handles requests at version 2026-07-28. `client_id` names the client in logs and traces.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
@@ -254,10 +254,10 @@ class Dispatch:
         return call
 
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
-        """Handle a message that cannot be decoded. `refused` is the error of the decoding.
+        """Handle a message that cannot be decoded. `refused` is the error that the decoding raised.
 
-        A request is answered with the error. An answer counts as a failure of the answered request. A notification
-        is ignored. The outline shows the kind of the message.
+        The handling depends on the kind of the message in `outline`. A request is answered with the error. If the
+        message is an answer, the request of the server that it answers fails. A notification is ignored.
         """
         self._log.warning("%s: it was skipped", shortened(str(refused), MAX_SHOWN))
         request_id, is_answer = outline
@@ -285,7 +285,7 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Record that a request has been answered, or cancelled without an answer."""
+        """Record that one request has been answered, or was cancelled and gets no answer."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
@@ -298,7 +298,9 @@ class Dispatch:
         self._calls[call.id] = call
 
     def forget(self, call: Call) -> None:
-        """Let the client use the id of a request again. The request can no longer be cancelled."""
+        """Remove a request that `remember` has registered. The client can then use its id again, and can no longer
+        cancel the request.
+        """
         self._held.pop(call, None)
         if self._calls.get(call.id) is call:
             del self._calls[call.id]
@@ -416,8 +418,8 @@ class Dispatch:
 def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext | None = None) -> bytes:
     """Encode an error as the answer to a request.
 
-    If `context` is None, use the form for clients that get Parley's additions to the protocol
-    (`Features.additions`).
+    The form of the answer depends on the features in `context`. If `context` is None, use the form for clients that
+    get Parley's additions to the protocol (`Features.additions`).
     """
     code = refused.code if context is None or context.features.additions else None
     is_modern = context is not None and context.features.modern

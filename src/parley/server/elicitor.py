@@ -48,7 +48,8 @@ class Elicitor(Protocol):
         """Send an open approval to the client, unless it has already been sent.
 
         `request` is the id of the client's first request that concerned the conversation. The approval request is
-        sent to `out`. If `task_id` is not None, the approval request names this task.
+        sent to `out`. `task_id` is the id of the task that the approval request names; None if the approval belongs
+        to no task.
         """
         ...
 
@@ -128,7 +129,7 @@ class FormElicitor:
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
         """Settle an approval with the client's answer, if the approval is still open.
 
-        An answer to a withdrawn request never arrives here.
+        This method is never called for an answer to a withdrawn request.
         """
         decision, reason = decision_of(answer, self._features)
         settled = conversation.approvals.answer_with_retry(

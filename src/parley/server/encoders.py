@@ -39,12 +39,14 @@ def hidden_events(features: Features) -> frozenset[str]:
 
 
 def encoded_event(entry: Entry, features: Features) -> bytes:
-    """Return the event of an entry, encoded for a client with the given features."""
+    """Return the encoded event of an entry in the form for a client with the given features."""
     return entry.encoded if features.additions else plain_event(entry.type, entry.encoded)
 
 
 class StreamEncoder:
-    """Encodes the events of a streamed conversation as `{"msg"}`, with `_meta` if `event_meta` is True."""
+    """Encodes the events of a streamed conversation. The params of each notification contain the event as `msg`,
+    and `_meta` if `event_meta` is True.
+    """
 
     sends_records = False
 
@@ -168,12 +170,14 @@ class StreamEncoder:
         )
 
     def _format_of(self, event: str, item: ItemId) -> bytes:
-        """Return the format of the deltas of one item, with `_meta`."""
+        """Return the bytes of a delta of one item, with `_meta`, and with placeholders for the offset and the
+        event.
+        """
         head = b'%b,"item":"%b","offset":' % (self._head(event), item.encode())
         return b'%b%%d},"msg":%%b%b' % (head.replace(b"%", b"%%"), self._end)
 
     def _head(self, event: str) -> bytes:
-        """Return the bytes before an event, which are the same for all events of a type."""
+        """Return the bytes of a notification that precede an event. They are the same for all events of a type."""
         if self._event_meta:
             meta = b'"_meta":{%b' % self._conversation
         elif self._named:
@@ -185,8 +189,8 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """Yield the stored output of a finished command as deltas. If the output is long, yield only the parts that a
-    snapshot shows.
+    """Yield deltas with the stored output of a finished command. If the output is long, yield only the parts that a
+    snapshot contains.
     """
     for stream in output_of(entry):
         yield from stream.preview()
@@ -216,7 +220,7 @@ class CodexEncoder:
         self.event_id = event_id
 
     def change_event_id(self, event_id: EventId) -> None:
-        """Set the event id that the following notifications contain, because another turn begins."""
+        """Use `event_id` in all following notifications, because another turn begins."""
         self.event_id = event_id
         self._heads.clear()
 

@@ -1,8 +1,8 @@
 """Converts errors of tools into results.
 
-The results of failed tools have different shapes, which clients of Codex expect: a string, a typed value, or only a
-flag. The row of a tool in the tool table names its shape (`ErrorShape`). Clients that get Parley's additions to the
-protocol (`Features.additions`) also get the error code.
+Clients of Codex expect different results from different failed tools: a string, a typed value, or only a flag. The
+row of a tool in the tool table names its shape (`ErrorShape`). Clients that get Parley's additions to the protocol
+(`Features.additions`) also get the error code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.wire.tools import AnswerFailed, CreateFailed, Failed
 __all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "TEXT_SHAPES", "ErrorShape", "failure"]
 
 NO_ARGUMENTS: Final = "no arguments"
-"""The detail of the error for a call without `arguments`."""
+"""The text in the error for a call without `arguments`."""
 
 
 class ErrorShape(Enum):

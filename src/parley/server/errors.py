@@ -58,7 +58,7 @@ MAX_SHOWN: Final = 200
 
 
 class SessionNotSaved(VisibleError):
-    """Raised when a stream cannot be opened because the session cannot be stored together with it. Nothing was
+    """Raised when a stream cannot be opened because the session cannot be stored with the new stream. Nothing was
     changed.
     """
 
@@ -351,7 +351,9 @@ class ResourceLimitReached(RequestRefused):
 
 
 class PeerRefusal(RequestRefused):
-    """Raised when a request from another process failed with `error`. The raised error has the code of `error`."""
+    """Raised when a request from another process failed with `error`. The answer to that process contains the code
+    of `error`.
+    """
 
     def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:
         super().__init__(detail or str(error))

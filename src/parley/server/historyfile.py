@@ -19,8 +19,8 @@ MAX_BYTES: Final = 256 * PART_BYTES
 
 
 async def history_file(home: str) -> tuple[int, int]:
-    """Return the inode number of `history.jsonl` and the number of its lines; two zeros if the file cannot be
-    read.
+    """Return the inode number of `history.jsonl` and the number of its lines. If the file cannot be read, return
+    two zeros.
     """
     path = os.path.join(home, "history.jsonl")
     return await asyncio.to_thread(_count, path) if _exists(path) else (0, 0)

@@ -44,9 +44,9 @@ KNOWN_HOSTS: Final[Mapping[str, KnownHost]] = MappingProxyType(
 
 
 class Features(Struct, frozen=True, kw_only=True):
-    """The parts of the protocol that one client sees.
+    """Determines which parts of the protocol one client gets.
 
-    They depend on the negotiated version, the host and the setting `[mcp] features`.
+    The values depend on the negotiated version, the host and the setting `[mcp] features`.
     """
 
     modern: bool = False
@@ -78,14 +78,17 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def knows_limits(self) -> bool:
-        """True if the client is asked whether a turn may exceed a limit. Otherwise the turn ends at the limit."""
+        """True if the server asks the client whether a turn may exceed a limit. If the value is False, the turn
+        ends at the limit.
+        """
         return self.full_version
 
     @property
     def cancels_requests(self) -> bool:
         """True if a cancelled request gets no answer, and an answered request cannot be cancelled.
 
-        Otherwise a cancellation only interrupts the turn, even if the request that began the turn was answered.
+        If the value is False, a cancellation only interrupts the turn, even if the request that began the turn was
+        answered.
         """
         return self.full_version
 
@@ -95,11 +98,11 @@ class Features(Struct, frozen=True, kw_only=True):
         return self.full_version
 
     def is_timeout(self, reason: str | None) -> bool:
-        """Return whether a cancellation with this reason is a timeout of the client, after which the turn
-        continues.
+        """Return whether a cancellation with the reason `reason` means only that the client has stopped waiting.
+        The turn then continues.
 
-        At version 2026-07-28, every cancellation counts as a timeout, because it cannot be distinguished from a
-        lost connection.
+        At version 2026-07-28, this is assumed for every cancellation, because a cancellation cannot be
+        distinguished from a lost connection.
         """
         return self.modern or (reason is not None and any(part in reason for part in self.timeout_reasons))
 

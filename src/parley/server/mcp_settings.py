@@ -1,4 +1,4 @@
-"""The settings for MCP clients. An unreadable settings file does not stop the server."""
+"""Reads the settings for MCP clients. The server also runs if the settings file cannot be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def mcp_settings(loader: Loader) -> McpSettings:
-    """Return the settings for MCP clients; the defaults if the settings file cannot be read."""
+    """Return the settings for MCP clients. If the settings file cannot be read, return the default settings."""
     try:
         return loader.mcp_settings()
     except ConfigError as error:

@@ -43,8 +43,8 @@ class OutgoingRequests:
         return request_id in self._open
 
     def number_by_time(self) -> None:
-        """From now on, use ids that no earlier server process has used for this client, so that an answer to an
-        earlier request cannot be mistaken for an answer to a later request.
+        """From now on, use ids that no earlier server process has used for this client. An answer to a request of
+        an earlier process can then not be mistaken for an answer to a request of this process.
         """
         self._ids = count(time.time_ns() // 1_000_000)
 
@@ -57,10 +57,9 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Send the open requests that were sent to `lost` again to `out`, because the client may not have received
-        them.
-
-        Messages in `but_not` are not sent again, because the client has received them.
+        """Find the open requests that were sent to the outbox `lost`, and send them again to `out`, because the
+        client may not have received them. `but_not` contains messages that the client has received. A request in
+        `but_not` is not sent again.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:

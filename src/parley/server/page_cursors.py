@@ -15,11 +15,14 @@ __all__ = ["CONVERSATIONS", "decode_cursor", "encode_cursor"]
 T = TypeVar("T")
 
 CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(PageCursor)
-"""The decoder of cursors in lists of conversations, which are ordered by latest activity."""
+"""The decoder for cursors of lists of conversations, in which the conversation with the latest activity is first.
+"""
 
 
 def encode_cursor(place: object) -> str:
-    """Encode a position in a list as an opaque string, the cursor that a client sends back."""
+    """Encode a position in a list as a cursor. A cursor is an opaque string that the client sends to get the next
+    page.
+    """
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 

@@ -32,8 +32,8 @@ def params_of(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
 
 
 def since_full_version(method: str, handle: Handler) -> Handler:
-    """Return a handler that fails for clients at version 2025-06-18 and older, because the method does not exist
-    there.
+    """Return a handler that calls `handle`, but fails for clients at version 2025-06-18 and older, because the
+    method `method` does not exist in these versions.
 
     Errors of `handle` become JSON-RPC errors.
     """
@@ -52,8 +52,8 @@ def since_full_version(method: str, handle: Handler) -> Handler:
 
 
 def by_version(earlier: Mapping[str, Handler], modern: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return handlers that choose by the version of the request: `modern` at 2026-07-28, `earlier` at all other
-    versions.
+    """Return handlers that pass each request on according to its version: to the handlers `modern` at version
+    2026-07-28, and to the handlers `earlier` at all other versions.
     """
 
     def both(method: str) -> Handler:

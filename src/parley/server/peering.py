@@ -1,5 +1,5 @@
-"""Serves other processes that share the home directory: sends them the conversations that this process owns, and
-executes their requests.
+"""Serves other processes that share the home directory. This process sends them the entries of conversations that
+it owns, and executes their requests.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ class _Peer:
         )
 
     def _lease_ended(self, conversation: Conversation, reader: Reader) -> None:
-        """Notify the other process that this process no longer owns the conversation, so that it stops following
-        the unfinished turn.
+        """Notify the other process that this process no longer owns the conversation. The other process then stops
+        following the unfinished turn.
         """
         if self._followed.get(conversation.id) == (conversation, reader):
             self._stop(conversation.id)
@@ -224,7 +224,8 @@ class _Peer:
             conversation.detach(reader)
 
     async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
-        """Execute a request. If it fails, the other process gets the same error text as a client of this process.
+        """Execute a request of the other process. If the request fails, the other process gets the error text that
+        a client of this process would get.
 
         If a request fails because this process is not the owner, the other process must send `Follow` again. Until
         then, later requests for the conversation fail as well, so that they are not executed before the first one.
@@ -245,7 +246,9 @@ class _Peer:
             raise PeerRefusal(REFUSED, error) from None
 
     async def _place(self, call: Call) -> None:
-        """Execute a request that begins a turn, as if a client of this process had sent it."""
+        """Execute a request of another node that begins a turn. The effect is the same as if a client of this
+        process had sent the request.
+        """
         place = _params(Place, call.params)
         conversations = self._server.conversations
         if not conversations.begins_turns_of_other_nodes:
@@ -287,7 +290,7 @@ def _params(kind: type[Params], params: Raw | msgspec.UnsetType) -> Params:
 
 
 class PeerEncoder:
-    """Encodes entries, including records, and deltas for another process."""
+    """Encodes deltas and entries for another process. The entries include records."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = True

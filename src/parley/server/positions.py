@@ -25,7 +25,8 @@ class Position(Struct, frozen=True, array_like=True):
     seq: int
     """The position of the last entry that the client has received completely."""
     messages: int = 0
-    """The number of received messages of the next entry, which the client has not received completely.
+    """The number of messages that the client has received of the next entry. The client has not received all
+    messages of this entry.
     """
     stream: int | None = None
     """The number of the stream of the conversation; None if the message does not belong to a stream."""
@@ -33,7 +34,7 @@ class Position(Struct, frozen=True, array_like=True):
 
 @runtime_checkable
 class PositionedOutbox(FrameOutbox, Protocol):
-    """An outbox for the messages of one conversation to a client that can reconnect."""
+    """An outbox for the messages about one conversation, to a client that can reconnect."""
 
     def send_at(self, frame: bytes, position: Position) -> None:
         """Send a message. `position` is the position of the client after the message."""
@@ -45,7 +46,7 @@ class PositionedOutbox(FrameOutbox, Protocol):
 
 
 class PositionEncoder:
-    """Sends the messages of another encoder, each with its position."""
+    """An encoder that sends the messages of another encoder, each with its position."""
 
     def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
         """Create the encoder. The client already has the first `skipped` messages of the first entry."""

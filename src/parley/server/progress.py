@@ -67,7 +67,7 @@ class ProgressReporter:
                 timer.cancel()
 
     def before_result(self, send_result: Callable[[], None]) -> None:
-        """Stop sending notifications, and call `send_result`, which sends the result of the call.
+        """Stop sending notifications, and then call `send_result`, which sends the result of the call.
 
         `send_result` is called in the next tick if the client is at version 2025-11-25 and a notification was sent
         in this tick. Messages of one tick are written together, so the client would otherwise read the notification

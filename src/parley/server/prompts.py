@@ -34,7 +34,7 @@ from parley.wire.resources import TextResourceContents
 __all__ = ["CONVERSATION", "PROMPTS", "prompt_methods"]
 
 CONVERSATION: Final = "conversation"
-"""The name of the prompt argument that is a conversation id."""
+"""The name of the prompt argument that contains a conversation id."""
 
 
 class _Template(Struct, frozen=True, kw_only=True):

@@ -28,8 +28,8 @@ whole message.
 """
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that a note names. Beyond this number, denied actions are only
-counted.
+"""The maximum number of denied commands and patches that a note names. If there are more, the note contains only
+the number of the others.
 """
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""
@@ -46,7 +46,7 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Process one entry: collect approval requests, and denials that did not come from a person."""
+        """Process one entry of the log: collect approval requests, and denials that no person has decided."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
             self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
@@ -83,8 +83,8 @@ class ResultNotes:
 
 
 def returned_approval(request: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
-    """Return the text of the result of a call that ends with an open approval, because no client can be asked for
-    it.
+    """Return the text of the result of a call that ends with an open approval because the server cannot ask any
+    client to decide it.
 
     `may_answer` is True if the client may answer the approval with `approvalAnswer`.
     """

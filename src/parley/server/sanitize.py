@@ -1,4 +1,5 @@
-"""Escapes invisible characters in foreign text for display to a person or a model.
+"""Escapes invisible characters in text from clients, models or files before the text is shown to a person or a
+model.
 
 Invisible characters are control characters, bidirectional controls, zero-width characters, line separators and
 lone surrogates.
@@ -25,7 +26,9 @@ the complete words.
 
 
 def one_line(text: str) -> str:
-    """Return text from the model for display to a person, escaped so that it stays on one line."""
+    """Escape text from the model so that it is displayed to a person on a single line, and return the escaped
+    text.
+    """
     return visible(_cut(text))
 
 

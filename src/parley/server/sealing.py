@@ -1,4 +1,4 @@
-"""Signs strings that the server gives to a client and that the client sends back."""
+"""Signs strings that the server sends to a client, and verifies these strings when the client sends them back."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class Sealer:
 
 
 def _encoded(sealed: bytes) -> str:
-    """Encode sealed bytes as a string.
-
-    Several Base64 strings can decode to the same bytes, so a received string is compared with this encoding.
+    """Encode sealed bytes as a string. Several Base64 strings can decode to the same bytes. A received string is
+    accepted only if it is equal to this encoding.
     """
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()

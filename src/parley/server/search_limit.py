@@ -10,7 +10,7 @@ __all__ = ["SearchLimit"]
 
 MAX_SEARCHES: Final = 2
 """The maximum number of searches that one principal runs at the same time. All reads share the four threads of the
-store, and the limit leaves threads for other principals.
+store. Because of the limit, the searches of one principal cannot use all of these threads.
 """
 
 

@@ -40,20 +40,20 @@ __all__ = ["ClientConnection", "ServerCore", "Transport"]
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 1.5
-"""The maximum time in seconds that a shutdown waits for turns, for answers, and for clients to read them. This time
-is shorter than the two seconds that the protocol allows for the whole shutdown.
+"""The maximum time in seconds that a shutdown waits until turns have ended, requests are answered, and clients have
+read the answers. This time is shorter than the two seconds that the protocol allows for the whole shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
-"""The maximum additional time that a shutdown waits until the store is closed, in seconds. The time is needed if
-the disk is slow or another process holds the write lock.
+"""The maximum time in seconds that a shutdown waits, in addition to `SHUTDOWN_SECONDS`, until the store is closed.
+The time is needed if the disk is slow or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
 """The maximum time in seconds for which a client that has stopped sending can still receive and read
 its answers.
 """
 LAST_ANSWERS_SECONDS: Final = 0.05
-"""The maximum time that a shutdown waits for the answers to requests that were waiting for the store, in
-seconds.
+"""The maximum time in seconds that a shutdown waits until the requests that were waiting for the store are
+answered.
 """
 MAX_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SECONDS
 
@@ -169,7 +169,7 @@ class ClientConnection:
         if the client is notified when the list of resources changes.
 
         Raises:
-            ParleyError: a conversation cannot be read now. The session is only partly restored.
+            ParleyError: a conversation cannot be read at the moment. The session is only partly restored.
         """
         session = self.session
         session.requests.number_by_time()
@@ -204,10 +204,10 @@ class ClientConnection:
         await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
 
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
-        """Send again, for every stream, the messages that the client has not received.
-
-        `received` are messages that the client has received since it reconnected. A notice about the end of a
-        stream is sent again only if `received` does not contain the notice.
+        """Send the messages of every stream that the client has not received again. `positions` contains the
+        positions that the client has reached. `received` contains messages that the client has received since it
+        reconnected. A notice about the end of a stream is sent again only if `received` does not contain the
+        notice.
         """
         self._streams.restart(self.session, positions, received=received)
         self.session.reconnected()
@@ -242,8 +242,8 @@ class ServerCore:
         self.clients: set[ClientConnection] = set()
         self.is_shutting_down = False
         self._ends_at: float | None = None
-        """The latest time at which `shutdown` ends, on the clock of the event loop in seconds; None before the
-        shutdown.
+        """The time at which `shutdown` ends at the latest, in seconds on the clock of the event loop; None before
+        the shutdown.
         """
 
     @property

@@ -28,14 +28,14 @@ from parley.wire.modern import MODERN_VERSION, ModernMeta
 __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MAX_FIRST_REQUESTS: Final = 1000
-"""The maximum number of conversations for which a session remembers the id of the client's first request, which the
-session's events name. Beyond this number, the session removes the oldest ids of conversations that the client is
-not receiving.
+"""The maximum number of conversations for which a session stores the id of the client's first request. The events
+of a conversation contain this id. Beyond this number, the session removes the oldest ids of conversations that the
+client is not receiving.
 """
 
 
 class _SilentOutbox:
-    """The outbox of events for a host that ignores events. This outbox discards all events."""
+    """An outbox that discards all events. It is used for a host that ignores events."""
 
     writable = True
 
@@ -158,8 +158,8 @@ class Session:
         """True if the session is stored. Its streams continue after a restart of the server."""
         self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[StreamState]] = nullcontext
         """The function that stores the session together with a stream. The stream is opened inside the returned
-        context, with the number of the stream that the context returns. Entering the context raises a
-        ParleyError if the session cannot be saved. By default, nothing is stored.
+        context, with the number of the stream that the context returns. Entering the context raises a ParleyError
+        if the session cannot be stored. By default, nothing is stored.
         """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
@@ -179,7 +179,7 @@ class Session:
     # --- changes -------------------------------------------------------------------------
 
     def on_changed(self, owner: Hashable, do: Callable[[], None]) -> None:
-        """Call `do` when the negotiated features, the log level or the streams have changed."""
+        """From now on, call `do` whenever the negotiated features, the log level or the streams have changed."""
         self._on_changed[owner] = do
 
     def changed(self) -> None:
@@ -190,7 +190,7 @@ class Session:
             do()
 
     def on_reconnect(self, owner: Hashable, do: Callable[[], None]) -> None:
-        """Call `do` when the client has reconnected and may have missed messages."""
+        """From now on, call `do` whenever the client has reconnected and may have missed messages."""
         self._on_reconnect[owner] = do
 
     def reconnected(self) -> None:
@@ -210,16 +210,20 @@ class Session:
         return RequestContext(principal=self.principal, features=self.features, reply=reply)
 
     def events_to(self, out: Outbox) -> Outbox:
-        """Return an outbox that sends events to `out`. For a host that ignores events, the outbox discards them."""
+        """Return an outbox that sends events to `out`. If the client is a host that ignores events, the outbox
+        discards them.
+        """
         return out if self.features.event_notifications else SILENT
 
     def next_stream(self) -> int:
-        """Return the number for a new stream, which no other stream of the session has."""
+        """Return the number for a new stream. No other stream of the session has had this number."""
         self.last_stream += 1
         return self.last_stream
 
     def stream_out(self, conversation: ConversationId, number: int) -> FrameOutbox:
-        """Return the outbox for a new stream. For a host that ignores events, the outbox discards the events."""
+        """Return the outbox for a new stream. If the client is a host that ignores events, the outbox discards the
+        events.
+        """
         if not self.features.event_notifications:
             return SILENT
         return self.stream_outboxes.outbox(conversation, number)
@@ -227,7 +231,8 @@ class Session:
     def for_request(self, context: RequestContext) -> Session:
         """Return a session that serves only one request at version 2026-07-28.
 
-        The session ends with the client of the request. The request does not affect later requests.
+        The request does not affect later requests. The registrations of the session are removed when the client
+        that sent the request leaves.
         """
         session = Session(self.out, self._request_ids, self.loader, self.principal, connection=self._connection)
         session.version, session.features, session.initialized = MODERN_VERSION, context.features, True
@@ -306,7 +311,9 @@ class Session:
     # --- leaving ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Call `undo` when the client leaves. `undo` removes the registrations of `owner`."""
+        """Call `undo` when the client leaves, or immediately if it has already left. `undo` removes the
+        registrations of `owner`.
+        """
         if self.has_left:
             undo()
         else:

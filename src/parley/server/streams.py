@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
-"""The maximum size of a snapshot that is sent at once, in bytes. A longer snapshot is sent in pages."""
+"""The maximum size of a snapshot that is sent as a whole, in bytes. A longer snapshot is sent in pages."""
 
 MAX_ENDS: Final = 256
 """The maximum number of ended streams whose notices are stored for a client that may reconnect. Beyond this number,
@@ -47,7 +47,7 @@ the oldest notices are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
-"""The log levels at which a client gets messages of the level `info`."""
+"""The log levels that include messages of the level `info`."""
 
 
 class StreamStart(Struct, frozen=True, kw_only=True):
@@ -189,7 +189,7 @@ class _Stream:
 
     @property
     def _is_short(self) -> bool:
-        """True if the snapshot can be made at once, because its entries are few and in memory."""
+        """True if the snapshot can be sent as a whole, because its entries are few and in memory."""
         source = self.conversation.log
         if self._after < source.base or source.durable - self._after > SHORT_ENTRIES:
             return False
@@ -258,10 +258,10 @@ def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
 
 
 class Streams:
-    """The streams of one connection, at most one for each conversation.
+    """The streams of one connection.
 
-    There is at most one because the client could not distinguish the events of two streams of a conversation, even
-    if the streams were opened at different protocol versions.
+    There is at most one stream for each conversation, because the client could not distinguish the events of two
+    streams of a conversation, even if the streams were opened at different protocol versions.
     """
 
     def __init__(self) -> None:
@@ -407,17 +407,15 @@ class Streams:
     def restart(
         self, session: Session, positions: Mapping[str, Position], *, received: Collection[bytes] = ()
     ) -> None:
-        """Send again, for every stream, the messages that the client has not received, and the notices about ended
-        streams.
-
-        The client also gets a notice about each conversation in `positions` that has no stream and no stored
+        """Send the messages of every stream that the client has not received, and the notices about ended streams,
+        again. The client also gets a notice about each conversation in `positions` that has no stream and no stored
         notice, so that the client can open the stream again. The client gets no notice about a stream that it has
         cancelled.
 
         `positions` maps conversations to the last position that the client has received. A position in an earlier
         stream of the conversation is ignored, because the client has received nothing of the current stream.
-        `received` are messages that the client has received since it reconnected. A notice in `received` is not
-        repeated.
+        `received` contains messages that the client has received since it reconnected. A notice in `received` is
+        not sent again.
         """
         for conversation_id, (number, out, notice) in self._ends.items():
             known = positions.get(conversation_id)
@@ -496,7 +494,7 @@ class Streams:
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Let the events name their conversation if, and only if, more than one stream is open."""
+        """Let each event name its conversation if more than one stream is open; otherwise let no event name it."""
         if len(self._streams) <= 2:  # with more streams, the events already name their conversation
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

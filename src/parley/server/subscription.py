@@ -90,7 +90,7 @@ class Subscription:
         self._session.on_leave(self, self.close)
 
     def start(self, cursor: Cursor) -> None:
-        """Begin to send the entries after the cursor, and ask the client for the open approval."""
+        """Begin to send the entries after the cursor. If an approval is open, ask the client to decide it."""
         reader = Reader(
             self._conversation.log,
             cursor,
@@ -112,9 +112,9 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether the client must get earlier events before it is asked for the open approval.
-
-        At version 2026-07-28, an approval request ends the call, so the events must be sent first.
+        """Return whether the client must get the events up to the position of an approval before the server asks
+        for its decision. At version 2026-07-28, an approval request ends the call, so all earlier events must be
+        sent first.
         """
         log = self._conversation.log
         return position < log.base or any(one.type == _ASKED for one in log.between(position, log.durable))

@@ -36,7 +36,7 @@ async def run_as_task(
 ) -> None:
     """Submit a message. When the start of its turn is durable, answer the call with the task of the turn.
 
-    A turn that the message begins gets the id `event_id`, if it is given.
+    If `event_id` is given and the message begins a turn, `event_id` is the id of this turn.
     """
     turn_ids: list[EventId] = []
 
@@ -88,10 +88,8 @@ class TaskFollower:
         server_requests: Outbox,
         notify: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Create the follower.
-
-        `request` is the id of the client's request that concerns the task. `notify` sends a status notification.
-        Without `notify`, the client gets no status notifications.
+        """Create the follower. `request` is the id of the client's request that concerns the task. `notify` is a
+        function that sends a status notification. Without `notify`, the client gets no status notifications.
         """
         self._task, self._notify = task, notify
         session.note_request(task.conversation.id, request)

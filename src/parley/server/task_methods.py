@@ -106,9 +106,8 @@ def task_methods(session: Session, server: ServerContext) -> Mapping[str, Handle
 
 
 async def _cancelled(task: TurnTask, principal: PrincipalRef) -> Task:
-    """Interrupt the turn of a task in the name of a principal. Return the task when the turn has ended.
-
-    If the turn does not end soon, return the current state of the task.
+    """Interrupt the turn of a task for a principal. Return the final state of the task when the turn has ended. If
+    the turn does not end soon, return the current state of the task.
     """
     deadline = Deadline(CALL_SECONDS)
     await task.conversation.interrupt_turn(task.event_id, principal=principal, deadline=deadline)

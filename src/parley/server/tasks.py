@@ -136,7 +136,7 @@ class TurnTask(Struct, frozen=True):
         return replace(task, status_message=(ended.message or "").strip() or UNSET, poll_interval=UNSET)
 
     async def result(self, entry: Entry, features: Features) -> CallToolResult:
-        """Return the result that a call of `codex` would have returned for this turn.
+        """Return the result of the task. It has the form of the result of a `codex` call.
 
         `entry` is the entry that ends the turn.
 

@@ -1,4 +1,4 @@
-"""One call of a tool, with its client and the way in which it is answered."""
+"""One call of a tool, with its sender and the methods that answer it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ToolCall:
         approvals.
         """
         self.deadline = Deadline(CALL_SECONDS)
-        """The time until which this call waits for other processes."""
+        """The deadline until which this call waits for other processes."""
 
         self.is_task = False
         """True if the call runs as a task."""
@@ -66,9 +66,8 @@ class ToolCall:
         return arguments
 
     def conversation_for_command(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation for a command. The command fails if the conversation does not exist.
-
-        Nothing is awaited, so commands are executed in the order of their arrival.
+        """Return a conversation for a command, without checking that the conversation exists. The command itself
+        fails if it does not exist. Nothing is awaited, so commands are executed in the order of their arrival.
 
         Raises:
             UnknownConversation: the sender is not allowed to see the conversation.
@@ -76,11 +75,11 @@ class ToolCall:
         return self.server.conversations.get(self.visible(conversation_id))
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation whose log in memory is current."""
+        """Return a conversation after its log in memory has been brought up to date."""
         return await self.server.conversations.find(self.visible(conversation_id))
 
     def visible(self, conversation_id: UUID) -> ConversationId:
-        """Return the id of a conversation that the sender may see.
+        """Check that the sender may see a conversation, and return the id of the conversation.
 
         Raises:
             UnknownConversation: the sender is not allowed to see the conversation.
@@ -90,5 +89,5 @@ class ToolCall:
         return found
 
     def answer(self, result: CallToolResult) -> None:
-        """Send the result now. The tool may continue to work afterwards."""
+        """Send the result as the answer. The tool may continue to work after this call."""
         self.call.answer(encode(result))

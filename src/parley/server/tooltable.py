@@ -55,9 +55,9 @@ class Tool(Generic[Arguments]):
         `run` is the handler of the tool. `args` is the type of its arguments. `plain_args` is the type for clients
         at version 2025-06-18 and older; the default is `args`. `is_addition` is True if the tool is one of Parley's
         additions, which those clients do not get. `role` is the lowest role that may call the tool.
-        `creates_conversation` is True if the tool creates conversations; a principal that is bound to one
+        `creates_conversation` is True if the tool creates conversations. A principal that is bound to one
         conversation cannot call such a tool. `can_be_task` is True if the tool can run as a task.
-        `answers_approvals` is True if the tool can answer approvals; such a tool is not offered to every host.
+        `answers_approvals` is True if the tool can answer approvals. Such a tool is not offered to every host.
         """
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task
@@ -108,9 +108,8 @@ class ToolTable:
         self.definitions = cache(self._definitions)
 
     def get(self, name: str, features: Features) -> Tool[Any] | None:
-        """Return the tool with this name; None if no tool has this name.
-
-        Also return None if the tool is one of Parley's additions and the client does not get the additions.
+        """Return the tool with the name `name`. Return None if there is no such tool, or if the tool is one of
+        Parley's additions and the client does not get the additions.
         """
         tool = self._by_name.get(name)
         return None if tool is None or (tool.is_addition and not features.additions) else tool

@@ -1,4 +1,4 @@
-"""Builds the result of `codex` and `codex-reply` from the end of a turn."""
+"""Builds the results of the tools `codex` and `codex-reply` from the entry that ends a turn."""
 
 from __future__ import annotations
 

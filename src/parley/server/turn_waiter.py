@@ -92,8 +92,8 @@ class TurnWaiter:
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
         self._earlier_end: EndedTurn | None = None
-        """The end of the turn for which an earlier call stopped waiting, if this end is no longer in memory;
-        otherwise None.
+        """The record that ended the turn for which an earlier call stopped waiting, and its text; None if there is
+        no such turn or the record is still in memory.
         """
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
@@ -197,16 +197,17 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """If the client cancels the call before its turn begins, stop waiting for the tool servers. The turn then
-        begins and is interrupted at once.
-
-        Do nothing if the cancellation is a timeout of the client.
+        """Handle a cancellation of the call before its turn begins: stop waiting for the tool servers. The turn
+        then begins and is interrupted immediately. Do nothing if the client has only stopped waiting
+        (`Features.is_timeout`).
         """
         if not self._features.is_timeout(self._call.call.cancel_reason):
             self._conversation.stop_waiting_for_tool_servers()
 
     def _cancel(self) -> None:
-        """Interrupt the turn, or only stop waiting for it if the cancellation is a timeout of the client."""
+        """Handle a cancellation by the client: interrupt the turn. If the client has only stopped waiting
+        (`Features.is_timeout`), do not interrupt the turn, and only end the call without an answer.
+        """
         assert self._turn is not None
         if self._features.is_timeout(self._call.call.cancel_reason):
             self._session.left_turns[self._conversation.id] = self._before
@@ -262,8 +263,8 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """Answer the call with the open approval, if no client can be asked for it and the settings require this
-        answer.
+        """If an approval is open, no client can be asked to decide it and the settings require this answer, answer
+        the call with the approval.
         """
         conversation, approval = self._conversation, self._conversation.approvals.open
         if self._ended or approval is None or not conversation.approvals.is_returned:
@@ -274,7 +275,7 @@ class TurnWaiter:
         self._end_with(approval)
 
     def _end_with(self, approval: PendingApproval) -> None:
-        """Answer the call with an explanation of how the open approval can be answered."""
+        """Answer the call with a text that explains how the open approval can be answered."""
         may_answer = may_call_approval_answer(self._call.principal, self._features, approval)
         self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 
@@ -336,10 +337,8 @@ class TurnWaiter:
         self._end(TurnEnded(why="failed", message=message, code=code))
 
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
-        """Answer the call.
-
-        If the turn has ended, the answer is its last message. If the turn is waiting for an approval, `ended` is
-        None and the answer is `text`.
+        """Answer the call. If the turn has ended, the answer contains its last message. If the turn is waiting for
+        an approval, `ended` is None and the answer contains `text`.
         """
         if not self._ended:
             self._leave()

@@ -1,8 +1,8 @@
 """The transport over a pair of descriptors, such as stdin and stdout.
 
 Both may be pipes, sockets, terminals or files. Sending never waits: the frames of one iteration of the event loop
-are written together, and bytes that the client has not read yet are buffered. While a client leaves 16 MB unread,
-the server reads no messages from it.
+are written together, and bytes that the client has not read yet are buffered. While a client has more than 16 MB of
+unread data from the server, the server reads no messages from this client.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ CHECK_SECONDS: Final = 0.25
 LARGE_BYTES: Final = 1024 * 1024
 """The minimum size, in bytes, of a frame that is written separately. Joining large frames would copy them."""
 PIPE_BYTES: Final = 1024 * 1024
-"""The buffer size in bytes to request for pipes. A large buffer means fewer writes and wake-ups."""
+"""The size in bytes of the buffer that is requested for a pipe. With a large buffer, fewer writes and wake-ups are
+necessary.
+"""
 
 
 class DescriptorOutbox:
@@ -185,8 +187,8 @@ class DescriptorOutbox:
         self._write_chunks()
 
     def _write_chunks(self) -> None:
-        """Write as many bytes as the descriptor accepts. Do not wake senders that wait, because they could call
-        `send` again while its caller is still running.
+        """Write as many bytes as the descriptor accepts. This method does not wake the waiting senders, because
+        they could call `send` while another call of `send` is running.
         """
         chunks = self._chunks
         while chunks:
@@ -271,8 +273,8 @@ class DescriptorTransport:
         client that leaves `most_unread` bytes unread is disconnected.
 
         `why_too_large` is called with the number of bytes of a message that have been read. It returns the reason
-        why there is not enough memory for the message; None if there is enough. `received` contains bytes that were
-        already read from `stdin`; they are processed first.
+        why there is not enough memory for the message, or None if there is enough memory. `received` contains bytes
+        that were already read from `stdin`; they are processed first.
         """
         self._received = received
         self._stop_reading_at = stop_reading_at
@@ -412,10 +414,9 @@ class DescriptorTransport:
             self._ended.set()
 
     def _handle_frames(self) -> bool:
-        """Pass the frames to the handler in order. Return True if all were passed.
-
-        Return False if there was not enough memory for a frame. Only its beginning and its end are then kept, so
-        that it can be answered with an error later.
+        """Pass the frames to the handler in order. Return True if all were passed. Return False if there was not
+        enough memory for a frame. In that case, only the beginning and the end of this frame are kept, so that it
+        can be answered with an error later.
         """
         while self._unhandled:
             try:
@@ -428,7 +429,9 @@ class DescriptorTransport:
 
 
 def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield frames with their line ends, in as few pieces as possible without copying large frames."""
+    """Yield byte strings that contain the frames with their line ends. Small frames are joined, and large frames
+    are yielded separately, because joining would copy them.
+    """
     small: list[bytes] = []
     for frame in frames:
         if len(frame) < LARGE_BYTES:
@@ -442,7 +445,8 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
-    """Duplicate a descriptor. Return the duplicate, a function that writes to it, and whether the loop can poll it.
+    """Duplicate a descriptor. Return a tuple with the duplicate, a function that writes to the duplicate, and True
+    if the event loop can poll the duplicate.
 
     A pipe or a terminal is not duplicated but opened again, so that only the new descriptor is non-blocking. The
     shell and the server's own stderr may use the same pipe or terminal, and must stay blocking.
@@ -459,8 +463,8 @@ def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
 
 
 def _open_for_reading(fd: int) -> tuple[int | None, bool]:
-    """Duplicate a descriptor. Return the duplicate, and whether the loop can poll it. The duplicate is None if the
-    descriptor is closed.
+    """Duplicate a descriptor. Return a tuple with the duplicate, and True if the event loop can poll it. The
+    duplicate is None if the descriptor is closed.
     """
     try:
         mode = os.fstat(fd).st_mode
@@ -502,7 +506,7 @@ def _widen(pipe: int) -> None:
 
 
 def _can_be_polled(fd: int) -> bool:
-    """Return whether the loop can poll `fd`. The loop cannot poll files and devices such as /dev/null."""
+    """Return whether the event loop can poll `fd`. It cannot poll files and devices such as /dev/null."""
     if not hasattr(select, "epoll"):
         return True
     with select.epoll() as probe:

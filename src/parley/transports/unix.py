@@ -37,12 +37,12 @@ BACKLOG: Final = 128
 """The maximum number of connections that may wait to be accepted."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""The time in seconds before connections are accepted again after the process ran out of descriptors."""
+"""The time in seconds after which connections are accepted again if the process had no free descriptor."""
 
 UNFINISHED_SECONDS: Final = 3600.0
-"""The age in seconds from which a temporary socket file is removed.
-
-A socket has a temporary name until it is listening. This takes about a millisecond, unless the process is killed.
+"""The age in seconds at which a temporary socket file is removed. A socket has a temporary name until it is
+listening, which is usually about a millisecond later. The file remains only if the process is killed during this
+time.
 """
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
@@ -238,7 +238,7 @@ def _bound(directory: str, name: str) -> socket.socket:
     commands that cannot read the directory.
 
     Raises:
-        FileExistsError: another file than a socket has this name.
+        FileExistsError: a file that is not a socket has this name.
         OSError: the socket cannot be created.
     """
     final = os.path.join(directory, name)
@@ -263,8 +263,8 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 
 def _is_dead(name: str) -> bool:
-    """Return whether the process that owned a socket file has exited. A connection to the file must have failed,
-    which proves this on Linux.
+    """Return whether the process that created a socket file has exited. The caller must have tried to connect to
+    the file without success. On Linux, a failed connection proves that the process has exited.
     """
     if sys.platform == "linux":
         return True

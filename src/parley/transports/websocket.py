@@ -1,6 +1,6 @@
 """Connections over WebSockets. Binary messages carry the bytes of a socket.
 
-For the owner of the socket, a WebSocket behaves like a Unix socket. The limits for unread bytes are therefore the
+The owner of the socket uses a WebSocket as it uses a Unix socket. The limits for unread bytes are therefore the
 same.
 """
 

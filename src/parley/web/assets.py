@@ -29,7 +29,7 @@ AT_ROOT: Final = frozenset({ENTRY, "sw.js", "manifest.webmanifest"})
 folder, and the addresses of the other two files must not change with each version.
 """
 WITH_ADDRESSES: Final = frozenset({ENTRY, "manifest.webmanifest"})
-"""The files in which `"static/` is replaced with the folder that contains the hash."""
+"""The files in which the text `"static/` is replaced with the name of the folder that contains the hash."""
 PREFIX: Final = "/static/"
 HASH_LENGTH: Final = 16
 
@@ -54,7 +54,9 @@ COMPRESSED: Final = frozenset({".css", ".html", ".ico", ".js", ".json", ".mjs", 
 
 VENDORED: Final = "vendor/"
 COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTALL)
-"""The pattern of a comment on lines of its own. In the page's modules and style sheets, only comments match it."""
+"""A pattern for a comment that occupies whole lines. In the page's modules and style sheets, only comments match
+it.
+"""
 
 FOREVER: Final = "public, max-age=31536000, immutable"
 ASK_FIRST: Final = "no-cache"
@@ -157,14 +159,14 @@ def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
 
 
 def _without_comments(content: bytes) -> bytes:
-    """Return the content of a file without its comments, which are a fifth of the bytes. The numbers of the lines
-    stay the same.
+    """Return the content of a file without its comments, which are a fifth of the bytes. The lines keep their
+    numbers.
     """
     return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
 
 
 def _has_tag(request: HttpRequest, tag: str) -> bool:
-    """Return whether the browser already has the current content of a file, according to the request."""
+    """Return whether the headers of a request show that the browser already has the current content of a file."""
     known = [one.strip() for value in request.header("If-None-Match") for one in value.split(",")]
     return "*" in known or any(one.removeprefix("W/") == tag.removeprefix("W/") for one in known)
 

@@ -38,7 +38,7 @@ A repeated name counts each time.
 """
 
 _MAX_NAME: Final = 1000
-"""The maximum length, in characters, of an argument name in a call with at least `LARGE_BYTES` of arguments."""
+"""The maximum length, in characters, of an argument name in a call whose arguments have at least `LARGE_BYTES`."""
 
 _MAX_COMPARED: Final = 64 * 1024
 """The maximum size, in bytes, of the encoded values that `_is_same` decodes to compare them. Larger values are
@@ -82,7 +82,7 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limit_names(kind: type[Struct]) -> Callable[[str], None]:
-    """Return a function that checks each name while large arguments are decoded.
+    """Return a function that is called with each argument name while large arguments are decoded.
 
     The function raises BadArguments for a very long name, and if there are too many names. An unknown argument
     counts here even if it is null.

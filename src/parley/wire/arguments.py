@@ -151,8 +151,8 @@ def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str,
 
 
 class _Name(str):
-    """The name of a member of a JSON object. The decoder calls a hook for values of this type, so that each name is
-    checked.
+    """The name of a member of a JSON object. The decoder calls a hook for each value of this type, and the hook
+    checks the name.
     """
 
     __slots__ = ()
@@ -173,9 +173,8 @@ def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
 
 
 def _limit_values(name: str, raw: Raw) -> None:
-    """Check that an object does not have too many values.
-
-    The members that are texts are counted exactly. The values in other members are counted by an upper bound.
+    """Check that an object does not have too many values. Each member that is a text counts as one value. For any
+    other member, an upper bound on the number of its values is used.
 
     Raises:
         BadArguments: the object has too many values.
@@ -215,8 +214,8 @@ def _first_byte(raw: Raw) -> bytes:
 
 
 def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArguments:
-    """Return the error for an argument. If the argument is large, the message contains the type of the invalid
-    value instead of the value.
+    """Return the error for an invalid argument. If the argument is large, the message contains the type of the
+    invalid value instead of the value.
     """
     place = _PLACE.search(error)
     if place is None or len(memoryview(raw)) <= OUTLINE_BYTES or _MISSING.search(error):
@@ -316,9 +315,8 @@ def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[st
 
 
 def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the schema of the member of a union that the tag `type` in `value` selects.
-
-    If no member has this tag, return a schema that lists all tags.
+    """Return the schema of one type of a union: the type whose tag is the value of `type` in `value`. If no type
+    has this tag, return a schema that lists all tags.
     """
     tags = [member["properties"]["type"]["enum"][0] for member in members]
     tag = value.get("type") if isinstance(value, dict) else None

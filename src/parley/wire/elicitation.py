@@ -137,7 +137,7 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
 
 
 def has_known_decision(answer: Message) -> bool:
-    """Return whether an answer fits the form: its action is known, and its decision is known or absent."""
+    """Return whether the action in an answer is known, and its decision is known or absent."""
     try:
         result = decode_lenient(_any_decoder, answer.result) if isinstance(answer.result, Raw) else None
     except msgspec.DecodeError:

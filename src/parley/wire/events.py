@@ -408,12 +408,14 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
     limit: str
     """The name of the limit in `[limits]`."""
     used: int
-    """The used amount. For `turn_cost` and `conversation_cost`, the unit is a millionth of the currency."""
+    """The amount that was used. For `turn_cost` and `conversation_cost`, the unit is a millionth of the
+    currency.
+    """
     allowed: int
 
     @property
     def amounts(self) -> str:
-        """The used and the allowed amount as text."""
+        """A text with the used amount and the allowed amount."""
         if self.limit.endswith("_cost"):
             return f"{self.used / 1_000_000:.2f} of {self.allowed / 1_000_000:.2f}"
         return f"{self.used} of {self.allowed}"
@@ -455,7 +457,7 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     code: str | UnsetType = UNSET
     """The error code; missing if nothing failed."""
     message: str | UnsetType = UNSET
-    """A description of the failure, or the Git repositories in the worktree that were not committed; missing if
+    """A description of the failure, or of the Git repositories in the worktree that were not committed; missing if
     there is neither a failure nor such a repository.
     """
 
@@ -475,7 +477,7 @@ class WebSearch(EventBase, frozen=True, kw_only=True, tag="web_search"):
     """Reports that the provider of the model searched the web."""
 
     call_id: str
-    """The id of the search, which the provider chose."""
+    """The id that the provider chose for the search."""
     query: str
     results: tuple[WebSearchResult, ...]
     error: str | None = None
@@ -584,9 +586,8 @@ _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 
 @cache
 def _decoder() -> msgspec.json.Decoder[EventMsg]:
-    """Return the decoder of all events.
-
-    The decoder is created at the first call, because creating it takes long and a server does not need a decoder.
+    """Return the decoder of all events. The decoder is created at the first call, because creating it takes a long
+    time and a server does not need it.
     """
     return msgspec.json.Decoder(EventMsg)
 

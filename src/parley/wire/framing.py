@@ -10,7 +10,7 @@ from msgspec import Struct
 __all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "outline_of"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""The maximum length of a line, and of one event in a stream, in bytes."""
+"""The maximum length in bytes of a line, and of an event in a stream."""
 
 PREFIX_BYTES: Final = 4096
 """The number of bytes that are kept from the beginning of an overlong message. The id of the message may be in
@@ -23,7 +23,7 @@ at its end.
 """
 
 SUFFIX_PARTS: Final = 64
-"""The maximum number of received chunks that are joined to get the end of an overlong line."""
+"""The maximum number of received chunks that are joined to obtain the end of an overlong line."""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"
@@ -61,7 +61,7 @@ class LineFramer:
         self._overlong: Overlong | None = None
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
-        """Return the lines that `data` completes, without their line ends."""
+        """Return the lines that are complete after `data` has been received, without their line ends."""
         if b"\n" not in data:
             self._hold(data)
             return []
@@ -117,5 +117,5 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """Convert a line to an `Overlong`: its beginning, its end, and the reason `why` it was discarded."""
+    """Convert a line to an `Overlong`. `why` is the reason why the line was discarded."""
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)

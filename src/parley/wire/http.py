@@ -43,7 +43,9 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
         "trusted-types parley-worker",
     )
 )
-"""The policy of the web page. The page loads nothing from other servers, and text can never become a script."""
+"""The Content Security Policy of the web page. The page can load nothing from other servers, and text in the page
+can never run as a script.
+"""
 
 HEADERS: Final = {
     "Cache-Control": "no-store",

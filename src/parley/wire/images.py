@@ -30,7 +30,7 @@ def image_type(data: bytes) -> str | None:
 
 
 def data_url(data: bytes) -> str:
-    """Encode an image as a data URL, and return it."""
+    """Encode an image as a data URL, and return the URL."""
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"larger than {MAX_IMAGE_SIZE}")
     kind = image_type(data)
@@ -121,8 +121,8 @@ _MAX_CHUNKS: Final = 64
 colours and metadata.
 """
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
-"""The names of the chunks that contain pixels. Each name maps to the offset of a marker in the chunk,
-and to the marker.
+"""The chunks of a WebP that contain pixels: a mapping from the name of the chunk to the offset of a marker in the
+chunk and the bytes of the marker.
 """
 
 

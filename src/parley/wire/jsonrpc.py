@@ -132,8 +132,8 @@ _LONE_SURROGATE: Final = re.compile(
          )""",
     re.VERBOSE,
 )
-"""A pattern for the escape of one half of a surrogate pair without the other half. The data must not contain
-escaped backslashes.
+"""A pattern for an escaped surrogate that is not part of a surrogate pair. The data must not contain escaped
+backslashes.
 """
 
 
@@ -145,7 +145,8 @@ def decode_lenient(
 ) -> T:
     """Decode `data`, and replace each lone surrogate.
 
-    `half_as` is the replacement, or a function that returns it for the match of an escape.
+    `half_as` is the replacement, or a function that is called with the match of an escaped surrogate and returns
+    its replacement.
 
     Raises:
         msgspec.DecodeError: `data` is not JSON, does not match the type of the decoder, has too many levels, or has
@@ -226,7 +227,7 @@ def decode_frame(frame: bytes) -> tuple[Message, bytes]:
 
 
 def is_null(raw: Raw) -> bool:
-    """Return whether encoded JSON is `null`, without copying it."""
+    """Return whether encoded JSON is `null`, without copying the data."""
     return len(memoryview(raw)) == len(b"null") and bytes(raw) == b"null"
 
 
@@ -314,7 +315,7 @@ def read_outline(prefix: bytes, suffix: bytes) -> Outline:
 
 
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the name of each top-level member of a truncated JSON object, and the first token of its value.
+    """Yield pairs of the name of a top-level member in a truncated JSON object and the first token of its value.
 
     A truncated token is yielded as an empty token. Names in nested objects and inside strings are not yielded.
     """

@@ -1,4 +1,4 @@
-"""The part of the Model Context Protocol that Parley speaks."""
+"""The messages and constants of the Model Context Protocol that Parley supports."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class RequestMeta(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskRequest(Struct, frozen=True, kw_only=True):
-    """The member of a tool call which requests that the call runs as a task."""
+    """The member `task` of a tool call, which requests that the call runs as a task."""
 
     ttl: int | UnsetType | None = UNSET
     """The time for which the client needs the task, in milliseconds. The value has no effect, because Parley keeps

@@ -117,7 +117,9 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:
-        """Return the reason for ending a stream after the client `name` has taken over the conversation."""
+        """Return the text that clients get as the reason for the end of a stream, because the principal `name` has
+        taken over the conversation.
+        """
         return f"{cls.TAKEN_OVER}, opened by {name}"
 
     meta: EventMeta = msgspec.field(name="_meta")

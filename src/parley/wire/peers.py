@@ -272,8 +272,8 @@ class Place(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     method: str | None = None
-    """The method of the request. None lets the node take over the conversation: it resumes a turn that waits for an
-    approval, or begins a turn with the next queued message.
+    """The method of the request. If it is None, the node takes over the conversation: it resumes a turn that waits
+    for an approval, or begins a turn with the next queued message.
     """
     params: Raw = Raw(b"{}")
 

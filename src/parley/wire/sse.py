@@ -80,7 +80,7 @@ class EventFramer:
         self._skip_newline = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Return the events that `chunk` completes.
+        """Return the events that are complete after `chunk` has been received.
 
         Raises:
             EventTooLong: an event is longer than the limit.
@@ -157,8 +157,9 @@ class ErrorData(bytes):
 
 
 class DataFramer:
-    r"""Splits the byte stream of a model's reply into the data of its events. All other fields are ignored, except
-    that the data of an event with the name `error` is an `ErrorData`.
+    r"""Splits the byte stream of a model's reply into the data of its events.
+
+    All other fields are ignored, except that the data of an event with the name `error` is an `ErrorData`.
 
     Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is discarded. The run
     time is linear in the number of bytes, for chunks of any size.
@@ -167,8 +168,9 @@ class DataFramer:
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, check_large: Callable[[Sequence[bytes]], None] = _accept
     ) -> None:
-        """Create the framer. `limit` is the maximum size of an event, in bytes. If `feed` completes an event that
-        may be larger than `LARGE_BYTES`, it calls `check_large` with all events that it completes.
+        """Create the framer. `limit` is the maximum size of an event, in bytes. If a call of `feed` completes an
+        event that may be larger than `LARGE_BYTES`, `check_large` is called with the data of all events that this
+        call completes.
         """
         self._limit = limit
         self._check_large = check_large
@@ -188,7 +190,7 @@ class DataFramer:
         """True if the name of the incomplete event is `error`."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the data of each event that `chunk` completes.
+        """Return the data of all events that are complete after `chunk` has been received.
 
         Raises:
             ReplyTooLarge: an event is longer than the limit, or `check_large` has raised this error.
@@ -269,8 +271,8 @@ class _Start:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that can be processed now. Bytes that may belong to a byte order mark are held back
-        until this is known.
+        """Return the bytes that can be processed now. Bytes that may belong to a byte order mark are returned by a
+        later call.
         """
         chunk = self._held + chunk
         if len(chunk) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(chunk):

@@ -27,8 +27,8 @@ _ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace each lone surrogate with `?`. Lone surrogates stand for bytes that were not UTF-8, and cannot be
-    encoded.
+    """Replace each lone surrogate with `?`. Lone surrogates represent bytes that were not valid UTF-8, and they
+    cannot be encoded.
     """
     return text.encode("utf-8", "replace").decode()
 
@@ -48,8 +48,8 @@ def visible(text: str) -> str:
 
 
 def _spelled(character: str) -> str:
-    r"""Return the escape for a character in the syntax of bash, in which `\x` means a byte and `\u` a code
-    point.
+    r"""Return the escape for a character in the syntax of bash. In this syntax, `\x` introduces a byte, and `\u`
+    introduces a code point.
     """
     code = ord(character)
     if code < 0x80:

@@ -617,12 +617,12 @@ class Tokens(Struct, frozen=True, kw_only=True):
     reasoning_output_tokens: int
     total_tokens: int
     cost_micros: int | UnsetType = UNSET
-    """The cost in millionths of the currency of the prices. Responses whose price was unknown are not included.
-    Missing if no price was known.
+    """The cost in millionths of the currency of the prices; missing if no price was known. Responses whose price
+    was unknown are not included.
     """
 
     def plus(self, count: TokenCount) -> Tokens:
-        """Return the sum of these numbers and the numbers of one response."""
+        """Return the sum of these token counts and the token counts of one response."""
         known = [micros for micros in (self.cost_micros, count.cost_micros) if not isinstance(micros, UnsetType)]
         return Tokens(
             input_tokens=self.input_tokens + count.input_tokens,
@@ -667,7 +667,9 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
 
 class SettingsListArguments(Struct, frozen=True, kw_only=True):
     conversation_id: UUID | None = None
-    """The conversation whose next message the settings are for; None means a new conversation."""
+    """The id of a conversation; the settings that its next message can change are returned. None means the settings
+    of a new conversation.
+    """
 
 
 class ListedProfile(Struct, frozen=True, kw_only=True):

@@ -22,8 +22,8 @@ FAILURES_PER_MINUTE: Final = 10
 """The number of wrong tokens within a minute after which answers to further wrong tokens are delayed."""
 DELAY_SECONDS: Final = 1.0
 BURST_SECONDS: Final = 10.0
-"""The length of a burst, in seconds. A principal may send as many messages at once as its rate allows
-in this time.
+"""The length of a burst, in seconds. A principal may send the messages that its rate allows for this time without
+any delay between them.
 """
 
 _REFUSAL: Final = refusal(Unauthorized())
@@ -43,7 +43,7 @@ def new_token() -> str:
 
 
 def bearer_token(request: HttpRequest) -> str:
-    """Return the token of a request; an empty string if there is none."""
+    """Return the bearer token in the headers of a request; an empty string if there is no token."""
     values = request.header("Authorization")
     given = values[0] if len(values) == 1 else ""
     return given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
@@ -55,7 +55,7 @@ class Authenticator:
     """
 
     def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the authenticator. `stored` are the tokens of the home directory; None if tokens are only in
+        """Create the authenticator. `stored` contains the tokens of the home directory; None if tokens are only in
         memory.
         """
         self._stored, self._now = stored, now
@@ -74,7 +74,9 @@ class Authenticator:
         return found if token else None
 
     def owner(self, digest: bytes) -> Principal | None:
-        """Return the principal of the token with a digest; None if there is no valid token with this digest."""
+        """Return the principal of the token that has the digest `digest`; None if no valid token has this
+        digest.
+        """
         found = None
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
@@ -90,8 +92,8 @@ class Authenticator:
         return await self.look_up_owner(token_digest(token)) if token else None
 
     async def look_up_owner(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token that another process may have just stored; None if there is no such
-        token.
+        """Return the principal of a token that is not in memory, because another process may have just stored it.
+        Return None if the store has no such token.
         """
         if (found := self.owner(digest)) is not None or self._stored is None:
             return found
@@ -103,7 +105,7 @@ class Authenticator:
         return is_stored or principal in self._principals.values()
 
     def failed(self) -> float:
-        """Count a wrong token. Return the time in seconds by which the answer must be delayed."""
+        """Count a wrong token. Return the time in seconds for which the caller must delay its answer."""
         now = self._now()
         is_often = len(self._failures) == FAILURES_PER_MINUTE and now - self._failures[0] < 60
         self._failures.append(now)
@@ -119,7 +121,9 @@ class RateLimit:
         """
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
-        """The number of messages that each principal could send at once at a certain time, and this time."""
+        """For each principal, the number of messages that it could send without delay at the time of its last
+        message, and this time.
+        """
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
         """If the rate of a principal allows `count` more messages, count these messages and return True.

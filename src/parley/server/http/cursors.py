@@ -1,4 +1,6 @@
-"""Outboxes that give an event id to each message. A client can continue after this message when it reconnects."""
+"""Outboxes that give an event id to each message. A client that reconnects sends an event id, and continues after
+the message with this id.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Replace the positions with those that the client names as received.
+        """Replace the positions with `positions`, which the client has named as the positions that it has reached.
 
         This method is called before messages are sent again. Otherwise the ids of repeated messages would contain
         positions that the client has not reached.
@@ -52,8 +54,8 @@ class _StreamOutbox:
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
         """Create the outbox.
 
-        `moved` records the position that the client reaches with a message, and returns the event id of the
-        message.
+        `moved` is called with the position of the client after a message. It records this position, and returns the
+        event id of the message.
         """
         self._push, self._moved = push, moved
         self.send, self.when_writable = push.send, push.when_writable

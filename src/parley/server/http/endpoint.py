@@ -1,5 +1,7 @@
-"""The endpoint `/mcp` of Streamable HTTP. The module `stateless.py` answers the requests at version 2026-07-28, and
-the module `page_endpoint.py` answers the requests for the web page.
+"""The endpoint `/mcp` of Streamable HTTP.
+
+The module `stateless.py` answers the requests at version 2026-07-28, and the module `page_endpoint.py` answers the
+requests for the web page.
 
 A POST carries messages from the client, a GET opens the stream of messages that belong to no request, and a DELETE
 ends the session. Health checks are answered first. The checks of any other request are always in the same order:
@@ -65,7 +67,7 @@ _FOR_PAGES: Final = {
     "Access-Control-Expose-Headers": f"{SESSION_ID}, WWW-Authenticate, Retry-After",
     "Vary": "Origin",
 }
-"""The headers of an answer to a web page with an accepted origin."""
+"""The headers that are added to an answer to a web page whose origin is accepted."""
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": METHODS,
     "Access-Control-Allow-Headers": ", ".join(
@@ -73,7 +75,7 @@ _PREFLIGHT: Final = {
     ),
     "Access-Control-Max-Age": "600",
 }
-"""The headers of the answer to a CORS preflight request of an accepted origin."""
+"""The headers of the answer to a CORS preflight request from an accepted origin."""
 _JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_TYPES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 
@@ -135,9 +137,8 @@ class HttpEndpoint:
         return self._refuses_new_clients
 
     def refuse_new_clients(self) -> None:
-        """From now on, answer every request that belongs to no session of this process with an error.
-
-        Other nodes can still connect.
+        """From now on, refuse every request that does not belong to a session of this process. Other nodes can
+        still connect.
         """
         self._refuses_new_clients = True
 
@@ -199,7 +200,9 @@ class HttpEndpoint:
         return page.files.answer(path, request)
 
     async def _sender(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request; None if neither its token nor its sign-in is valid."""
+        """Return the principal that sent a request; None if the request has neither a valid token nor a valid
+        sign-in.
+        """
         if request.header("Authorization") or self._page is None:
             return self._authenticator.principal(request) or await self._authenticator.look_up(request)
         return await self._page.principal(request, self._guard)
@@ -242,8 +245,8 @@ class HttpEndpoint:
         """Pass messages to their session, and return the answer.
 
         `is_array` is True if the body was an array. `accepts_stream` is True if the client accepts a stream of
-        messages. The method removes the messages from the list, so that large messages can be freed while their
-        calls are running.
+        messages. The method removes the messages from the list `messages`, so that the memory of large messages can
+        be freed while their calls are running.
         """
         if not is_array and self._stateless.is_for(request, messages[0]) and self._is_modern():
             return await self._stateless.answer(request, messages.pop(), principal, accepts_stream=accepts_stream)
@@ -329,7 +332,8 @@ class HttpEndpoint:
         """Return the session of a request.
 
         Raises:
-            HttpRefused: the session does not exist, or the request names another protocol version than the session.
+            HttpRefused: the session does not exist, or the request names a protocol version that differs from the
+                version of the session.
         """
         ids, versions = request.header(SESSION_ID), request.header(PROTOCOL_VERSION)
         if len(versions) > 1 or any(version not in KNOWN_VERSIONS for version in versions):
@@ -349,8 +353,8 @@ class HttpEndpoint:
 
 
 def _pass_on(messages: list[PostedMessage], session: HttpSession, reply: Reply) -> None:
-    """Pass messages to the client connection of a session. The list is emptied in the process, to free the memory
-    of large messages.
+    """Pass messages to the client connection of a session, and remove each of them from the list. The memory of
+    large messages can then be freed.
     """
     messages.reverse()
     while messages:

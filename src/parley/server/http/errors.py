@@ -1,4 +1,4 @@
-"""Errors that are answered with an HTTP error status and a JSON-RPC error."""
+"""The errors that the server reports with an HTTP error status and a JSON-RPC error."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ class UnknownSession(HttpRefused):
 
 
 class SessionNotRestored(HttpRefused):
-    """Raised when a session of an earlier server process cannot be restored now. The session remains stored."""
+    """Raised when a session of an earlier server process cannot be restored at the moment. The session remains
+    stored.
+    """
 
     code, status = "session_not_restored", HTTPStatus.SERVICE_UNAVAILABLE
 

@@ -49,8 +49,8 @@ _UUID, _TEXT = b"u", b"t"
 
 
 class _Call(Struct, frozen=True, array_like=True):
-    """The content of a `CallCursor`. The request id is encoded as JSON, because MessagePack has no integers above
-    64 bits.
+    """The form in which an event id contains a `CallCursor`. The request id is encoded as JSON, because MessagePack
+    has no integers above 64 bits.
     """
 
     request: bytes

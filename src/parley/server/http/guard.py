@@ -1,4 +1,4 @@
-"""Checks the hosts and origins of HTTP requests before anything else is read.
+"""Checks the host and the origin of each HTTP request before the rest of the request is read.
 
 A web page can make a browser send requests to a server on loopback. The checks of Host, Origin, Sec-Fetch-Site and
 Content-Type prevent that, even if the host name of the page was changed to point to this computer (DNS rebinding).
@@ -39,8 +39,9 @@ class Guard:
     ) -> None:
         """Create the guard.
 
-        `hosts` are accepted in addition to loopback, with and without the port of the server. `scheme` is the
-        scheme of the server's own address. `public_url` is the address of the server behind a proxy.
+        `hosts` contains the host names that are accepted in addition to loopback. Each of them is accepted with and
+        without the port of the server. `scheme` is the scheme of the server's own address. `public_url` is the
+        address of the server behind a proxy.
         """
         names = (*LOOPBACK_NAMES, *(host.lower() for host in hosts))
         self._hosts = frozenset(names) | {f"{name}:{port}" for name in names}
@@ -71,16 +72,15 @@ class Guard:
         return self._public_path.rpartition("/")[2]
 
     def page_of(self, request: HttpRequest) -> str | None:
-        """Return the origin of the web page that sent a request; None if the request does not come from a web page
-        or the origin is not accepted.
+        """Return the origin of the web page that sent a request. Return None if no web page sent the request, or if
+        the origin is not accepted.
         """
         given = request.header("Origin")
         return given[0] if len(given) == 1 and given[0] in self._origins else None
 
     def own_origin(self, request: HttpRequest) -> str | None:
-        """Return the origin of a request from a page of this server; None for any other request.
-
-        The origin is the server's own address as the request names it, or the public address.
+        """Return the origin of the web page that sent a request if the page belongs to this server; None for any
+        other request. The origin is the server's own address as the request names it, or the public address.
         """
         given, host = request.header("Origin"), request.header("Host")
         if len(given) != 1 or len(host) != 1:
@@ -103,8 +103,8 @@ class Guard:
 
     def refusal(self, request: HttpRequest, *, is_page: bool = False) -> HTTPStatus | None:
         """Return the HTTP error status with which a request must be answered; None if the request is accepted.
-
-        `is_page` is True for a file of the web page. A link on any other page may lead to such a file.
+        `is_page` is True if the request is for a file of the web page. Such a request is also accepted if the user
+        has followed a link on another site.
         """
         if request.header_bytes > MAX_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -131,7 +131,7 @@ class Guard:
 
 
 def _is_navigation(request: HttpRequest) -> bool:
-    """Return whether a request opens a page in a tab, as a click on a link does."""
+    """Return whether a request opens a page in a browser tab, for example after a click on a link."""
     return (
         request.method == "GET"
         and request.header("Sec-Fetch-Mode") == ["navigate"]

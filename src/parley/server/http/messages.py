@@ -29,8 +29,8 @@ __all__ = ["JSON", "TOO_MANY", "UNAVAILABLE", "PostedMessage", "read_messages", 
 
 JSON: Final = {"Content-Type": "application/json"}
 RETRY_SECONDS: Final = "30"
-"""The time in seconds after which a client may repeat a request that failed because the server is overloaded, as
-the value of a header.
+"""The value of the header `Retry-After`: the time in seconds after which a client may repeat a request that failed
+because the server is overloaded.
 """
 TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
 """The answer to a request that exceeds the rate of its principal."""
@@ -45,7 +45,9 @@ MAX_INITIALIZE_BYTES: Final = 64 * 1024
 parameters.
 """
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
-"""The tools whose calls are answered by a stream, because they take a long time and send notifications."""
+"""The tools whose calls are answered with a stream of messages, because the calls take a long time and send
+notifications.
+"""
 
 
 _RETRY_AFTER: Final = {
@@ -87,7 +89,7 @@ class PostedMessage(Struct, frozen=True):
 
 
 def read_messages(body: bytes) -> tuple[list[PostedMessage], bool]:
-    """Return the messages of a body, and whether the body is an array.
+    """Return a list with the messages of a body, and True if the body is an array.
 
     Raises:
         BadBody: the body has no message, or one of its messages is invalid.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 CHALLENGE_SECONDS: Final = 30.0
-"""The time for which a proof can be made with the random number of this node, in seconds."""
+"""The time in seconds for which another node can use a random number from this node in a proof."""
 
 
 class NodeEndpoint:
@@ -49,13 +49,14 @@ class NodeEndpoint:
 
         `token` is the shared token of the nodes. `authenticator` counts wrong proofs. `accept` gets the socket and
         the version of each accepted connection. `url` returns the announced address of this node; empty if this
-        node has announced no address. `versions` are the versions that this node supports, the newest first.
+        node has announced no address. `versions` contains the versions of the protocol that this node supports, the
+        newest first.
         """
         self._token, self._authenticator, self._accept = token, authenticator, accept
         self._url, self._versions = url, versions
         self._key = secrets.token_bytes(32)
         self._used: dict[str, float] = {}
-        """The random numbers of this node that were used in a valid proof, with the times when they expire."""
+        """The random numbers from this node that were used in a valid proof, each with its expiry time."""
         self._log = LimitedLog(log)
 
     async def answer(self, request: HttpRequest) -> object:
@@ -93,9 +94,8 @@ class NodeEndpoint:
         return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
 
     def _nonce(self) -> str:
-        """Return a random number with its expiry time.
-
-        Both are sealed, so that this node does not have to store them.
+        """Return a new random number together with its expiry time, as a sealed string. This node does not have to
+        store the number, because the other node sends the string back.
         """
         text = f"{secrets.token_hex(16)}.{int(time.monotonic() + CHALLENGE_SECONDS)}"
         return self._sealed(text)
@@ -105,7 +105,9 @@ class NodeEndpoint:
         return f"{text}.{seal}"
 
     def _is_proven(self, fields: Mapping[str, str]) -> bool:
-        """Return whether a request proves the token, with a random number of this node that was not used before."""
+        """Return whether a request proves that its sender has the shared token. The proof must contain a random
+        number from this node that was not used before.
+        """
         called = fields.get("called", "")
         text, _, _ = called.rpartition(".")
         expected = self._sealed(text).encode(errors="surrogateescape")

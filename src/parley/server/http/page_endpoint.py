@@ -1,4 +1,4 @@
-"""The endpoints of the web page besides `/mcp`: its files, its sign-in, and its push subscription."""
+"""The endpoints that only the web page uses: its files, its sign-in, and its push subscription."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie. This is the longest time that browsers allow. Most
-sign-ins end earlier.
+"""The time in seconds for which browsers keep the cookie. Browsers allow no longer time. Most sign-ins end earlier.
 """
 
 
@@ -53,7 +52,7 @@ class PageFiles(Protocol):
 
 
 class PushSubscriptions(Protocol):
-    """The part of the sender of push messages that the endpoint uses."""
+    """The methods of the push message sender that the endpoint uses."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if the server cannot send push
@@ -190,10 +189,9 @@ class PageEndpoint:
 
 
 def _cookie(pair: str, request: HttpRequest, guard: Guard, *, seconds: int) -> str:
-    """Return a `Set-Cookie` header that makes the browser keep the cookie `pair` (`NAME=VALUE`) for some seconds.
-
-    Without the attribute `Path`, the browser sends the cookie only to the folder of this address, as the browser
-    sees it.
+    """Return the value of a `Set-Cookie` header that makes the browser keep the cookie `pair` (`NAME=VALUE`) for
+    `seconds`. The header has no attribute `Path`, so the browser sends the cookie only to addresses in the folder
+    of the sign-in's own address.
     """
     attributes = ["HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
     if (guard.own_origin(request) or "").startswith("https:"):

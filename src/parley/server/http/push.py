@@ -39,7 +39,7 @@ class PushOutbox:
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake` when the stream is writable; None if there is no such stream."""
+        """The stream that will call `_wake` when it is writable; None if no stream will call `_wake`."""
         self.closed = False
 
     @property
@@ -57,10 +57,9 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """From now on, send messages to `stream`, beginning with those that were kept.
-
-        Return the kept messages. If a message is being sent in parts on an older stream, that stream is closed and
-        the message begins again on the new stream.
+        """From now on, send messages to `stream`, beginning with the messages that were kept for it. Return the
+        kept messages. If an older stream is sending a message in parts, that stream is closed, and the whole
+        message is sent again on the new stream.
         """
         if self.closed:
             stream.end()
@@ -97,7 +96,7 @@ class PushOutbox:
             self._request_wake()
 
     async def flush(self) -> None:
-        """Wait until all messages have been written. Return at once if no stream is open."""
+        """Wait until all messages have been written. Return immediately if no stream is open."""
         if (stream := self._current) is not None:
             await stream.flush()
 
@@ -119,7 +118,7 @@ class PushOutbox:
             self._request_wake()
 
     def _request_wake(self) -> None:
-        """Let the current stream call `_wake` when it is writable."""
+        """Register `_wake` with the current stream, which calls it when it is writable."""
         stream = self._current
         if self._waiting and stream is not None and self._asked is not stream:
             self._asked = stream

@@ -19,11 +19,13 @@ __all__ = ["wrong_header"]
 NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
 """The methods whose `name` or `uri` the client repeats in a header."""
 TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
-"""The methods whose `taskId` the client may repeat in the same header."""
+"""The methods whose `taskId` the client may repeat in the header that other methods use for `name` or `uri`."""
 
 
 def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
-    """Return a description of the first invalid header that repeats a value of the body; None if all are valid."""
+    """Check the headers that repeat values of the body. Return a description of the first invalid header; None if
+    all headers are valid.
+    """
     expected = {PROTOCOL_VERSION: message.version, METHOD: message.method}
     if message.method in NAMED_METHODS or (message.method in TASK_METHODS and request.header(NAME)):
         expected[NAME] = message.name
@@ -37,7 +39,9 @@ def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
 
 
 def _decoded(value: str) -> str | None:
-    """Return the value of a header, decoded if it is Base64; None if the encoding is invalid."""
+    """Return the decoded value of a header if the value is marked as Base64; otherwise return the value without
+    surrounding blanks. Return None if the encoding is invalid.
+    """
     value = value.strip()
     if not (value.startswith("=?base64?") and value.endswith("?=")):
         return value

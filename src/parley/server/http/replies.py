@@ -17,8 +17,8 @@ __all__ = ["JsonReply", "StreamReply", "first_of"]
 
 
 class JsonReply:
-    """Collects the answers to the requests of a POST for a JSON body. Notifications that belong to the requests are
-    discarded.
+    """Collects the answers to the requests of a POST, which are then sent as one JSON body. Notifications that
+    belong to the requests are discarded.
     """
 
     notifications: Outbox = SILENT
@@ -73,7 +73,9 @@ class _WhileOpen:
 
 
 class StreamReply:
-    """Answers requests on one stream, and sends their other messages on it. The last answer ends the stream."""
+    """Sends the answers to requests, and all other messages that belong to them, on one stream. The last answer
+    ends the stream.
+    """
 
     def __init__(
         self, stream: MessageStream, requests: int, server_requests: Outbox, *, ids: EventIds, session: str

@@ -64,17 +64,17 @@ class HttpSession:
         before they are opened.
         """
         self.saved_state: SessionState | None = None
-        """The state of the session in this process that is stored; None if this is not known."""
+        """The state of the session in this process that the store is known to contain; None if this is unknown."""
         self.base_state: SessionState | None = None
         """The state of the session in this process when it was last stored; None if it was not stored yet."""
         self.stored_state: SessionState | None = None
-        """The state in the store as this process has last seen it; None if the session is not stored. This state
-        may contain streams that the client has opened on other nodes.
+        """The state in the store when this process last read or wrote it; None if the session is not stored. This
+        state may contain streams that the client has opened on other nodes.
         """
         self.stored_data: bytes | None = None
         """The encoded form of `stored_state`, exactly as it is stored."""
         self.stored_streams: set[ConversationId] = set()
-        """The conversations with a stream that the stored session may contain."""
+        """The conversations of which the stored session may contain a stream."""
         self.saving: asyncio.Task[None] | None = None
         self.save_lock: Final = asyncio.Lock()
         """A lock that is held while the session is written to the store or removed from the store."""
@@ -105,7 +105,8 @@ class HttpSession:
     def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
         """Send messages that belong to no request on the GET stream `stream`.
 
-        `positions` are the positions that the client names as received; None if the client names no positions.
+        `positions` contains the positions that the client has reached, as its request names them; None if the
+        request names no positions.
         """
         had_stream, self._had_stream = self._had_stream, True
         kept = self.outbox.attach(stream)
@@ -136,7 +137,9 @@ class HttpSession:
         return reply
 
     async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue a call on another stream, beginning after the messages that the client has received."""
+        """Continue to send the messages of a call on the stream `stream`. The first message is the one after the
+        messages that the client has received.
+        """
         if (lost := self._calls.get(cursor.request)) is not None:
             lost.close()
         reply = self.stream_reply(stream, [cursor.request])
@@ -150,12 +153,12 @@ class HttpSession:
             stream.end()
 
     async def saved(self) -> None:
-        """Wait until all changes to the session so far are stored."""
+        """Wait until all changes that were made to the session before this call are stored."""
         if self.saving is not None:
             await asyncio.shield(self.saving)
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Return when the session ends. Nothing is read here, because messages arrive with POST requests."""
+        """Wait until the session ends. This method reads no messages, because they arrive with POST requests."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:
@@ -166,7 +169,7 @@ class HttpSession:
 
     @property
     def is_connected(self) -> bool:
-        """True if the session has begun, even if it has ended in the meantime."""
+        """True if the session has begun. The value stays True after the end of the session."""
         return self._connected.is_set()
 
     async def wait_connected(self) -> None:
@@ -176,7 +179,7 @@ class HttpSession:
         self._ended.set()
 
     def cut_off(self) -> None:
-        """End the session at once. Nothing more is sent to its client."""
+        """End the session immediately. Nothing more is sent to its client."""
         if self._client is not None:
             self._client.remove()
         for stream in tuple(self._calls.values()):

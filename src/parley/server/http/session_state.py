@@ -60,7 +60,8 @@ def decode_state(data: bytes) -> SessionState | None:
 def merge_states(
     own: SessionState, *, base: SessionState, stored: SessionState, own_streams: Collection[ConversationId] = ()
 ) -> SessionState | None:
-    """Add the changes of this process to the state that another process has stored.
+    """Combine the changes that this process has made to a session with `stored`, the state that another process has
+    stored, and return the result.
 
     `own` is the state in this process, and `base` is the state in this process when it was last stored.
     `own_streams` are the conversations whose streams this process may have stored. Return None if both
@@ -93,5 +94,7 @@ def _by_conversation(state: SessionState) -> dict[ConversationId, StreamState]:
 
 
 def session_digest(session_id: str) -> bytes:
-    """Return the digest under which a session is stored. The session id itself is a secret of the client."""
+    """Return the digest of a session id, under which the session is stored. The id itself is not stored, because it
+    is a secret of the client.
+    """
     return hashlib.sha256(session_id.encode(errors="surrogateescape")).digest()

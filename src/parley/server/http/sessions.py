@@ -93,7 +93,7 @@ class HttpSessions:
         return len(self._sessions)
 
     def apply(self, *, most: int, idle_seconds: float) -> None:
-        """Use new limits. Existing sessions stay open even if there are more than `most` sessions."""
+        """Use new limits. Existing sessions stay open, even if their number exceeds `most`."""
         self._most, self._idle_seconds = most, idle_seconds
 
     async def create(self, principal: Principal) -> HttpSession:
@@ -118,7 +118,7 @@ class HttpSessions:
             self.delete(session)
 
     def __contains__(self, session_id: str) -> bool:
-        """Return whether a session is in the memory of this process."""
+        """Return whether this process has the session with the id `session_id` in memory."""
         return session_id in self._sessions
 
     async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
@@ -169,7 +169,7 @@ class HttpSessions:
             self.delete(session)
 
     async def save_ended_streams(self, session: HttpSession) -> None:
-        """Wait until the stored session has no streams that the client has ended.
+        """Wait until the streams that the client has ended are removed from the stored session.
 
         Raises:
             StreamEndNotSaved: the session cannot be stored. The server tries again later.
@@ -183,7 +183,7 @@ class HttpSessions:
             raise StreamEndNotSaved
 
     def _has_stored_end(self, session: HttpSession) -> bool:
-        """Return whether the stored session may contain a stream that has ended."""
+        """Return whether the store may contain a stream of the session that the client has ended."""
         if not self._stores or session.id not in self._sessions or session.client.session.has_left:
             return False
         opening = {stream.conversation for stream in session.opening}
@@ -255,8 +255,8 @@ class HttpSessions:
 
     @asynccontextmanager
     async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[StreamState]:
-        """Store a session together with a stream that the caller opens inside the context. The stream may get
-        another number, because another node may have given its number to another stream.
+        """Store a session together with a stream, and yield the stream. The caller opens the stream inside the
+        context. The number of the stream changes if another node has given this number to another stream.
 
         Raises:
             TooManyStreams: the session has the maximum number of streams.
@@ -477,8 +477,8 @@ class HttpSessions:
         self.delete(min(idle, key=lambda one: one.idle_since))
 
     def _has_its_share(self, principal: Principal) -> bool:
-        """Return whether a principal has half of all possible sessions, which is its limit. An admin has no such
-        limit.
+        """Return whether a principal has reached its limit, which is half of the maximum number of sessions. An
+        admin has no such limit.
         """
         if principal.role is Role.ADMIN:
             return False

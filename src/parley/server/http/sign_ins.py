@@ -90,7 +90,7 @@ class SignIns:
     def __init__(
         self, authenticator: Authenticator, store: SignInStore, *, now: Callable[[], float] = time.time
     ) -> None:
-        """Create an object without sign-ins. `authenticator` finds the principals of tokens."""
+        """Create an empty set of sign-ins. `authenticator` finds the principals of tokens."""
         self._authenticator, self._store, self._now = authenticator, store, now
         self._sign_ins: dict[bytes, StoredSignIn] = {}
         self._used: dict[bytes, float] = {}
@@ -100,8 +100,8 @@ class SignIns:
         before this time must not restore the sign-in.
         """
         self._reloading = asyncio.Lock()
-        """A lock that is held during a reload. Without the lock, a reload that has read the store earlier could
-        undo a change to a push subscription in memory.
+        """A lock that is held during a reload and during a change to a push subscription. Without the lock, a
+        reload that read the store before the change could undo the change in memory.
         """
         self._rate = RateLimit(SIGN_INS_PER_SECOND, now=now)
         self._wake = asyncio.Event()
@@ -190,8 +190,8 @@ class SignIns:
         return NewSignIn(_principal(stored, principal), f"{_COOKIE}{name}={value}", secret)
 
     async def _make_room(self, token: bytes) -> None:
-        """End sign-ins, the longest unused first, so that one more sign-in with the token `token` does not exceed
-        the limits.
+        """End sign-ins until one more sign-in with the token `token` does not exceed the limits. The sign-in that
+        has been unused for the longest time ends first.
         """
         await self.reload()
         current = sorted(self._sign_ins.values(), key=lambda one: self._used.get(one.digest, one.used_at))
@@ -226,7 +226,7 @@ class SignIns:
         return [(principal, push) for principal, push in found if principal is not None]
 
     async def subscribe(self, principal: Principal, push: bytes | None) -> bool:
-        """Store the push subscription of a sign-in; None removes the subscription.
+        """Store `push` as the push subscription of a sign-in, or remove the subscription if `push` is None.
 
         Return False if this or another server has ended the sign-in.
 
@@ -273,8 +273,8 @@ class SignIns:
         return stored
 
     async def _load(self, digest: bytes) -> StoredSignIn | None:
-        """Return a sign-in that another server with the same store has created; None if the store has no such
-        sign-in.
+        """Load a sign-in that another server with the same store has created, and return it; None if the store has
+        no sign-in with the digest `digest`.
         """
         try:
             stored = await self._store.sign_in(digest)
@@ -299,8 +299,8 @@ class SignIns:
     # --- the store ---------------------------------------------------------------------
 
     async def reload(self) -> None:
-        """Load the sign-ins from the store, end those that another process has removed, and remove outdated ones
-        from the store.
+        """Load the sign-ins from the store. End the sign-ins that another process has removed, and remove expired
+        sign-ins from the store.
 
         Raises:
             StoreError: the store cannot be read or changed.
@@ -329,7 +329,7 @@ class SignIns:
                 del self._signed_out[digest]
 
     async def keep_current(self) -> None:
-        """Load the sign-ins periodically, and store the times when they were last used."""
+        """Call `reload` periodically, and store the times when the sign-ins were last used."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):

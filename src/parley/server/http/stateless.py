@@ -72,10 +72,9 @@ class StatelessRequests:
         on_ended: Callable[[], None] = lambda: None,
         is_valid: Callable[[Principal], bool] = lambda principal: True,
     ) -> None:
-        """Create an object without requests.
-
-        `on_ended` is called when a request has ended. `is_valid` returns whether the token of a principal is valid.
-        The function is called again after the body of a request, which may arrive long after the token was checked.
+        """Create an object that has no requests in progress. `on_ended` is called when a request has ended.
+        `is_valid` returns whether the token of a principal is valid. `is_valid` is called when the body of a
+        request has arrived, because this may be long after the token was checked.
         """
         self._core, self._on_ended, self._is_valid = core, on_ended, is_valid
         self._posts: dict[asyncio.Task[None], _Post] = {}
@@ -87,10 +86,8 @@ class StatelessRequests:
 
     @staticmethod
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
-        """Return whether a message belongs to version 2026-07-28.
-
-        This is the case if the `_meta` of the message names any version, or if the HTTP header names version
-        2026-07-28.
+        """Return whether a message must be handled at version 2026-07-28. This is the case if the `_meta` of the
+        message names any version, or if the HTTP header names version 2026-07-28.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)
@@ -202,7 +199,7 @@ class _PostOutbox:
             self._stream.end()
 
     def cut_off(self) -> None:
-        """Close the stream and discard what the client has not read."""
+        """Close the stream and discard all data that the client has not read."""
         if self._stream is not None:
             self._stream.close()
 
@@ -230,7 +227,7 @@ class _Post:
         self._ended.set()
 
     def cut_off(self) -> None:
-        """End the request at once. Nothing more is sent to its client."""
+        """End the request immediately. Nothing more is sent to its client."""
         if self._client is not None:
             self._client.remove()
         self.outbox.cut_off()
@@ -240,8 +237,8 @@ class _Post:
         await self._ended.wait()
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Return when the request has ended. Nothing is read here, because the message is the body of the
-        request.
+        """Wait until the request has ended. This method reads no messages, because the only message is the body of
+        the request.
         """
         await self._ended.wait()
 

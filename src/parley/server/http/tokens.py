@@ -1,4 +1,4 @@
-"""The bearer tokens of the home directory in the memory of the server.
+"""Holds the bearer tokens of the home directory in the memory of the server.
 
 The tokens are loaded when the server starts, on `reload`, and every half minute. A change by another process
 therefore takes effect soon, even if that process could not notify the server.
@@ -57,8 +57,8 @@ class StoredTokens:
         """The times of last use that are not stored yet, by the digest of the token."""
         self._wake = asyncio.Event()
         self._reloading = asyncio.Lock()
-        """A lock that is held during a reload. Without the lock, a reload that read the store earlier could finish
-        later, and make a removed token valid again.
+        """A lock that is held during a reload. Without the lock, two reloads could run at the same time. The reload
+        that read the store first could finish last, and make a removed token valid again.
         """
         self._looked_up_at = 0.0
         """The time of the last reload because of an unknown token, in seconds since the epoch."""
@@ -93,7 +93,8 @@ class StoredTokens:
         return principal in self._principals.values()
 
     async def look_up(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token that another process may have just stored; None for an unknown token.
+        """Return the principal of a token that is not in memory, because another process may have just stored it.
+        Return None if the store has no such token.
 
         The tokens are loaded at most once per `UNKNOWN_SECONDS`, so that wrong tokens cause little work.
         """
@@ -106,9 +107,8 @@ class StoredTokens:
         return self.find(digest)
 
     async def reload(self) -> None:
-        """Load the tokens from the store, and call the callbacks of `on_revoked`.
-
-        If the tokens cannot be read, the tokens that were valid before stay valid until they expire.
+        """Load the tokens from the store, and call the callbacks of `on_revoked` for each token that was removed or
+        has expired. If the tokens cannot be read, the tokens that were valid before stay valid until they expire.
         """
         async with self._reloading:
             try:
@@ -128,7 +128,7 @@ class StoredTokens:
                 do(principal)
 
     async def keep_current(self) -> None:
-        """Load the tokens periodically, and store the times when they were last used."""
+        """Call `reload` periodically, and store the times when the tokens were last used."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_to_reload()):

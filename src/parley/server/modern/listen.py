@@ -65,7 +65,9 @@ class _Listening:
         self._out = call.context.reply.notifications
         self._watches: list[tuple[CoalescedNotification, ResourceWatch]] = []
         self._due: list[Callable[[], None]] | None = []
-        """The notifications that wait until the acknowledgement of the request has been sent; None after that."""
+        """The notifications that are delayed until the acknowledgement of the request has been sent; None after the
+        acknowledgement.
+        """
 
     async def begin(self, wanted: NotificationFilter) -> None:
         principal, conversations = self._call.context.principal, self._server.conversations

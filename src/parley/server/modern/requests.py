@@ -21,7 +21,8 @@ __all__ = ["can_be_asked", "checked_meta", "meta_of", "modern_context"]
 
 
 def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
-    """Return the `_meta` of a request; None if the request belongs to an earlier version, or `[mcp] modern` is off.
+    """Return the `_meta` of a request; None if the request belongs to an earlier version, or the setting `[mcp]
+    modern` is off.
 
     Raises:
         InvalidParams: the `_meta` is incomplete.
@@ -55,7 +56,7 @@ def modern_context(meta: ModernMeta, principal: Principal, reply: Reply, loader:
 
 
 def can_be_asked(context: RequestContext, approval: PendingApproval | None = None) -> bool:
-    """Return whether the sender of a request at version 2026-07-28 can be asked for an approval.
+    """Return whether the server can ask the sender of a request at version 2026-07-28 to decide an approval.
 
     The client must declare `elicitation` in this request, and its principal must be allowed to answer. If
     `approval` is None, only the role of the principal is checked.

@@ -1,5 +1,5 @@
-"""Completes the results at version 2026-07-28 with their type, the server's name and version, and the time for
-which clients may cache them.
+"""Adds the members to results that version 2026-07-28 requires: the type of the result, the server's name and
+version, and the time for which clients may cache the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
 
 
 def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
-    """Add the members that version 2026-07-28 requires to an encoded result, and return the result.
+    """Return an encoded result with the additional members that version 2026-07-28 requires.
 
     The given result must not have a `_meta` yet.
     """

@@ -35,7 +35,7 @@ from parley.wire.mcp import CallToolParams
 __all__ = ["MAX_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
 
 MAX_ROUNDS: Final = 9
-"""The maximum number of approval requests for one call. The official client libraries give up at the tenth
+"""The maximum number of approval requests for one call. The official client libraries cancel the call at the tenth
 request.
 """
 STATE_SECONDS: Final = 24 * 3600
@@ -45,7 +45,7 @@ LONG_BYTES: Final = 64 * 1024
 
 
 class RoundState(Struct, frozen=True, array_like=True):
-    """The state with which a repeated call continues after its approval request has been answered."""
+    """The state from which a call continues when the client repeats it with the answer to an approval request."""
 
     principal: str
     """The key of the principal that was asked for the approval."""
@@ -94,8 +94,8 @@ class RequestStates:
 
 
 OnAsk = Callable[[PendingApproval, str], None]
-"""A function that ends a call with an approval request. Its second argument is the id of the client's first
-request that concerned the conversation.
+"""A function that ends a call with an approval request. Its arguments are the approval and the id of the client's
+first request that concerned the conversation.
 """
 
 
@@ -126,13 +126,13 @@ class RoundElicitor:
 
 
 class Rounds:
-    """The approval requests for one call."""
+    """Manages the approval requests for one call."""
 
     def __init__(
         self, states: RequestStates, params: CallToolParams, *, principal: Principal, features: Features
     ) -> None:
-        """Create the object, and read the state of the call that this call repeats from the parameters, if there is
-        one.
+        """Create the object. If this call repeats an earlier call, read the state of the earlier call from the
+        parameters.
 
         Raises:
             InvalidParams: the state is forged, has expired, or belongs to another call.
@@ -179,8 +179,8 @@ class Rounds:
             pass
 
     def _answer(self, approval_id: str) -> Message | None:
-        """Return the answer to an approval request; None if the call has no answer or the answer does not fit the
-        form.
+        """Return the answer to an approval request in the parameters of the call. Return None if there is no
+        answer, or if its action or its decision is unknown.
         """
         if (given := self._responses.get(approval_id)) is None:
             return None

@@ -1,4 +1,5 @@
-"""Tasks at version 2026-07-28, where they are an extension. A task contains its approval requests and its result.
+"""Tasks at version 2026-07-28, in which tasks are an extension of the protocol. A task contains its approval
+requests and its result.
 
 The client declares the extension in each request. It polls the task until the task has ended, and answers the
 approval requests of the task with `tasks/update`.
@@ -138,7 +139,7 @@ async def _answer(
 ) -> None:
     """Settle the open approval `approval_id` with an answer.
 
-    Nothing happens if another approval is open, or if the answer does not fit the form.
+    Do nothing if another approval is open, or if the action or the decision in the answer is unknown.
     """
     approval = conversation.approvals.open
     if approval is None or approval.approval_id != approval_id or not has_known_decision(answer):

@@ -36,7 +36,7 @@ __all__ = ["ResourceReader"]
 TRANSCRIPT_LENGTH: Final = 200_000
 """The maximum length of a transcript, in characters."""
 DOCUMENT_BYTES: Final = 1024 * 1024
-"""The maximum size of the events in a JSON document, in bytes. The same number is the maximum length of a diff, in
+"""The maximum total size of the events in a JSON document, in bytes. It is also the maximum length of a diff, in
 characters.
 """
 LISTED: Final = 100

@@ -25,11 +25,11 @@ subscription keeps a conversation in memory.
 """
 
 MAX_PER_PRINCIPAL: Final = 5000
-"""The maximum number of resources to which all clients of one principal together may subscribe."""
+"""The maximum total number of subscriptions of all clients of one principal."""
 
 
 def take_subscriptions(server: ServerContext, principal: Principal, count: int = 1) -> None:
-    """Count new subscriptions of a principal.
+    """Add `count` to the number of subscriptions of a principal.
 
     Raises:
         TooManySubscriptions: the principal would exceed the maximum number of subscriptions.
@@ -40,7 +40,7 @@ def take_subscriptions(server: ServerContext, principal: Principal, count: int =
 
 
 def give_back_subscriptions(server: ServerContext, principal: Principal, count: int = 1) -> None:
-    """Undo `take_subscriptions`."""
+    """Subtract `count` from the number of subscriptions of a principal."""
     server.subscribed[principal.key] -= count
 
 
@@ -57,7 +57,8 @@ class ResourceSubscriptions:
         self._list: tuple[CoalescedNotification, ListWatch] | None = None
 
     async def subscribe(self, uri: str, principal: Principal) -> None:
-        """Notify the client when a resource has changed. A second subscription to the same address has no effect.
+        """From now on, notify the client whenever a resource has changed. A second subscription to the same address
+        has no effect.
 
         Raises:
             UnknownResource: no resource has this address, or the principal is not allowed to see it.
@@ -109,7 +110,7 @@ class ResourceSubscriptions:
         changes.
 
         Raises:
-            StoreError: a resource cannot be read now.
+            StoreError: a resource cannot be read at the moment.
         """
         for uri in uris:
             try:
@@ -134,7 +135,7 @@ class ResourceSubscriptions:
         return removed
 
     async def listed(self, principal: Principal) -> None:
-        """Record that the client has listed the resources, and notify the client of later changes to the list.
+        """Record that the client has listed the resources. From now on, notify the client of changes to the list.
 
         Raises:
             StoreError: the store cannot be searched.

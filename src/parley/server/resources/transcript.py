@@ -124,12 +124,14 @@ def _section(event: EventBase) -> str | None:
 
 
 def _by(principal: str | UnsetType) -> str:
-    """Return the name of the principal in parentheses for a heading; empty for local clients."""
+    """Return the text that names the principal in a heading: its name in parentheses. The text is empty for local
+    clients.
+    """
     return "" if principal is UNSET or principal == LOCAL.name else f" ({one_line(principal)})"
 
 
 def _words(content: tuple[InputItem, ...]) -> str:
-    """Return the content of a message as text, with a line for each image and file."""
+    """Return the content of a message as text. Each image and each file is represented by a line."""
     parts: list[str] = []
     size = 0
     for item in content:
@@ -157,7 +159,7 @@ def _change(change: FileChange) -> str:
 
 
 def _text(heading: str, text: str) -> str:
-    """Return a heading, followed by `text` as a block quote."""
+    """Return a section that consists of a heading and `text` as a block quote."""
     more = len(text) - TEXT_LENGTH
     if more > 0:
         text = f"{text[:TEXT_LENGTH]}\n[{more} more characters]"

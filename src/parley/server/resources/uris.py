@@ -108,10 +108,10 @@ def address_of(uri: str) -> Address:
 
 
 def transcript_uri(conversation_id: ConversationId) -> str:
-    """Return the address of the transcript of a conversation."""
+    """Return the address of the resource that contains the transcript of a conversation."""
     return f"{CONVERSATIONS}/{conversation_id}"
 
 
 def diff_uri(conversation_id: str) -> str:
-    """Return the address of the diff of a conversation."""
+    """Return the address of the resource that contains the diff of a conversation."""
     return f"{CONVERSATIONS}/{conversation_id}{ResourceKind.DIFF.suffix}"

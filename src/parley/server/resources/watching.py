@@ -45,7 +45,9 @@ class CoalescedNotification:
         self._closed = False
 
     def send(self) -> None:
-        """Send the notification now, or as soon as the interval has passed and the outbox is writable."""
+        """Send the notification immediately if possible. Otherwise, send it as soon as the interval has passed and
+        the outbox is writable.
+        """
         self._is_due = True
         if self._timer is None and not self._waits_for_room:
             self._send_if_due()
@@ -117,7 +119,7 @@ class ListWatch:
         self._closed = False
 
     async def begin(self) -> None:
-        """Begin to watch the lists. Raises StoreError if the store cannot be searched."""
+        """Begin to watch the lists. Raise `StoreError` if the store cannot be searched."""
         await self._conversations.watch(self, self._on_activity)
         if self._closed:
             self._conversations.unwatch(self)
@@ -177,7 +179,7 @@ class _ChangeEncoder:
 
 
 class _ChangeReader(Reader):
-    """A reader that passes entries on and ignores deltas."""
+    """A reader that passes each entry to its encoder and ignores deltas."""
 
     @property
     def keeps_up(self) -> bool:

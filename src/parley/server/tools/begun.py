@@ -14,9 +14,8 @@ __all__ = ["answer_when_begun"]
 
 
 def answer_when_begun(call: ToolCall, conversation: Conversation) -> Callable[[LocalTurn | None], None]:
-    """Return the function that answers the call when the start of the turn is durable.
-
-    The argument of the function is the turn; None if another node runs the turn.
+    """Return a callback that answers the call. The callback is called when the start of the turn is durable. Its
+    argument is the turn; None if another node runs the turn.
     """
 
     def began(turn: LocalTurn | None) -> None:

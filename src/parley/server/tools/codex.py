@@ -1,4 +1,4 @@
-"""`codex`: create a conversation, run one turn, and answer when the turn ends."""
+"""The tool `codex`, which creates a conversation, runs one turn, and answers when the turn ends."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
     position = after
 
     async def read_more() -> None:
-        """Read until more entries than the limit have been found, or until the log ends."""
+        """Read entries until more than `limit` have been found, or until the log ends."""
         nonlocal position
         while len(found) <= limit and (page := await conversation.read_after(position, limit=4 * (limit + 1))):
             found.extend(visible(page, hidden))

@@ -1,4 +1,4 @@
-"""`conversationSendMessage`: accept a message and answer at once. The turn runs in the background."""
+"""`conversationSendMessage`: accept a message and answer immediately. The turn runs in the background."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
-    """Return the schema for the answer; None if the message contains no schema.
+    """Return the schema for the agent's answer; None if the arguments contain no schema.
 
     Raises:
         BadArguments: the schema is empty, too large, or cannot be sent to a provider.
@@ -112,8 +112,8 @@ def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """Let the client cancel the answered call until its turn ends or the client leaves. A cancellation interrupts
-    the turn.
+    """Let the client cancel the call, which has been answered, until its turn ends or the client leaves. A
+    cancellation interrupts the turn.
     """
 
     def finished(_: object) -> None:

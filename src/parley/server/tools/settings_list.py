@@ -70,7 +70,7 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
 
 def _providers(default: Settings, loader: Loader) -> tuple[str, ...]:
     """Return the names of the providers that a client can choose: the default provider, the providers in the
-    settings, and the ready providers that can be used.
+    settings, and the built-in providers that can be used.
     """
     usable = (name for name, missing in loader.ready_providers().items() if missing is None)
     return tuple(dict.fromkeys((default.provider.id, *loader.providers(), *usable)))
@@ -99,7 +99,7 @@ def _profile(name: str, table: dict[str, Any]) -> ListedProfile:
 
 
 def _default_directory(cwd: str, roots: tuple[str, ...]) -> str:
-    """Return `cwd`, or the first root if there are roots and none of them contains `cwd`."""
+    """Return `cwd` if a root contains it or if there are no roots; otherwise return the first root."""
     real = os.path.realpath(cwd)
     is_allowed = not roots or is_below_any(real, roots)
     return cwd if is_allowed else roots[0]

@@ -95,13 +95,13 @@ class Connection(RequestHandler):
         not authenticated yet; None if there is no such request.
         """
         self._discardable = 0
-        """The number of bytes of an unread body that are still discarded before the connection is closed."""
+        """The number of further bytes of an unread body that the connection discards before it is closed."""
         self._discarded = asyncio.Event()
         self.is_trusted = False
         """True if a request on this connection was authenticated."""
         self.limited_as: str | None = None
-        """The name of the principal with whose other connections this one is counted; None for an unauthenticated
-        client or an admin.
+        """The name under which this connection and all other connections of the same principal are counted; None
+        for an unauthenticated client or an admin.
         """
 
     # --- the life of a connection ------------------------------------------------------

@@ -51,7 +51,7 @@ class HttpExchange:
         return sum(len(name) + len(value) + 4 for name, value in self._request.raw_headers)
 
     def header(self, name: str) -> list[str]:
-        """Return all values of a header."""
+        """Return all values of the request header `name`."""
         return list(self._request.headers.getall(name, ()))
 
     def authenticated(self, limited_as: str | None = None) -> bool:
@@ -100,11 +100,13 @@ class HttpExchange:
         self.answer_headers.update(headers)
 
     def open_stream(self) -> EventStream:
-        """Return an event stream for the answer."""
+        """Return a new event stream, which the endpoint returns as the answer."""
         return EventStream()
 
     def open_link(self, protocol: str, accept: Callable[[socket.socket], None]) -> WebSocketAnswer:
-        """Return the answer that opens a WebSocket with a subprotocol. `accept` is called with a socket for it."""
+        """Return the answer that opens a WebSocket with the subprotocol `protocol`. When the WebSocket is open,
+        `accept` is called with a socket whose bytes the WebSocket carries.
+        """
         return WebSocketAnswer(protocol, accept)
 
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 512
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""The time in seconds before connections are accepted again after the process ran out of descriptors."""
+"""The time in seconds after which connections are accepted again if the process had no free descriptor."""
 HANDSHAKE_SECONDS: Final = 10.0
 
 Endpoint = Callable[[HttpExchange], Awaitable[object]]
@@ -159,8 +159,8 @@ class HttpListener:
         return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most
 
     def _make_room(self) -> bool:
-        """Close an unauthenticated connection if there are too many connections. Return whether one more connection
-        may be opened.
+        """If there are too many connections, close an unauthenticated connection. Return whether one more
+        connection may be opened.
         """
         most = self._options.max_connections
         if len(self._starting) >= max(1, most // 4):
