@@ -188,9 +188,8 @@ class Connection:
     async def result_of(
         self, call: Call, timeout_seconds: float | None = None, *, keeps_waiting: bool = False
     ) -> Raw:
-        """Wait for the result of a call. Without `timeout_seconds`, the time limit of the connection applies.
-
-        With `keeps_waiting`, the call can be awaited again or cancelled after `CallTimedOut`. Otherwise a late
+        """Wait for the result of a call. If `timeout_seconds` is None, the time limit of the connection applies. If
+        `keeps_waiting` is True, the call can be awaited again or cancelled after `CallTimedOut`. Otherwise a late
         result is discarded.
 
         Raises:

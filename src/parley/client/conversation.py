@@ -118,10 +118,10 @@ class Conversation:
     ) -> Stream:
         """Return a stream of the conversation: `async with conversation.stream() as stream`.
 
-        With `after`, the stream begins after that position. With `last`, the stream begins with at most that number
-        of the latest events; `read(before=stream.seq + 1)` then returns earlier events. With `exclusive`, the
-        streams of all other clients end; other streams of this client continue. Closing a stream does not affect
-        the turn, and a later stream can continue from the same position.
+        If `after` is given, the stream begins after that position. If `last` is given, the stream begins with at
+        most that number of the latest events; `read(before=stream.seq + 1)` then returns earlier events. If
+        `exclusive` is True, the streams of all other clients end; other streams of this client continue. Closing a
+        stream does not affect the turn, and a later stream can continue from the same position.
         """
         return Stream(self._feed, after=after, last=last, exclusive=exclusive, timeout_seconds=timeout_seconds)
 
@@ -138,8 +138,8 @@ class Conversation:
         """Read a page of events without a stream. If there are no new events, wait up to `wait_seconds` for the
         next one.
 
-        With `before`, read the last events before that position. If that position is beyond the end, read the last
-        events of the conversation. With `times`, each event has the time at which it was stored.
+        If `before` is given, read the last events before that position. If that position is beyond the end, read
+        the last events of the conversation. If `times` is True, each event has the time at which it was stored.
         """
         given = {
             "after": after,

@@ -200,8 +200,8 @@ class Feed:
     # --- readers -------------------------------------------------------------------------
 
     async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
-        """Deliver all events after the reader's position to the reader, until `leave` is called. With `only_newer`,
-        the reader gets only the parts of unfinished texts that arrive later.
+        """Deliver all events after the reader's position to the reader, until `leave` is called. If `only_newer` is
+        True, the reader gets only the parts of unfinished texts that arrive later.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.

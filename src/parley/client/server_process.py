@@ -51,7 +51,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         """Create a transport. `env` is the complete environment of the program, and `stderr` is the destination of
         its log, as for `subprocess`.
 
-        With `new_session`, the program does not get signals from the terminal, such as SIGINT on Ctrl-C.
+        If `new_session` is True, the program does not get signals from the terminal, such as the SIGINT that Ctrl-C
+        sends.
         """
         self.command, self.env, self.cwd, self.stderr = command, env, cwd, stderr
         self.new_session = new_session

@@ -457,7 +457,7 @@ class Store(Protocol):
         """Append either all entries or none. Appends are executed in the order of the calls.
 
         The future is done when the entries are on disk, which may be immediately. Cancelling the future does not
-        stop the append. Without `until`, the append waits for the write lock for `TURN_SECONDS`.
+        stop the append. If `until` is None, the append waits for the write lock for `TURN_SECONDS`.
 
         Fails with:
             LeaseLost: the lease is no longer held, or the log already has entries at these positions.
@@ -596,8 +596,8 @@ class Store(Protocol):
     async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
         """Remove the log and release its lease. The disk space may be reclaimed later.
 
-        With `leave_entries`, the entries stay in the store until the next `tidy` or deletion, because removing the
-        entries of many logs at once is faster.
+        If `leave_entries` is True, the entries stay in the store until the next `tidy` or deletion, because
+        removing the entries of many logs at once is faster.
 
         Raises:
             LeaseLost: the lease is no longer held.

@@ -48,7 +48,7 @@ class Workspaces(Protocol):
         is_urgent: bool,
     ) -> WorkspaceUpdated | None:
         """Commit the files of a worktree and push the branch. The commit message is made from the text `message`.
-        With `is_urgent`, the push takes at most a few seconds.
+        If `is_urgent` is True, the push takes at most a few seconds.
 
         Return the event for the log; None if nothing has changed. The call never raises an error: the event
         describes the failure, and the files and commits stay on the disk.

@@ -187,8 +187,8 @@ def _with_allowed_directory(
 
 
 def allowed_roots(loader: Loader) -> tuple[str, ...]:
-    """Return the directories in which a principal below admin may choose a working directory, with symbolic links
-    resolved.
+    """Return the directories in which a principal with a role below admin may choose a working directory. Symbolic
+    links in them are resolved.
 
     If there are no such directories, the principal can use only the directory of the server.
 

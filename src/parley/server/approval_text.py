@@ -89,9 +89,9 @@ def elicitation(
     """Return the parameters of `elicitation/create`.
 
     `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
-    task that the approval belongs to; None if the approval belongs to no task. With `session_first`, the form
-    offers approval for the session
-    before approval for a single action, because the client cannot be asked again for this call.
+    task that the approval belongs to; None if the approval belongs to no task. If `session_first` is True, the form
+    offers approval for the session before approval for a single action. It is True if the client cannot be asked
+    again for this call.
     """
     fields = _fields(approval, conversation, request=request, features=features)
     form = _FULL_FORM if features.describes_approvals else _PLAIN_FORM

@@ -96,7 +96,7 @@ class Role(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name of the role, in lower case, as in messages to users."""
+        """The name of the role in lower case, in the form that messages to users contain."""
         return self.name.lower()
 
 
@@ -169,7 +169,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 LOCAL_USER: Final = Principal(name=LOCAL.name, role=Role.ADMIN)
 """The user who runs the server. This is the principal of clients over stdio and Unix sockets."""
 PAGE_USER: Final = Principal(name=PAGE, role=Role.ADMIN, token_id=PAGE)
-"""The user who runs the server, in the web page. The user has signed in with a one-time code."""
+"""The user who runs the server, after signing in to the web page with a one-time code."""
 
 
 class Reply(Protocol):
@@ -177,7 +177,7 @@ class Reply(Protocol):
 
     @property
     def notifications(self) -> Outbox:
-        """The outbox for notifications, until the request is answered."""
+        """The outbox for notifications that are sent before the request is answered."""
         ...
 
     @property

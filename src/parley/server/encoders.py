@@ -61,9 +61,9 @@ class StreamEncoder:
     ) -> None:
         """Create the encoder.
 
-        With `event_meta`, events have a `_meta`. With `as_log`, events are sent as log messages. `before` is the
-        position before which `conversationRead` returns the events that are missing in the snapshot; None if no
-        events are missing.
+        If `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent as log messages.
+        `before` is the position before which `conversationRead` returns the events that are missing in the
+        snapshot; None if no events are missing.
         """
         self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)
@@ -140,7 +140,7 @@ class StreamEncoder:
         return b"]}%b" % self._end
 
     def _events(self, entries: Iterable[Entry]) -> list[bytes]:
-        """Encode entries as events of a snapshot, each after a comma."""
+        """Encode entries as events of a snapshot. Each event begins with a comma."""
         with_place, features = self._event_meta, self._features
         piece = _with_place if with_place else _without_place
         parts: list[bytes] = []

@@ -75,7 +75,9 @@ class SessionNotSaved(VisibleError):
 
 
 class TooManyStreams(VisibleError):
-    """Raised when a session has the maximum number of streams. Nothing was changed."""
+    """Raised when a stream cannot be opened because the session already has the maximum number of streams. Nothing
+    was changed.
+    """
 
     code = "too_many_streams"
 
@@ -84,7 +86,7 @@ class TooManyStreams(VisibleError):
 
 
 class ToolNotOffered(InvalidRequest):
-    """Raised when a tool is not offered to the client."""
+    """Raised when a client calls a tool that is not offered to it."""
 
     code = "tool_not_offered"
 
@@ -126,7 +128,9 @@ class AccessTooNarrow(InvalidRequest):
 
 
 class UnknownTask(InvalidRequest):
-    """Raised when no task has this id, or the principal is not allowed to see the conversation of the task."""
+    """Raised when a request names a task that does not exist, or a task whose conversation the principal is not
+    allowed to see.
+    """
 
     code = "unknown_task"
 
@@ -146,7 +150,7 @@ class TaskHasEnded(InvalidRequest):
 
 
 class UnknownTool(InvalidRequest):
-    """Raised when no tool has this name."""
+    """Raised when a client calls a tool that does not exist."""
 
     code = "unknown_tool"
 
@@ -175,7 +179,7 @@ class BadCursor(InvalidRequest):
 
 
 class BadPrompt(InvalidRequest):
-    """Raised when there is no such prompt, or its arguments are invalid."""
+    """Raised when a request names a prompt that does not exist, or when the arguments of the prompt are invalid."""
 
     code = "bad_prompt"
 
@@ -223,7 +227,7 @@ class RequestRefused(VisibleError):
 
 
 class RequestIdInUse(RequestRefused):
-    """Raised when the id belongs to a request that has not been answered yet."""
+    """Raised when the client sends a request with the id of an earlier request that has not been answered yet."""
 
     code, number = "request_id_in_use", INVALID_REQUEST
 
@@ -241,7 +245,7 @@ class AlreadyInitialized(RequestRefused):
 
 
 class MessageTooLarge(RequestRefused):
-    """Raised when a message exceeds the size limit or the available memory."""
+    """Raised when a message is larger than the size limit or than the available memory."""
 
     code, number = "message_too_large", INVALID_REQUEST
 
@@ -256,7 +260,9 @@ class MessageNestedTooDeeply(RequestRefused):
 
 
 class UnknownMethod(RequestRefused):
-    """Raised when no method has this name, or the method does not exist at the client's protocol version."""
+    """Raised when a request names a method that does not exist, or that does not exist at the client's protocol
+    version.
+    """
 
     code, number = "method_not_found", METHOD_NOT_FOUND
 
@@ -274,7 +280,7 @@ class InvalidParams(RequestRefused):
 
 
 class TaskNotPossible(RequestRefused):
-    """Raised when a tool cannot be called as a task."""
+    """Raised when a client calls a tool as a task, but the tool cannot run as a task."""
 
     code, number = "task_not_possible", METHOD_NOT_FOUND
 
@@ -284,7 +290,9 @@ class TaskNotPossible(RequestRefused):
 
 
 class UnknownResource(RequestRefused):
-    """Raised when no resource has this address, or the principal is not allowed to see the resource."""
+    """Raised when a request names the address of a resource that does not exist, or that the principal is not
+    allowed to see.
+    """
 
     code, number, modern_number = "unknown_resource", RESOURCE_NOT_FOUND, INVALID_PARAMS
 

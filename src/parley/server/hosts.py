@@ -71,8 +71,8 @@ class Features(Struct, frozen=True, kw_only=True):
     model could call the tool.
     """
     dismissal_denies: bool = False
-    """True if a cancelled elicitation denies the action instead of interrupting the turn. This is for hosts that
-    cancel every elicitation because no person is present.
+    """True if a cancelled elicitation denies the action instead of interrupting the turn. The value is True for
+    hosts that cancel every elicitation because no person is present.
     """
     timeout_reasons: tuple[str, ...] = ()
 

@@ -213,7 +213,7 @@ class ClientConnection:
         self.session.reconnected()
 
     async def all_answered(self) -> None:
-        """Wait until every request has been answered, or cancelled without an answer."""
+        """Wait until every request has been answered, or was cancelled and gets no answer."""
         await self._dispatch.all_answered()
 
     async def end_streams(self) -> None:

@@ -289,10 +289,10 @@ class Streams:
     ) -> None:
         """Start a stream to a client, or for one request at version 2026-07-28.
 
-        If this connection already has a stream of the conversation, that stream ends. With `exclusive`, the streams
-        of the conversation on all connections end. `number` is the number of the stream in the session. With
-        `event_meta`, events have a `_meta`. With `as_log`, events are sent as log messages. `on_ask` asks for
-        approvals at version 2026-07-28.
+        If this connection already has a stream of the conversation, that stream ends. If `exclusive` is True, the
+        streams of the conversation on all connections end. `number` is the number of the stream in the session. If
+        `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent as log messages. `on_ask`
+        asks for approvals at version 2026-07-28.
         """
         conversation_id = conversation.id
         if session.has_left:

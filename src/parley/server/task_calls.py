@@ -89,7 +89,7 @@ class TaskFollower:
         notify: Callable[[bytes], None] | None = None,
     ) -> None:
         """Create the follower. `request` is the id of the client's request that concerns the task. `notify` is a
-        function that sends a status notification. Without `notify`, the client gets no status notifications.
+        function that sends a status notification. If `notify` is None, the client gets no status notifications.
         """
         self._task, self._notify = task, notify
         session.note_request(task.conversation.id, request)

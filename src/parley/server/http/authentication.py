@@ -85,8 +85,8 @@ class Authenticator:
         return found or stored
 
     async def look_up(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request whose token is not in memory, but may be in the store; None if the token
-        is wrong.
+        """Return the sender of a request whose token is not in memory. The token is looked up in the store. Return
+        None if the token is wrong.
         """
         token = bearer_token(request)
         return await self.look_up_owner(token_digest(token)) if token else None

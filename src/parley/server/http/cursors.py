@@ -18,7 +18,7 @@ __all__ = ["CallOutbox", "StreamCursors"]
 
 
 class StreamCursors:
-    """The position up to which the client has received each conversation that it streams."""
+    """The positions up to which the client has received the conversations that it streams."""
 
     def __init__(self, push: PushOutbox, ids: EventIds, session: str) -> None:
         self._push, self._ids, self._session = push, ids, session

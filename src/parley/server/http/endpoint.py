@@ -118,7 +118,7 @@ class HttpEndpoint:
 
         `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
         number of bytes. The function returns the reason why there is not enough memory for this number of bytes, or
-        None.
+        None if there is enough memory.
         """
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
@@ -143,7 +143,9 @@ class HttpEndpoint:
         self._refuses_new_clients = True
 
     async def answer(self, request: HttpRequest) -> object:
-        """Return the answer to one request: an `HttpAnswer`, or a stream or link that the request has opened."""
+        """Return the answer to one request. It is an `HttpAnswer`, or a stream or a link that was opened for the
+        request.
+        """
         if (state := self._health.answer(request)) is not None:
             return state
         path = self._guard.path_of(request)

@@ -86,7 +86,7 @@ class BadBody(HttpRefused):
 
 
 class ArrayNotAllowed(HttpRefused):
-    """Raised when the body is an array of messages, which the version of the session does not allow."""
+    """Raised when the body is an array of messages, but the version of the session does not allow arrays."""
 
     code = "array_not_allowed"
 
@@ -133,7 +133,7 @@ class SessionNotRemoved(HttpRefused):
 
 
 class StreamEndNotSaved(HttpRefused):
-    """Raised when a message has ended a stream, but the session cannot be saved without the stream."""
+    """Raised when a message has ended a stream, but the session cannot be stored without the stream."""
 
     code, status = "stream_end_not_saved", HTTPStatus.SERVICE_UNAVAILABLE
 
@@ -178,7 +178,9 @@ class SignInNotStored(HttpRefused):
 
 
 class TooManySessions(HttpRefused):
-    """Raised when the server or the principal has too many sessions, and the principal has no idle session."""
+    """Raised when a session cannot begin because the server or the principal has too many sessions, and the
+    principal has no idle session that could be ended.
+    """
 
     code, status = "too_many_sessions", HTTPStatus.SERVICE_UNAVAILABLE
 

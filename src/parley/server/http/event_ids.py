@@ -24,7 +24,7 @@ __all__ = ["CallCursor", "EventIds", "SessionCursors"]
 
 
 class CallCursor(Struct, frozen=True, array_like=True):
-    """The position up to which the client has received the events of a `codex` or `codex-reply` call."""
+    """The position that the client has reached in the events of a `codex` or `codex-reply` call."""
 
     request: RequestId
     conversation: str
@@ -60,7 +60,7 @@ class _Call(Struct, frozen=True, array_like=True):
 
 
 class _Content(Struct, frozen=True, array_like=True):
-    """The content of an event id, in which conversation ids have their short forms."""
+    """The content of an event id. It contains the short forms of conversation ids."""
 
     call: _Call | None
     streams: dict[bytes, Position]

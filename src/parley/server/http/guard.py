@@ -90,14 +90,17 @@ class Guard:
     def is_from_own_page(self, request: HttpRequest) -> bool:
         """Return whether a script of a page of this server sent a request.
 
-        Browsers send no Origin with a GET to the own origin. For such a request, Sec-Fetch-Site names the sender.
+        When a page sends a GET to its own origin, the browser sends no Origin. For such a request, Sec-Fetch-Site
+        shows whether the page belongs to this server.
         """
         if request.header("Origin"):
             return self.own_origin(request) is not None
         return request.method in ("GET", "HEAD") and request.header("Sec-Fetch-Site") == ["same-origin"]
 
     def accepts_host(self, request: HttpRequest) -> bool:
-        """Return whether a request names an address of this server, or does not name exactly one host."""
+        """Return whether the header Host of a request names an address of this server. Also return True if the
+        request does not have exactly one such header.
+        """
         host = request.header("Host")
         return len(host) != 1 or host[0].lower() in self._hosts
 

@@ -1,7 +1,7 @@
 """The endpoints `/livez` and `/readyz`, for load balancers and container managers.
 
 They need no token and accept every Host header, because a load balancer addresses a server by its IP address. The
-answers contain only the state of the server, and no request uses the store.
+answers contain only the state of the server, and no health check uses the store.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ MAX_MESSAGES: Final = 1000
 MAX_ID_LENGTH: Final = 1024
 """The maximum length of a request id, in characters. Event ids contain the ids of requests that opened streams."""
 MAX_INITIALIZE_BYTES: Final = 64 * 1024
-"""The maximum size of an `initialize` request, in bytes. The limit exists because the session keeps the
-parameters.
+"""The maximum size of an `initialize` request, in bytes. The size is limited because the session keeps the
+parameters in memory.
 """
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
 """The tools whose calls are answered with a stream of messages, because the calls take a long time and send

@@ -25,11 +25,11 @@ class MetricsEndpoint:
     """Answers requests for the metrics."""
 
     def __init__(self, text: Callable[[], str]) -> None:
-        """Create the endpoint. `text` returns the metrics in the text format of Prometheus."""
+        """Create the endpoint. `text` is a function that returns the metrics in the text format of Prometheus."""
         self._text = text
 
     def answer(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
-        """Return the answer to a request of a principal."""
+        """Return the answer to a request for the metrics that `principal` has sent."""
         if principal.conversation is not None:
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
         if request.method not in ("GET", "HEAD"):

@@ -47,7 +47,7 @@ class JsonReply:
             self._done.set()
 
     async def done(self) -> None:
-        """Wait until every request has been answered, or cancelled without an answer."""
+        """Wait until every request has been answered, or was cancelled and gets no answer."""
         await self._done.wait()
 
 

@@ -112,7 +112,8 @@ class ListWatch:
     ) -> None:
         """Create the watch. `changed` is called after each change.
 
-        With `ignores_states`, only changes to titles and to the set of listed conversations count.
+        If `ignores_states` is True, `changed` is called only after changes to titles and to the set of listed
+        conversations.
         """
         self._conversations, self._principal = conversations, principal
         self._changed, self._ignores_states = changed, ignores_states

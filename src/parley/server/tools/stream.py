@@ -82,7 +82,8 @@ async def _hold(
 ) -> None:
     """Begin a stream that keeps the call open until the stream ends, as version 2026-07-28 requires.
 
-    With `event_meta`, events have a `_meta`. With `exclusive`, all other streams of the conversation are ended.
+    If `event_meta` is True, events have a `_meta`. If `exclusive` is True, all other streams of the conversation
+    are ended.
     """
     if call.rounds is not None and (state := call.rounds.previous) is not None:
         require_conversation(call.principal, ConversationId(state.conversation))
