@@ -145,7 +145,7 @@ class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):
 
 
 class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
-    """The start of a turn. `task_started` and the user's message follow directly."""
+    """Records that a turn began. The event `task_started` and the user's message follow directly."""
 
     event_id: EventId
     principal: PrincipalRef | None = None

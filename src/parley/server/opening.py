@@ -23,7 +23,7 @@ async def open_conversation(
     call: ToolCall,
     args: PlainCodexArguments | PlainConversationCreateArguments | ConversationCreateArguments,
 ) -> Conversation:
-    """Create a conversation with the settings in `args`, resolved by the settings loader of the client.
+    """Create a conversation with the settings in `args`. The settings loader of the client resolves these settings.
 
     Raises:
         BadArguments: the call names neither a directory nor a repository.

@@ -49,7 +49,9 @@ class OutgoingRequests:
         self._ids = count(time.time_ns() // 1_000_000)
 
     def send(self, method: str, params: bytes, *, out: Outbox, answered: Callable[[Message], None]) -> RequestId:
-        """Send a request and return its id. `answered` is called with the answer, if there is one."""
+        """Send a request and return its id. `answered` is called with the answer when it arrives. It is not called
+        if the request is withdrawn.
+        """
         request_id = next(self._ids)
         frame = request(request_id, method, params)
         self._open[request_id] = _Open(frame, out, answered)

@@ -27,7 +27,7 @@ def encode_cursor(place: object) -> str:
 
 
 def decode_cursor(cursor: str, positions: msgspec.json.Decoder[T]) -> T:
-    """Return the position in a cursor.
+    """Return the position that a cursor encodes.
 
     Raises:
         BadCursor: the cursor was not issued by this server, or was issued for another list.

@@ -134,7 +134,7 @@ def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong)
 
 
 class _Peer:
-    """The connection to one other process."""
+    """Serves one other process: sends entries to it, and executes its requests."""
 
     def __init__(self, out: Outbox, server: ServerContext) -> None:
         self._out, self._server = out, server
@@ -152,7 +152,7 @@ class _Peer:
         }
 
     def close(self) -> None:
-        """Remove all readers of this connection."""
+        """Remove all readers that send entries over this connection."""
         for conversation_id in tuple(self._followed):
             self._stop(conversation_id)
 
@@ -228,7 +228,8 @@ class _Peer:
         a client of this process would get.
 
         If a request fails because this process is not the owner, the other process must send `Follow` again. Until
-        then, later requests for the conversation fail as well, so that they are not executed before the first one.
+        then, later requests for the conversation also fail, so that none of them is executed before the failed
+        request is repeated.
         """
         request = _params(kind, call.params)
         conversation_id = request.conversation_id

@@ -1,7 +1,8 @@
-"""Messages with positions, for clients that may reconnect and name the last message that they received.
+"""Adds positions to messages, for clients that may reconnect and name the last message that they received.
 
 A position names the last entry of a conversation that a client has received completely. An entry may be sent as
-several messages. If the client has received only some of them, the position also contains their number.
+several messages. If the client has received only some of these messages, the position also contains the number of
+messages received.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class PositionedOutbox(FrameOutbox, Protocol):
     """An outbox for the messages about one conversation, to a client that can reconnect."""
 
     def send_at(self, frame: bytes, position: Position) -> None:
-        """Send a message. `position` is the position of the client after the message."""
+        """Send a message. `position` is the position that the client has reached when it has received the
+        message.
+        """
         ...
 
     def begin_frame_at(self, position: Position) -> OpenFrame:

@@ -2,8 +2,8 @@
 
 Clients at version 2025-11-25 must not get progress with the result or after it. They discard the progress token
 when they read the result, and report an error for a later notification. The server therefore delays the
-notification of an event by one second, and discards the notification if the call ends in this second. Older clients
-get a notification immediately for each event.
+notification of an event by one second, and discards it if the call ends within this second. Older clients get a
+notification for each event immediately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ after 30 seconds without a notification.
 """
 DELAY_SECONDS: Final = 1.0
 """The time between an event and its progress notification for clients at version 2025-11-25, in seconds. One
-notification reports all events that occur in this time. A long delay makes it unlikely that a client reads a
+notification reports all events that occur in this time. Because the delay is long, a client is unlikely to read a
 notification together with the result of the call.
 """
 

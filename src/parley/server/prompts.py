@@ -38,7 +38,7 @@ CONVERSATION: Final = "conversation"
 
 
 class _Template(Struct, frozen=True, kw_only=True):
-    """A prompt and its text."""
+    """A prompt, together with the text that is sent when a client gets it."""
 
     prompt: Prompt
     text: Callable[[Mapping[str, str]], str]

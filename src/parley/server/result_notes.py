@@ -67,7 +67,9 @@ class ResultNotes:
 
     @property
     def work_notes(self) -> str:
-        """The notes about the work of the turn, which the model needs to judge the result; usually empty."""
+        """The notes about actions that were not performed, and about the end of an earlier turn. The model needs
+        these notes to judge the result. The string is usually empty.
+        """
         more = self._denied - len(self._not_done)
         rest = f"Not done for the same reasons: {more} more." if more else None
         return "\n".join((*self._not_done, *filter(None, (rest, self._earlier))))

@@ -33,8 +33,8 @@ def one_line(text: str) -> str:
 
 
 def quoted_words(text: str) -> str:
-    """Return the words of the model for the text of an approval, on one line and in quotation marks. Quotation
-    marks in the words are escaped.
+    """Return the model's words in the form in which the text of an approval contains them: on one line and in
+    quotation marks. Quotation marks in the words are escaped.
 
     Each run of blanks is replaced by one blank, because a long run could wrap and make the words look like a line
     from the server.
@@ -46,7 +46,9 @@ def quoted_words(text: str) -> str:
 
 
 def escape_for_display(text: str) -> str | None:
-    """Return the text of a reason, truncated and with invisible characters escaped; None if the text is empty."""
+    """Return the text of a reason for display: truncated, and with invisible characters escaped. Return None if the
+    text is empty.
+    """
     text = _cut(text.strip())
     return text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"}) or None
 

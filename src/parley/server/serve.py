@@ -60,7 +60,7 @@ MAX_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SE
 
 class ClosableOutbox(FrameOutbox, Protocol):
     async def flush(self) -> None:
-        """Wait until the client has read everything or has stopped reading."""
+        """Wait until the client has read all data that was sent to it, or has stopped reading."""
         ...
 
     def close(self) -> None: ...
@@ -204,10 +204,9 @@ class ClientConnection:
         await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
 
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
-        """Send the messages of every stream that the client has not received again. `positions` contains the
-        positions that the client has reached. `received` contains messages that the client has received since it
-        reconnected. A notice about the end of a stream is sent again only if `received` does not contain the
-        notice.
+        """For each stream, repeat the messages that the client has not received. `positions` contains the positions
+        that the client has reached. `received` contains messages that the client has received since it reconnected.
+        A notice about the end of a stream is repeated only if `received` does not contain the notice.
         """
         self._streams.restart(self.session, positions, received=received)
         self.session.reconnected()
@@ -224,7 +223,7 @@ class ClientConnection:
         await self.out.flush()
 
     def remove(self) -> None:
-        """Remove everything that is registered for the client. Its turns continue."""
+        """Remove all registrations of the client. Its turns continue."""
         self.session.leave()
         self.out.close()
         self._dispatch.stop_waiting()

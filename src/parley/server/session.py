@@ -1,4 +1,4 @@
-"""The state of one connected client: its negotiated features, and everything that is registered for it."""
+"""The state of one connected client: its negotiated features and all its registrations."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class _OneOutbox:
 
 
 class _Connection:
-    """The registrations that last as long as a client is connected."""
+    """The registrations that are kept as long as a client is connected."""
 
     def __init__(self) -> None:
         self.has_left = False
@@ -157,15 +157,17 @@ class Session:
         self.outlives_server = False
         """True if the session is stored. Its streams continue after a restart of the server."""
         self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[StreamState]] = nullcontext
-        """The function that stores the session together with a stream. The stream is opened inside the returned
-        context, with the number of the stream that the context returns. Entering the context raises a ParleyError
-        if the session cannot be stored. By default, nothing is stored.
+        """The function that stores the session together with a stream. The function returns a context. The stream
+        is opened inside this context, with the number of the stream that the context yields. Entering the context
+        raises a ParleyError if the session cannot be stored. By default, nothing is stored.
         """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
         self._first_requests: dict[ConversationId, str] = {}
         self._subscriptions: dict[Hashable, ConversationId] = {}
-        """The conversation of each subscription. A subscription is a stream, or a call that waits for a turn."""
+        """A mapping from each subscription to its conversation. A subscription is a stream, or a call that waits
+        for a turn.
+        """
         self._connection = connection or _Connection()
 
     def begin(self, version: str, features: Features, params: InitializeParams) -> None:
@@ -240,8 +242,8 @@ class Session:
         return session
 
     def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
-        """Return the elicitor for one call or stream. For a request at version 2026-07-28 whose client can be
-        asked, the elicitor calls `on_ask`, which ends the call.
+        """Return the elicitor for one call or stream. For a request at version 2026-07-28 whose client can be asked
+        to decide approvals, the elicitor calls `on_ask`, which ends the call.
         """
         return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
 
@@ -324,7 +326,7 @@ class Session:
         self._connection.on_leave.pop(owner, None)
 
     def leave(self) -> None:
-        """Remove everything that is registered for the client. Its turns continue."""
+        """Remove all registrations of the client. Its turns continue."""
         connection = self._connection
         connection.has_left = True
         while connection.on_leave:

@@ -56,8 +56,8 @@ class StreamStart(Struct, frozen=True, kw_only=True):
     after: Seq
     """The position before the first event of the snapshot."""
     before: Seq | None = None
-    """The position before which the client can read earlier events, as the snapshot names it; None if the snapshot
-    names no position.
+    """The position that the snapshot contains, so that the client can read the events before this position; None if
+    the snapshot contains no such position.
     """
     resumes_at: Seq | None = None
     """The position up to which the client has already received the conversation. The stream continues there without
@@ -144,7 +144,7 @@ class _Stream:
         return max(self._after, self._subscription.position)
 
     def restart(self, position: Position | None) -> None:
-        """Send everything after a position again. If `position` is None, begin again with the snapshot."""
+        """Send all entries after `position` again. If `position` is None, begin again with the snapshot."""
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -253,7 +253,7 @@ class _Stream:
 
 
 def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
-    """Return the result of a stream that has ended at a position."""
+    """Return the result of a stream call whose stream has ended at the position `seq`."""
     return StreamEnded(seq=seq, state="deleted" if conversation.is_deleted else conversation.phase.value)
 
 
@@ -287,7 +287,7 @@ class Streams:
         exclusive: bool = False,
         on_ask: OnAsk | None = None,
     ) -> None:
-        """Start a stream to a client, or for one request at version 2026-07-28.
+        """Start a stream to a client. At version 2026-07-28, the stream belongs to one request.
 
         If this connection already has a stream of the conversation, that stream ends. If `exclusive` is True, the
         streams of the conversation on all connections end. `number` is the number of the stream in the session. If
@@ -388,7 +388,7 @@ class Streams:
 
     @property
     def states(self) -> tuple[StreamState, ...]:
-        """The arguments of the open streams, with which they can be opened again."""
+        """The arguments of the open streams. With these arguments, the streams can be opened again."""
         return tuple(stream.state for stream in self._streams.values())
 
     def is_open(self, conversation_id: ConversationId) -> bool:
@@ -407,15 +407,15 @@ class Streams:
     def restart(
         self, session: Session, positions: Mapping[str, Position], *, received: Collection[bytes] = ()
     ) -> None:
-        """Send the messages of every stream that the client has not received, and the notices about ended streams,
-        again. The client also gets a notice about each conversation in `positions` that has no stream and no stored
-        notice, so that the client can open the stream again. The client gets no notice about a stream that it has
-        cancelled.
+        """For each stream, repeat the messages that the client has not received. Also repeat the notices about
+        ended streams. The client also gets a notice about each conversation in `positions` that has no stream and
+        no stored notice, so that the client can open the stream again. The client gets no notice about a stream
+        that it has cancelled.
 
         `positions` maps conversations to the last position that the client has received. A position in an earlier
         stream of the conversation is ignored, because the client has received nothing of the current stream.
         `received` contains messages that the client has received since it reconnected. A notice in `received` is
-        not sent again.
+        not repeated.
         """
         for conversation_id, (number, out, notice) in self._ends.items():
             known = positions.get(conversation_id)

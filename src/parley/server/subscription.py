@@ -33,9 +33,9 @@ _approval_decoder: Final = msgspec.json.Decoder(_Approval)
 
 
 class Subscription:
-    """Sends a conversation to a client from a position on, and asks the client for approvals.
+    """Sends a conversation to a client, beginning at a position, and asks the client for approvals.
 
-    `close` removes everything that the subscription registered. The session calls `close` when the client leaves.
+    `close` removes all registrations of the subscription. The session calls `close` when the client leaves.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Subscription:
         `server_requests` carries approval requests to clients at version 2025-11-25 and older. For a client at
         version 2026-07-28, `on_ask` is called instead. `on_entry` is called after each entry, including records,
         that the reader has passed. `on_dropped` is called with the error if an entry cannot be sent or read; the
-        subscription then sends nothing more. `waits_for_turn` marks a call that waits for the end of the turn. The
-        client already has the first `skipped` messages of the first entry. `task_id` is the id of the task that
-        approval requests name.
+        subscription then sends nothing more. `waits_for_turn` is True for a call that waits for the end of the
+        turn. The client already has the first `skipped` messages of the first entry. `task_id` is the id of the
+        task that approval requests name.
         """
         self._session, self._conversation, self._on_ask = session, conversation, on_ask
         self._out, self._encoder, self._server_requests = (
@@ -120,7 +120,7 @@ class Subscription:
         return position < log.base or any(one.type == _ASKED for one in log.between(position, log.durable))
 
     def send_now(self) -> None:
-        """Send all entries that are durable now, without waiting for the next one."""
+        """Send all entries that are durable now, without waiting for further entries."""
         if self._reader is not None:
             self._reader.pump()
 

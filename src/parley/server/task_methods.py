@@ -1,4 +1,4 @@
-"""The methods for tasks."""
+"""Handles the MCP methods for tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from parley.wire.tasks import (
 __all__ = ["task_methods"]
 
 LIST_LIMIT: Final = 20
-"""The maximum number of conversations whose tasks one page of the list of tasks contains."""
+"""One page of the list of tasks contains the tasks of at most this many conversations."""
 
 _get_decoder: Final = msgspec.json.Decoder(GetTaskParams)
 _result_decoder: Final = msgspec.json.Decoder(TaskResultParams)

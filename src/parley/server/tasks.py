@@ -1,4 +1,5 @@
-"""Turns as MCP tasks. Any turn of any conversation is a task, identified by the position where it begins.
+"""Represents turns as MCP tasks. Every turn of every conversation is a task, which is identified by the position at
+which it begins.
 
 No state is stored for a task. Its status and its result are computed from the log, so every process and every later
 session can read them.
@@ -159,15 +160,15 @@ class TurnTask(Struct, frozen=True):
         )
 
     def with_task(self, result: CallToolResult) -> CallToolResult:
-        """Return a copy of `result` that names this task in its `_meta`."""
+        """Return a copy of `result` whose `_meta` names this task."""
         return replace(result, meta=ResultMeta(related_task=RelatedTask(task_id=self.id)))
 
 
 async def find_task(conversations: ConversationRegistry, principal: Principal, task_id: str) -> TurnTask:
-    """Return a task by its id.
+    """Return the task with the id `task_id`.
 
     Raises:
-        UnknownTask: there is no such turn, or the principal is not allowed to see its conversation.
+        UnknownTask: there is no task with this id, or the principal is not allowed to see its conversation.
         StoreError: the conversation cannot be read.
     """
     found = _TASK_ID.fullmatch(task_id)

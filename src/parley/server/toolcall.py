@@ -48,7 +48,7 @@ class ToolCall:
 
     @property
     def principal(self) -> Principal:
-        """The sender of the call."""
+        """The principal that sent the call."""
         return self.call.context.principal
 
     @property

@@ -80,7 +80,7 @@ class Tool(Generic[Arguments]):
         return self.args if features.additions else self._plain_args
 
     async def call(self, call: ToolCall) -> CallToolResult | None:
-        """Run the handler and return the result; None if the handler has already answered.
+        """Run the handler of the tool and return its result; None if the handler has already answered the call.
 
         Raises:
             ParleyError: the tool failed, and the call has not been answered.

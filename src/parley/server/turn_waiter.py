@@ -114,11 +114,11 @@ class TurnWaiter:
         call.session.note_request(conversation.id, call.call.id)
 
     def send(self, event: EventBase) -> None:
-        """Send an event that is not in the log and belongs only to this call."""
+        """Send an event that is not in the log, because it belongs only to this call."""
         self._encoder.event(event_type(event), encode(event), self._out.send)
 
     async def run_first(self, content: tuple[InputItem, ...]) -> None:
-        """Submit the first message of a new conversation. The events of the turn have the id of this request."""
+        """Submit the first message of a new conversation. The id of the request is used as the id of the turn."""
         await self._submit(content, EventId(str(self._call.call.id)), follow_from=START)
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
@@ -176,8 +176,8 @@ class TurnWaiter:
         """Send the events after the position `after`.
 
         `before` is the position before the turn; the default is `after`. `turn` is the running turn; None if the
-        turn has ended or may not be running. In any case, the call ends when it reaches the end of the turn in the
-        log.
+        turn has ended or may not be running. In both cases, the call ends when it reaches the end of the turn in
+        the log.
         """
         if self._session.has_left:
             return  # the client has left, and the turn continues
@@ -290,8 +290,8 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Answer the call when the work of its turn is finished, but no reader in this process will reach the end
-        of the turn.
+        """Answer the call when the work of its turn is finished, but the end of the turn will not reach a reader in
+        this process.
 
         This is the case if the end could not be stored, or if another process will store it after this server has
         ended.

@@ -1,4 +1,4 @@
-"""The part of an HTTP session that is stored, so that the session survives a restart of the server.
+"""Defines the part of an HTTP session that is stored, so that the session survives a restart of the server.
 
 The positions of the client in its streams are not stored, because the client sends them in `Last-Event-ID`.
 """
@@ -44,13 +44,15 @@ _decoder: Final = msgspec.json.Decoder(SessionState)
 
 
 def encode_state(state: SessionState) -> bytes | None:
-    """Encode a state; return None if the encoded state is too large to be stored."""
+    """Return the encoded form of a state; None if this form is too large to be stored."""
     data = msgspec.json.encode(state)
     return data if len(data) <= MAX_STATE_BYTES else None
 
 
 def decode_state(data: bytes) -> SessionState | None:
-    """Decode a stored state; return None if another version of Parley has stored it in another format."""
+    """Return the state that the bytes of a stored session contain; None if another version of Parley has stored the
+    session in another format.
+    """
     try:
         return _decoder.decode(data)
     except msgspec.DecodeError:
@@ -64,7 +66,7 @@ def merge_states(
     stored, and return the result.
 
     `own` is the state in this process, and `base` is the state in this process when it was last stored.
-    `own_streams` are the conversations whose streams this process may have stored. Return None if both
+    `own_streams` contains the conversations whose streams this process may have stored. Return None if both
     processes have given the same number to different streams, because event ids contain these numbers.
     """
     before, now = _by_conversation(base), _by_conversation(own)

@@ -73,8 +73,8 @@ class HttpSessions:
         """Create an empty set of sessions.
 
         `key` signs event ids. `most` is the maximum number of sessions of the server. `idle_seconds` is the time
-        for which a session without requests and streams is kept. Without a `store`, sessions end with the server.
-        `on_connected` is called when a session begins. `is_valid` returns whether the token of a principal is
+        for which a session without requests and streams is kept. If `store` is None, sessions end when the server
+        ends. `on_connected` is called when a session begins. `is_valid` returns whether the token of a principal is
         valid.
         """
         self._store, self._wall_clock = store, wall_clock
@@ -122,7 +122,8 @@ class HttpSessions:
         return session_id in self._sessions
 
     async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return a session of a principal; None if the principal has no session with this id.
+        """Return the session of `principal` that has the id `session_id`; None if the principal has no such
+        session.
 
         A session of an earlier server process is restored from the store.
 
@@ -150,13 +151,13 @@ class HttpSessions:
         return None
 
     def _forget(self, session: HttpSession) -> bool:
-        """End a session in memory without changing the store. Return False if it had already ended."""
+        """End a session in memory without changing the store. Return False if the session had already ended."""
         is_known = self._sessions.pop(session.id, None) is not None
         session.end()
         return is_known
 
     async def remove(self, session: HttpSession) -> None:
-        """Remove a session from the store, and then end it. Its turns continue.
+        """Remove a session from the store, and then end the session. Its turns continue.
 
         Raises:
             SessionNotRemoved: the store failed. The session is still open.
@@ -208,8 +209,8 @@ class HttpSessions:
         return task
 
     async def _restore(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return a session of an earlier server process; None if there is no such session or the session has
-        expired.
+        """Restore a session of an earlier server process from the store, and return it. Return None if the store
+        has no such session or the session has expired.
         """
         digest = session_digest(session_id)
         if self._store is None or not self._stores or digest in self._removing:
@@ -304,9 +305,9 @@ class HttpSessions:
             session.saving = None
 
     async def _save(self, session: HttpSession) -> VisibleError | None:
-        """Write the state of a session to the store, unless the store already contains this state.
+        """Write the current state of a session to the store, unless the store already contains it.
 
-        Return the error if the write fails; None on success.
+        Return the error if the write fails; otherwise return None.
         """
         assert self._store is not None
         async with session.save_lock:
@@ -333,7 +334,9 @@ class HttpSessions:
             return error
 
     async def _write(self, session: HttpSession, state: SessionState) -> SessionNotSaved | None:
-        """Write a state to the store, together with the changes that other nodes have made to the session."""
+        """Combine a state with the changes that other nodes have made to the session, and write the result to the
+        store. Return the error if the write fails; otherwise return None.
+        """
         assert self._store is not None
         client = session.client.session
         for _ in range(MAX_ATTEMPTS):

@@ -48,7 +48,7 @@ longest time ends.
 MAX_CODES: Final = 16
 """The maximum number of unused codes. Beyond this number, the oldest code becomes invalid."""
 SIGN_INS_PER_SECOND: Final = 1
-"""The maximum rate of sign-ins with the same token, on average over ten seconds."""
+"""The maximum number of sign-ins per second with the same token, on average over ten seconds."""
 MAX_SECRET_CHARACTERS: Final = 256
 REFRESH_SECONDS: Final = 30.0
 USE_SECONDS: Final = 600.0
@@ -109,13 +109,13 @@ class SignIns:
         self._on_ended: list[Callable[[Principal], None]] = []
 
     def on_ended(self, do: Callable[[Principal], None]) -> None:
-        """Call `do` with the principal of each sign-in that ends."""
+        """From now on, call `do` with the principal of each sign-in that ends."""
         self._on_ended.append(do)
 
     # --- signing in and out ------------------------------------------------------------
 
     async def new_code(self) -> str:
-        """Create a one-time code, with which the user of the server signs in.
+        """Create and return a one-time code, with which the user who runs the server signs in to the web page.
 
         Raises:
             StoreError: the code cannot be stored.
@@ -129,7 +129,7 @@ class SignIns:
         return code
 
     async def with_code(self, code: str) -> NewSignIn:
-        """Sign in with a one-time code, which becomes invalid.
+        """Sign in with a one-time code, and return the new sign-in. The code then becomes invalid.
 
         Raises:
             SignInFailed: the code is wrong, was used or has expired.
@@ -150,7 +150,8 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def with_token(self, token: str) -> NewSignIn:
-        """Sign in with a token. The sign-in has the permissions of the token and ends with it.
+        """Sign in with a token, and return the new sign-in. It has the permissions of the token and ends when the
+        token becomes invalid.
 
         Raises:
             SignInFailed: the token is not valid.
@@ -221,7 +222,9 @@ class SignIns:
         return bytes.fromhex(principal.sign_in) in self._sign_ins
 
     def subscriptions(self) -> list[tuple[Principal, bytes]]:
-        """Return the push subscriptions of the current sign-ins, with their principals."""
+        """Return a list of pairs: the principal of each current sign-in that has a push subscription, and this
+        subscription.
+        """
         found = ((self._principal_of(one), one.push) for one in self._sign_ins.values() if one.push is not None)
         return [(principal, push) for principal, push in found if principal is not None]
 
@@ -247,7 +250,9 @@ class SignIns:
 
     @staticmethod
     def cookie_name(request: HttpRequest) -> str | None:
-        """Return the name of the cookie that belongs to the secret of a request; None if there is no secret."""
+        """Return the name of the cookie of the sign-in whose secret is in the headers of a request; None if the
+        request contains no secret.
+        """
         given = request.header(PAGE_SECRET)
         return f"{_COOKIE}{given[0].partition('.')[0]}" if len(given) == 1 else None
 
@@ -373,7 +378,9 @@ def _principal(stored: StoredSignIn, owner: Principal) -> Principal:
 
 
 def _cookie(request: HttpRequest, name: str) -> str | None:
-    """Return the value of a cookie; None if there is not exactly one cookie with this name."""
+    """Return the value of the cookie `name` in a request; None if the request does not contain exactly one cookie
+    with this name.
+    """
     pairs = (part.strip().partition("=") for header in request.header("Cookie") for part in header.split(";"))
     values = {value for found, _, value in pairs if found == name}
     return values.pop() if len(values) == 1 else None

@@ -1,6 +1,5 @@
-"""HTTP requests at version 2026-07-28.
-
-Each POST is independent: it has no session, and the server stores nothing about it.
+"""Answers HTTP requests at version 2026-07-28. Each POST is independent: it has no session, and the server stores
+nothing about it.
 
 For the server core, a POST is a client that sends one request and leaves when it has the answer.
 """
@@ -95,7 +94,7 @@ class StatelessRequests:
     async def answer(
         self, request: HttpRequest, message: PostedMessage, principal: Principal, *, accepts_stream: bool
     ) -> HttpAnswer | MessageStream:
-        """Return the answer to one request. A notification is ignored and gets an empty answer.
+        """Execute one request and return its answer. A notification is ignored and gets an empty answer.
 
         `accepts_stream` is True if the client accepts a stream of messages as the answer.
         """
@@ -165,7 +164,7 @@ class StatelessRequests:
 
 
 class _PostOutbox:
-    """The outbox of one request. Messages are discarded as long as the request has no stream.
+    """The outbox of one request. Messages are discarded until the request has a stream.
 
     After `close`, the client can still read what has already been sent.
     """

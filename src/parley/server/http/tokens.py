@@ -26,7 +26,7 @@ log = LimitedLog(logging.getLogger(__name__))
 
 REFRESH_SECONDS: Final = 30.0
 UNKNOWN_SECONDS: Final = 1.0
-"""The minimum time in seconds between two reloads because of unknown tokens."""
+"""The minimum time in seconds between two reloads that are caused by unknown tokens."""
 RETRY_SECONDS: Final = 1.0
 """The minimum time in seconds between a reload that failed and the next one."""
 USE_SECONDS: Final = 600.0
@@ -42,7 +42,7 @@ class TokenStore(Protocol):
 
 
 def token_digest(token: str) -> bytes:
-    """Return the digest under which a token is stored."""
+    """Return the SHA-256 digest of a token, under which the token is stored."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
@@ -61,7 +61,7 @@ class StoredTokens:
         that read the store first could finish last, and make a removed token valid again.
         """
         self._looked_up_at = 0.0
-        """The time of the last reload because of an unknown token, in seconds since the epoch."""
+        """The time of the last reload that was caused by an unknown token, in seconds since the epoch."""
         self._on_revoked: list[Callable[[Principal], None]] = []
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class StoredTokens:
         return self._principals[found.digest]
 
     def on_revoked(self, do: Callable[[Principal], None]) -> None:
-        """Call `do` for each valid token that is removed or expires."""
+        """From now on, call `do` with the principal of each valid token that is removed or expires."""
         self._on_revoked.append(do)
 
     def is_valid(self, principal: Principal) -> bool:

@@ -35,13 +35,15 @@ from parley.wire.mcp import CallToolParams
 __all__ = ["MAX_ROUNDS", "OnAsk", "RequestStates", "RoundElicitor", "RoundState", "Rounds"]
 
 MAX_ROUNDS: Final = 9
-"""The maximum number of approval requests for one call. The official client libraries cancel the call at the tenth
-request.
+"""The maximum number of approval requests for one call. The official client libraries stop repeating a call at the
+tenth request.
 """
 STATE_SECONDS: Final = 24 * 3600
 """The time in seconds within which an approval request can be answered by repeating the call."""
 LONG_BYTES: Final = 64 * 1024
-"""The size in bytes above which an argument is compared byte by byte, instead of as decoded JSON."""
+"""The size in bytes above which the encoded bytes of an argument are compared. Smaller arguments are decoded and
+then compared.
+"""
 
 
 class RoundState(Struct, frozen=True, array_like=True):
@@ -81,9 +83,7 @@ class RequestStates:
         return self._sealer.seal(_state_encoder.encode(state))
 
     def open(self, text: str) -> RoundState | None:
-        """Return the state in a sealed string; None if the seal is not from this server or the state has
-        expired.
-        """
+        """Return the state in a sealed string; None if the seal is not valid or the state has expired."""
         if (content := self._sealer.open(text)) is None:
             return None
         try:
@@ -150,10 +150,9 @@ class Rounds:
             self.previous = state
 
     async def settle(self, conversation: Conversation) -> None:
-        """Settle the approval with the answer in the repeated call.
-
-        Without a valid answer, the approval stays open and the client is asked again. If the approval has been
-        settled in the meantime, the answer is ignored.
+        """Settle the approval with the answer in the repeated call. If the call contains no valid answer, the
+        approval stays open and the client is asked again. If the approval has been settled in the meantime, the
+        answer is ignored.
 
         Raises:
             RoleTooLow: the role of the principal is too low.

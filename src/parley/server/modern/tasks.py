@@ -103,7 +103,9 @@ def _modern(task: Task, **details: Raw | dict[str, Raw] | UnsetType) -> ModernTa
 
 
 async def _with_details(task: TurnTask, context: RequestContext, request: RequestId) -> ModernTask:
-    """Return a task with its result, or with the approval request for which it is waiting."""
+    """Return the state of a task with its result if the task has ended, or with the approval request if the task is
+    waiting for one.
+    """
     entry = await task.end()
     if entry is None:
         status, approval = await task.status(), task.conversation.approvals.open

@@ -153,7 +153,7 @@ async def _last_diff(conversation: Conversation) -> str:
 
 
 async def _backwards(conversation: Conversation) -> AsyncIterator[Entry]:
-    """Yield the durable entries of a conversation, the last one first."""
+    """Yield the durable entries of a conversation in reverse order: the last entry is first."""
     before = Seq(conversation.log.durable + 1)
     while page := await conversation.read_before(before, limit=PAGE_ENTRIES, max_bytes=PAGE_BYTES):
         for entry in reversed(page):

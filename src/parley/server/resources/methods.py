@@ -1,4 +1,4 @@
-"""The methods for resources."""
+"""Handles the MCP methods for resources."""
 
 from __future__ import annotations
 

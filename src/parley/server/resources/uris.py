@@ -93,7 +93,7 @@ class Address(NamedTuple):
 
 
 def address_of(uri: str) -> Address:
-    """Parse the address of a resource.
+    """Parse the address of a resource, and return its parts.
 
     Raises:
         UnknownResource: no resource can have this address.

@@ -75,14 +75,14 @@ class ResourceWatch(Protocol):
     """Calls a function after each change to a resource."""
 
     def close(self) -> None:
-        """Stop calling the function."""
+        """Stop watching: from now on, the function is not called."""
         ...
 
 
 async def watch_resource(
     address: Address, conversations: ConversationRegistry, principal: Principal, changed: Callable[[], None]
 ) -> ResourceWatch:
-    """Call `changed` after each change to a resource, until the watch is closed.
+    """Watch a resource: call `changed` after each change to it, until the returned watch is closed.
 
     Raises:
         UnknownConversation: the conversation does not exist, or the principal is not allowed to see it.
@@ -163,7 +163,9 @@ class _ConversationWatch:
 
 
 class _ChangeEncoder:
-    """An encoder that encodes nothing. It calls `changed` for each entry, or only for events of the type `only`."""
+    """An encoder that encodes nothing. It calls `changed` for each entry; if `only` is given, it calls `changed`
+    only for events of this type.
+    """
 
     hidden: frozenset[str] = frozenset()
     sends_records = True

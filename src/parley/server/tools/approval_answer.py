@@ -1,4 +1,4 @@
-"""`approvalAnswer`: decide an approval."""
+"""The tool `approvalAnswer`, which decides an approval."""
 
 from __future__ import annotations
 

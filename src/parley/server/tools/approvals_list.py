@@ -1,4 +1,4 @@
-"""`approvalsList`: list the open approvals."""
+"""The tool `approvalsList`, which lists the open approvals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationArchive`: archive a conversation, or restore an archived conversation to the list."""
+"""The tool `conversationArchive`, which archives a conversation or restores an archived conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`attentionList`: list the conversations that need the attention of a person."""
+"""The tool `attentionList`, which lists the conversations that need the attention of a person."""
 
 from __future__ import annotations
 

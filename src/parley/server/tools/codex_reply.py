@@ -1,4 +1,4 @@
-"""`codex-reply`: continue a conversation, and answer when the turn ends."""
+"""The tool `codex-reply`, which continues a conversation and answers when the turn ends."""
 
 from __future__ import annotations
 

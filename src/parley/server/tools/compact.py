@@ -1,4 +1,6 @@
-"""`conversationCompact`: begin a turn that replaces the history of a conversation with a summary."""
+"""The tool `conversationCompact`, which begins a turn that replaces the history of a conversation with a
+summary.
+"""
 
 from __future__ import annotations
 

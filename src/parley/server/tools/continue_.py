@@ -1,4 +1,6 @@
-"""`conversationContinue`: begin a turn without a message, after a turn that was interrupted or failed."""
+"""The tool `conversationContinue`, which begins a turn without a message, after a turn that was interrupted or
+failed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationCreate`: create a conversation."""
+"""The tool `conversationCreate`, which creates a conversation."""
 
 from __future__ import annotations
 

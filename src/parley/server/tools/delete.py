@@ -1,4 +1,4 @@
-"""`conversationDelete`: delete a conversation permanently."""
+"""The tool `conversationDelete`, which deletes a conversation permanently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationFork`: create a conversation with the history of another conversation."""
+"""The tool `conversationFork`, which creates a conversation with the history of another conversation."""
 
 from __future__ import annotations
 

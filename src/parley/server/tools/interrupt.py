@@ -1,4 +1,6 @@
-"""`conversationInterrupt`: interrupt the running turn, if there is one."""
+"""The tool `conversationInterrupt`, which interrupts the running turn of a conversation. If no turn is running, it
+does nothing.
+"""
 
 from __future__ import annotations
 

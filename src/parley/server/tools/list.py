@@ -1,4 +1,6 @@
-"""`conversationsList`: list conversations in pages, beginning with the latest activity."""
+"""The tool `conversationsList`, which lists conversations in pages. The conversation with the latest activity is
+first.
+"""
 
 from __future__ import annotations
 

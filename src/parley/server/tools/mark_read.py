@@ -1,4 +1,4 @@
-"""`conversationMarkRead`: store the position up to which the sender has read a conversation."""
+"""The tool `conversationMarkRead`, which stores the position up to which the sender has read a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`queueEdit`: replace the content of a queued message."""
+"""The tool `queueEdit`, which replaces the content of a queued message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`queueList`: list the queued messages of a conversation."""
+"""The tool `queueList`, which lists the queued messages of a conversation."""
 
 from __future__ import annotations
 

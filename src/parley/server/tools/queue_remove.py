@@ -1,4 +1,4 @@
-"""`queueRemove`: remove a queued message."""
+"""The tool `queueRemove`, which removes a queued message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`queueResume`: resume the queue after a turn that was interrupted or failed."""
+"""The tool `queueResume`, which resumes the queue after a turn that was interrupted or failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""`conversationRead`: return events after or before a position.
-
-This tool is for clients that cannot receive notifications.
+"""The tool `conversationRead`, which returns events after or before a position. It is for clients that cannot
+receive notifications.
 """
 
 from __future__ import annotations

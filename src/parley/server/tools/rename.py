@@ -1,4 +1,4 @@
-"""`conversationRename`: set the title of a conversation."""
+"""The tool `conversationRename`, which sets the title of a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`conversationSearch`: find messages of the user and the agent, beginning with the newest."""
+"""The tool `conversationSearch`, which finds messages of the user and the agent. The newest message is first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`conversationSendMessage`: accept a message and answer immediately. The turn runs in the background."""
+"""The tool `conversationSendMessage`, which accepts a message and answers immediately. The turn runs in the
+background.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from parley.wire.tools import MessageAccepted, PlainSendMessageArguments, SendMe
 __all__ = ["send"]
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
-"""The maximum size of a schema as JSON. Each request of the turn contains the schema."""
+"""The maximum size of an encoded schema, in bytes. The size is limited because each request of the turn contains
+the schema.
+"""
 
 _OVERRIDES: Final = ("model", "cwd", "approval_policy", "sandbox", "config", "profile", "base_instructions")
 

@@ -1,5 +1,5 @@
-"""`settingsList`: return the settings that a client can choose for a new conversation or for the next message of a
-conversation, and the defaults.
+"""The tool `settingsList`, which returns the settings that a client can choose for a new conversation or for the
+next message of a conversation, and the defaults of these settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def list_settings(call: ToolCall, args: SettingsListArguments) -> CallTool
 def _listed(principal: Principal, loader: Loader, current: Settings | None) -> SettingsListResult:
     """Return the settings that a principal may choose.
 
-    `current` are the current settings of the conversation; None if the settings are for a new conversation.
+    `current` contains the current settings of the conversation; None if the settings are for a new conversation.
 
     Raises:
         ConfigError: the settings cannot be used.

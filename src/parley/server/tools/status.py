@@ -1,4 +1,4 @@
-"""`conversationStatus`: return the state of a conversation."""
+"""The tool `conversationStatus`, which returns the state of a conversation."""
 
 from __future__ import annotations
 

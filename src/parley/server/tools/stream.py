@@ -1,4 +1,6 @@
-"""`conversationStream`: send all events of a conversation, or the last events, and then live events."""
+"""The tool `conversationStream`, which sends all events of a conversation or only the last ones, and then live
+events.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ async def _hold(
 
 
 async def _start_of_last(conversation: Conversation, count: int, features: Features) -> StreamStart:
-    """Return the start of a stream whose snapshot has the last `count` events."""
+    """Return the start of a stream whose snapshot contains the last `count` events."""
     first = Seq(conversation.log.durable + 1)
     size, left = 0, count
 
