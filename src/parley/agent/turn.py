@@ -467,8 +467,8 @@ def _text_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """Return the text of the given kind that clients have seen and that no event has completed yet; an empty string
-    if there is none.
+    """Return the text of the given kind that clients have seen and that no event has completed yet. Return an empty
+    string if there is no such text.
     """
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)

@@ -58,7 +58,8 @@ def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
     """Return every command that the script may run, in order, each as a tuple of words; None if the lexer does not
     accept the script.
 
-    With `words_only`, scripts with redirections or escapes, or with `~` or `^` outside quotes, are not accepted.
+    If `words_only` is True, scripts with redirections or escapes, or with `~` or `^` outside quotes, are not
+    accepted.
 
     Which commands run depends on the exit codes of earlier commands. The caller must check the first word of each
     command, which may be a reserved word, an assignment, or a builtin such as `eval`.
@@ -110,7 +111,7 @@ def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int]
     """Return the plain word that begins at `place`, without its quotes, and the position after it; None if no plain
     word begins there.
 
-    With `words_only`, words with escapes, or with `~` or `^` outside quotes do not count as plain.
+    If `words_only` is True, words with escapes, or with `~` or `^` outside quotes, do not count as plain.
     """
     if script.startswith("=", place):
         return None

@@ -41,4 +41,4 @@ def parts_of(content: tuple[InputItem, ...], part: Callable[[InputItem], Any]) -
 
 
 encode_body: Final = msgspec.json.Encoder(enc_hook=_Slice.encode).encode
-"""The encoder for the body of a request. The body can contain lists from `parts_of`."""
+"""A function that encodes the body of a request. The body can contain lists that `parts_of` has returned."""

@@ -182,7 +182,7 @@ def append_line(path: str, line: bytes) -> bool:
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Return the size of a recording without the incomplete line that a killed process has left at its end."""
+    """Return the size of a recording, not counting an incomplete line at its end that a killed process has left."""
     end = os.fstat(descriptor).st_size
     while end:
         begin = max(0, end - TAIL_BYTES)

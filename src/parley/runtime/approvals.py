@@ -86,8 +86,8 @@ class OpenApprovals:
         self._turn: _Turn | None = None
         self._answer: asyncio.Future[Answered] | None = None
         self._not_durable: ApprovalId | None = None
-        """The id of an approval whose request has not been stored yet; None if there is none. The request may still
-        fail to be stored.
+        """The id of the approval whose request is being stored; None if no request is being stored. Storing the
+        request may still fail.
         """
         self._approvals = Approvals()
         self._listeners: dict[object, Callable[[], None]] = {}
@@ -103,7 +103,7 @@ class OpenApprovals:
 
     @property
     def open(self) -> PendingApproval | None:
-        """The durable approval that is waiting for an answer; None if there is none."""
+        """The durable approval that is waiting for an answer; None if no approval is waiting."""
         pending = self._log.projections.approvals.open
         return None if pending is None or pending.approval_id == self._not_durable else pending
 

@@ -30,8 +30,8 @@ async def bulk_create(
     """Create a conversation completely or not at all.
 
     No part of the conversation is stored if reading the pages fails, the caller is cancelled or the process is
-    killed. Without `summary`, a summary is computed from the entries. A long conversation also gets a checkpoint,
-    which makes it load quickly. With `archived`, the new conversation is archived.
+    killed. If `summary` is None, a summary is computed from the entries. For a long conversation, a checkpoint is
+    stored too, so that the conversation loads quickly. If `archived` is True, the new conversation is archived.
 
     Raises:
         StoreError: the conversation cannot be stored, or the id is already in use.

@@ -179,7 +179,7 @@ class Conversation:
 
     @property
     def turn(self) -> LocalTurn | None:
-        """The turn that is running in this process; None if there is none."""
+        """The turn that is running in this process; None if no turn is running here."""
         return self._runner.running
 
     @property

@@ -44,7 +44,7 @@ class ConversationApprovals:
 
     @property
     def open(self) -> PendingApproval | None:
-        """The durable approval that is waiting for an answer; None if there is none."""
+        """The durable approval that is waiting for an answer; None if no approval is waiting."""
         return self._approvals.open
 
     def to_deliver(self) -> PendingApproval | None:

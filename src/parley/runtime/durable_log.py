@@ -109,7 +109,7 @@ class DurableLog:
         self._readers: list[Reader] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._in_flight: list[_Write] = []
-        """The submitted writes that are not durable yet, in order."""
+        """The writes that were submitted to the store and are not durable yet, in order."""
         self._loading = asyncio.Lock()
         self._acquiring = False
         self._source: object = None
@@ -578,8 +578,8 @@ class DurableLog:
         """Return a page of the durable entries after a position, from memory or from the store. The page is empty
         if there are no such entries.
 
-        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. With
-        `visible_only`, entries that clients do not see may be left out, except the last entry of the page.
+        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. If
+        `visible_only` is True, entries that clients do not see may be left out, except the last entry of the page.
 
         Raises:
             UnknownConversation: the conversation has been deleted.

@@ -94,18 +94,22 @@ class Mailbox:
         """
         self._queue: deque[Command] = deque()
         self._sent: dict[Command, asyncio.TimerHandle] = {}
-        """The commands that the owner has not answered, in order, each with the timer of its deadline."""
+        """The commands that were sent to the owner and not answered yet, in order, each with the timer of its
+        deadline.
+        """
         self._preparing: set[asyncio.Task[None]] = set()
         """The tasks that read the files of messages."""
         self._task: asyncio.Task[None] | None = None
         self._watched: LocalTurn | None = None
-        """The turn whose end makes this mailbox check its commands again; None if there is none."""
+        """The turn whose end makes this mailbox check its commands again; None if the mailbox is not waiting for
+        the end of a turn.
+        """
         self._has_tried_queue = False
         """True if this process is beginning a turn with the next queued message, or failed to begin the turn and
         waits for the next attempt.
         """
         self._retry: asyncio.Task[None] | None = None
-        """The task that tries again to begin a turn with the next queued message; None if there is none."""
+        """The task that tries again to begin a turn with the next queued message; None if no retry is scheduled."""
         self._retry_seconds = FIRST_RETRY_SECONDS
         """The delay after the next failed attempt to begin a turn with a queued message, in seconds."""
         self._answers = asyncio.Event()
@@ -146,8 +150,8 @@ class Mailbox:
         command.done.add_done_callback(lambda _: timer.cancel())
 
     def _check_silence(self, command: Command, is_silent: Callable[[], bool]) -> None:
-        """Fail a command whose deadline has passed, if the store is silent. A command that was not executed is
-        withdrawn.
+        """Make a command fail if its deadline has passed and the store does not answer. A command that was not
+        executed is withdrawn.
         """
         if command.done.done():
             return
@@ -627,8 +631,8 @@ class Mailbox:
     # --- shutdown ----------------------------------------------------------------------
 
     def mark_gone(self) -> None:
-        """Fail all current and later commands, because the conversation has been deleted or the home directory has
-        been lost.
+        """Make all current and later commands fail, because the conversation has been deleted or the home directory
+        has been lost.
         """
         self._ownership.mark_gone()
         self._cancel_retry()

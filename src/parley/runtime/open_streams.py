@@ -39,10 +39,9 @@ class OpenStreams:
         return opened_at
 
     def end(self, by: str, *, opened_before: float) -> None:
-        """End the streams that were opened before the time `opened_before`, when the principal `by` took over the
-        streams in another process.
+        """End the streams that were opened before the principal `by` took over the streams in another process.
 
-        `opened_before` is in seconds since the epoch. Streams that were opened later are not ended.
+        `opened_before` is the time of the takeover, in seconds since the epoch.
         """
         for stream, (opened_at, _) in tuple(self._streams.items()):
             if opened_at < opened_before:

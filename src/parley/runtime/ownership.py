@@ -259,7 +259,9 @@ class Ownership:
         self._log.wake()
 
     def _applied(self) -> None:
-        """Update the open approval and the remote turn after entries of another process were applied."""
+        """Update the state of the open approval and of the remote turn after entries from another process were
+        added to the log.
+        """
         self._approvals.refresh()
         self.forget_remote_turn()
 

@@ -1,6 +1,6 @@
 """Decides which actions of the agent are allowed in one conversation.
 
-The decision follows from the settings, or a person is asked.
+The settings allow the action, deny it, or require that a person is asked.
 
 The module `approvals.py` decides which clients are asked. The module `grants.py` contains the approvals for the
 session.

@@ -77,9 +77,9 @@ class Recipients:
         its next call.
         """
         self.awaited_retry: ApprovalId | None = None
-        """The id of an approval that a call has returned as its result; None if there is none. The client may
-        repeat the call with the answer. Until the approval is settled, the client counts as a reader that cannot be
-        asked.
+        """The id of an approval that a call has returned as its result; None if no call has returned an approval.
+        The client may repeat the call and include the answer. Until the approval is settled, the client counts as a
+        reader that cannot be asked.
         """
         self._poller_can_answer = False
         """True if a polling client may call `approvalAnswer`."""

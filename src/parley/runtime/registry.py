@@ -199,9 +199,7 @@ class ConversationRegistry:
         return self._in_memory.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Return the summary of the newest state of a conversation, as it is in the store. Raises
-        UnknownConversation, StoreError.
-        """
+        """Return the stored summary of a conversation's current state. Raises UnknownConversation, StoreError."""
         return await self._store.head(conversation_id)
 
     def _open(self, conversation_id: ConversationId) -> Conversation:

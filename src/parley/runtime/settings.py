@@ -96,7 +96,7 @@ class SettingsResolver:
     def remember(
         self, change: SettingsChange, overrides: SettingsOverrides | None, resolved: ResolvedSettings
     ) -> None:
-        """Cache the resolved settings of a change, and the overrides of the client including secrets."""
+        """Cache the resolved settings of a change, and the client's overrides, including secrets."""
         self._known[change.by] = resolved
         if overrides is not None:
             cwd = resolved.settings.cwd if resolved.settings.repository is None else None

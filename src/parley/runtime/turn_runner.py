@@ -149,15 +149,17 @@ class TurnRunner:
         self._meters: dict[tuple[str, str], TokenMeter] = {}
         """The token meters of the models. The key is the provider and the name of the model."""
         self._stopped: EventId | None = None
-        """The id of the turn that this process has stopped because it lost the lease; None if there is none."""
+        """The id of the last turn that this process has stopped because it lost the lease; None if it has stopped
+        no turn for this reason.
+        """
         self.turn: LocalTurn | None = None
-        """The turn of this process; None if there is none. The attribute is set before the start of the turn is
-        durable, and is reset to None when the end of the turn is durable.
+        """The turn of this process; None if this process runs no turn. The attribute is set before the start of the
+        turn is durable, and is reset to None when the end of the turn is durable.
         """
 
     @property
     def running(self) -> LocalTurn | None:
-        """The turn whose start is durable and whose end has not been appended yet; None if there is none."""
+        """The turn whose start is durable and whose end has not been appended yet; None if no turn is running."""
         return self.turn if self._is_unfinished and self.turn is not None and self.turn.task is not None else None
 
     @property

@@ -77,7 +77,7 @@ class Home:
         self.write_config(self._options.get("config", ""))
 
     def server(self) -> ServerProcess:
-        """Return a transport that starts a server with this home."""
+        """Return a transport that starts a server process with this home."""
         server = self.server_class(self.command, env=self.environ, cwd=self.work, stderr=self.stderr)
         server.exit_grace_seconds = TIMEOUT_SECONDS  # a busy computer may need longer than 2 seconds
         return server

@@ -147,7 +147,7 @@ class Checkout:
         return kept
 
     def _unfinished_checkout(self) -> Start | None:
-        """Return the commit and the branch of a checkout that did not complete; None if there is none."""
+        """Return the commit and the branch of the last checkout if it did not complete; otherwise None."""
         path = os.path.join(self._paths.admin, CHECKOUT)
         if (content := read_small_file(path)) is None and not os.path.lexists(path):
             return None

@@ -1,4 +1,4 @@
-"""The directories of one worktree, and the checks of the directories that contain all worktrees."""
+"""Defines the directories of one worktree, and creates and checks the directories that contain all worktrees."""
 
 from __future__ import annotations
 

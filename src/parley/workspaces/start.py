@@ -34,7 +34,7 @@ async def choose_start(
     has_last: bool,
     is_ancestor: Callable[[str, str], Awaitable[bool]],
 ) -> Start:
-    """Return the start of the next turn.
+    """Return the commit and the branch at which the next turn begins.
 
     `last` is the last event in the log of the conversation. `tips` are the branches in the repository with their
     commits, and `base` is the commit of the base branch. `head` is the commit of the worktree on this disk; None if

@@ -1,4 +1,4 @@
-"""The use of the trigram indexes, which find a text in messages and titles without reading all of them."""
+"""Controls the use of the trigram indexes, which find a text in messages and titles without reading all of them."""
 
 from __future__ import annotations
 

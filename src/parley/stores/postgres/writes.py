@@ -1,4 +1,4 @@
-"""The requests that the writer executes, and their SQL for many conversations at once.
+"""The requests that the writer executes, and the SQL with which one statement handles many conversations.
 
 Every statement that changes a conversation is a conditional UPDATE of its row under READ COMMITTED. The UPDATE has
 an effect only if the row contains the epoch, the last position and the id of the last batch that this process
@@ -153,8 +153,8 @@ _CHANGED_COLUMNS: Final = {
     "has_failed": "boolean[]",
 }
 """The columns of a summary that seldom change, with the types of their arrays. For a conversation in which none of
-these columns has changed, the values are NULL. If the columns have not changed in any conversation, the statement
-leaves them out.
+these columns has changed, the statement gets NULL as their values. If they have not changed in any conversation,
+the statement does not contain them.
 """
 
 

@@ -18,8 +18,8 @@ SUMMARY_READ: Final = (
     "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state,"
     " ended_seq, ended_at, CAST(ended_why AS BLOB), CAST(ended_text AS BLOB), CAST(ended_code AS BLOB), updated_at"
 )
-"""The columns of a summary, for reading. Texts are read as bytes, so that a query does not fail because of a
-damaged text.
+"""The SQL list of the columns of a summary, for queries that read them. Texts are read as bytes, so that a query
+does not fail because of a damaged text.
 """
 
 NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"

@@ -1,4 +1,6 @@
-"""Opens the database of a home without changing any file. This module is quick to import."""
+"""Opens the database of a home without changing any file. This module imports little, so that it can be imported
+quickly.
+"""
 
 from __future__ import annotations
 

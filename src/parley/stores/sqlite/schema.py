@@ -97,8 +97,8 @@ def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
 
 
 def _keys_of_entries(db: Connection) -> Iterator[tuple[str, int]]:
-    """Yield the key and the row id of each entry with a key. Only the entry types that had keys when migration 2
-    was written are read.
+    """Yield the key and the row id of each entry with a key. Only entries of the types that had keys when migration
+    2 was written are read.
     """
     types = ("user_message", "turn_started", "question_asked", "question_settled")
     entries = db.execute(

@@ -58,8 +58,8 @@ def _search_all(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...] = ()) -> tuple[int, int]:
-    """Return the first and the last number of the entries to examine. A number is a row id or, for a search in one
-    conversation, a position. `end` is the SQL query that returns the highest number, and `values` are its
+    """Return the numbers of the first and of the last entry to examine. A number is a row id or, for a search in
+    one conversation, a position. `end` is the SQL query that returns the highest number, and `values` are its
     parameters.
     """
     (last,) = db.execute(end, values).fetchone()

@@ -166,7 +166,7 @@ class Writer:
     ) -> Future[T]:
         """Submit a request, as `submit` does. `work` executes it together with other requests for `work`.
 
-        Without `until`, the request waits at most `seconds` seconds for the write lock.
+        If `until` is None, the request waits at most `seconds` seconds for the write lock.
         """
         loop = self._loop or asyncio.get_running_loop()
         future: Future[T] = loop.create_future()
