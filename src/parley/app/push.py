@@ -106,7 +106,7 @@ class PushSender:
         return None if sender is None else sender.public
 
     async def checked(self, body: bytes) -> bytes:
-        """Return a subscription in the form in which it is stored.
+        """Check a subscription, and return it in the form in which it is stored.
 
         Raises:
             PushRefused: the subscription is invalid or its push service is unknown, or Web Push is not installed.

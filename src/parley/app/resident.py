@@ -263,8 +263,8 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn is running, but at most `drain_seconds` after a call of `stop`. Turns that wait for an
-        approval do not count.
+        """Wait until no turn is running, but at most `drain_seconds` after a call of `stop`. Ignore turns that wait
+        for an approval.
         """
         seconds = self._settings().drain_seconds
         drained = asyncio.ensure_future(self._server.conversations.drain())

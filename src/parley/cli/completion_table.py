@@ -49,7 +49,7 @@ class Option(NamedTuple):
     names: tuple[str, ...]
     help: str
     value: Value | None
-    """The value of the option; None if it has none."""
+    """The value of the option; None if the option takes no value."""
 
 
 class Operand(NamedTuple):

@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
-    """Run a command and return its exit code. If `exits` is True, the process then exits."""
+    """Run a command and return its exit code. `exits` is True if the process exits after this call."""
     if sys.platform == "win32":
         print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
         return 1

@@ -26,7 +26,9 @@ class EndedTurn(NamedTuple):
     error: str | None
     """The reason why the turn did not succeed; None if the turn succeeded."""
     error_code: str | None
-    """The code of the error: a code of the protocol, `timeout` or `invalid_answer`; None if the error has none."""
+    """The code of the error: a code of the protocol, `timeout` or `invalid_answer`; None if the error has no
+    code.
+    """
     exit_code: int
 
 

@@ -61,7 +61,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream that begins with the running turn, or with the next event if no turn is running.
+    """Return a stream of the conversation. If no turn is running, the stream begins with the next event.
 
     If a turn is running, the stream contains all events of the conversation, because the position of the turn's
     first event is unknown.

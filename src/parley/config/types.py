@@ -218,8 +218,8 @@ class McpTable(Struct, frozen=True, kw_only=True):
     """The table `[mcp]`: the behaviour of the server towards MCP clients."""
 
     features: McpFeatures = "auto"
-    """The additions to MCP that a client sees. `plain` means none, and `full` means all. If the value is `auto`,
-    the additions depend on the client's protocol version and host.
+    """The additions to MCP that a client sees. `plain` means no additions, and `full` means all additions. If the
+    value is `auto`, the additions depend on the client's protocol version and host.
     """
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
@@ -300,7 +300,7 @@ class Repository(Struct, frozen=True, kw_only=True):
     """The branch from which the branches of conversations begin; None means the repository's default branch."""
     token_env: str | None = None
     """The name of the environment variable that contains the password for an https URL; None if the password is in
-    the URL, or if none is needed.
+    the URL, or if no password is needed.
     """
     ssh_key: PathOrHomePath | None = None
     """The file with the private key for an ssh URL; None means the default of ssh."""
@@ -519,7 +519,7 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     show_raw_agent_reasoning: bool = False
     project_doc_max_bytes: Annotated[int, integer(0, 2**31 - 1)] = 32_768
     notify: Annotated[tuple[str, ...], secret_sequence] = ()
-    """The command line of a program that runs after each completed turn; empty means none."""
+    """The command line of a program that runs after each completed turn; empty if no program runs."""
     notify_argument: bool = True
     """True if the payload is passed to the notify program as its last argument as well as on stdin."""
     internal_originator: str = "codex_cli_rs"

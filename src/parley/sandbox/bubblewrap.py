@@ -127,8 +127,8 @@ def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths over which a mount is needed. Paths in `/dev` need none, because a command has its
-    own `/dev`.
+    """Return the hidden paths over which a mount is needed. Paths in `/dev` need no mount, because a command has
+    its own `/dev`.
     """
     return tuple(
         path

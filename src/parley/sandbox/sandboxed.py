@@ -164,7 +164,7 @@ class Sandboxed:
         return [name for name in known if policy.mechanism in ("auto", name)]
 
     async def _chosen(self, policy: SandboxPolicy) -> ConfinementMechanism | str:
-        """Return the first mechanism that works; if none works, return the reason.
+        """Return the first mechanism that works. If no mechanism works, return the reason as a text.
 
         A mechanism is not used until it is known whether a better mechanism works.
         """

@@ -153,7 +153,7 @@ class Snapshot:
         self._entries: dict[str, Entry] = {}
         """The entries of the snapshot, keyed by path. A directory comes before its entries."""
         self._moved_aside: set[str] = set()
-        """The new paths of the files that this snapshot has moved aside. These files do not count as added
+        """The new paths of the files that this snapshot has moved aside. These files are not considered added
         files.
         """
         self._bytes = 0
@@ -219,7 +219,7 @@ class Snapshot:
     # --- comparing -----------------------------------------------------------------------
 
     def is_changed(self, path: str) -> bool:
-        """Return whether a path still differs from the snapshot after it could not be restored."""
+        """Return whether a path that could not be restored still differs from the snapshot."""
         return any(is_below(path, changed) or is_below(changed, path) for changed in self._changed())
 
     def _changed(self) -> Iterator[str]:
@@ -328,7 +328,7 @@ class Snapshot:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return, sorted, the paths that do not lie below another path in the list."""
+    """Return a sorted list of the paths. Paths that lie below another path of the list are left out."""
     found: list[str] = []
     for path in sorted(set(paths), key=lambda path: path.split("/")):
         if not found or not is_below(path, found[-1]):

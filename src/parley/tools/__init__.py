@@ -81,8 +81,8 @@ class AgentTools:
         return self._pools[environ]
 
     def _drop(self, environ: frozenset[tuple[str, str]]) -> None:
-        """End the tool servers that run with the environment `environ`, and remove their pool. An unused pool calls
-        this function.
+        """End the tool servers that run with the environment `environ`, and remove their pool. A pool that has
+        become unused calls this method.
         """
         if (pool := self._pools.pop(environ, None)) is not None:
             closing = asyncio.create_task(pool.close())

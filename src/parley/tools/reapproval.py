@@ -13,9 +13,7 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MAX_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MAX_APPROVALS: Final = 3
-"""The maximum number of times that one call asks for an approval because its target was replaced after the previous
-approval.
-"""
+"""The maximum number of approvals that one call requests if its target is replaced after each of them."""
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
     why=f"its program, directory or files were replaced after each of {MAX_APPROVALS} approvals"

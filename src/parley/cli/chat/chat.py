@@ -394,7 +394,7 @@ class Chat:
     # --- the conversation --------------------------------------------------------------------
 
     async def _followed_conversation(self) -> _Followed:
-        """Return the open conversation with an open stream. Create a conversation if none is open."""
+        """Return the open conversation with an open stream. If no conversation is open, create one."""
         followed = self._followed
         if followed is None:
             given = {name: value for name, value in self.overrides.items() if name in CreateOptions.__annotations__}

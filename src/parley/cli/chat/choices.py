@@ -55,7 +55,7 @@ async def current_settings(context: ChatContext) -> SettingsListResult:
 async def model_choices(context: ChatContext) -> Sequence[Choice]:
     """Return the models that the settings name.
 
-    For each provider without such a model, return the prefix of its model names.
+    For each provider without such a model, the result contains the prefix of its model names.
     """
     settings = await current_settings(context)
     models = dict.fromkeys([settings.model, *settings.models])

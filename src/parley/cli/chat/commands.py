@@ -35,7 +35,7 @@ class Command(NamedTuple):
 
     name: str
     arguments: str
-    """The arguments as the help shows them; an empty string if the command takes none."""
+    """The arguments as the help shows them; an empty string if the command has no arguments."""
     summary: str
     run: Callable[[ChatContext, str], Awaitable[None]]
     """The function that runs the command. Its second argument is the text after the name of the command, without

@@ -50,8 +50,8 @@ def rich_block(block: Block, width: int) -> Padding | Markdown:
 def _escape(tokens: Iterable[Token]) -> None:
     """Escape the control characters in parsed Markdown.
 
-    The parser decodes entities, such as `&#x202e;`, and percent signs in links, such as `%1b`. The decoded
-    characters were not in the source.
+    The parser decodes entities, such as `&#x202e;`, and percent signs in links, such as `%1b`. The control
+    characters that result were not in the source, so they have not been escaped before.
     """
     for token in tokens:
         token.content = for_terminal(token.content)

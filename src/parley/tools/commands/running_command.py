@@ -54,7 +54,7 @@ class RunningCommand:
         that time, all processes of the command are dead.
         """
         self.status: int | None = None
-        """The wait status of the command; None if its supervisor reported none."""
+        """The wait status of the command; None if its supervisor did not report it."""
         self.start_error: CommandNotStarted | None = None
         self.output_error: Exception | None = None
         """The exception that the callback `output` raised; None if the callback raised no exception."""

@@ -265,7 +265,7 @@ def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
 def _wait_for_all(
     first: int, children: Children, executor: socket.socket, held: HeldLauncher | None
 ) -> tuple[int, bool]:
-    """Wait until all processes of the command are dead. Return the wait status of the command, and True if the
+    """Wait until all processes of the command are dead. Return the wait status of the command, and whether the
     command ended before its processes were killed.
 
     The processes are killed when the command ends, when the executor closes the control socket, when the fork

@@ -60,7 +60,7 @@ class RemoteTool:
 
 
 class Lease:
-    """The tool servers of one turn, under the names in the settings of the turn."""
+    """The tool servers that one turn uses. The settings of the turn determine their names."""
 
     def __init__(self, servers: Sequence[tuple[ToolServer, Server]]) -> None:
         self._servers = servers
