@@ -144,7 +144,7 @@ def test_every_command_and_flag_has_an_entry() -> None:
 
     of_files = {"--dry-run", "--force", "--new-id", "-o", "--output", "--to", "--yes"}
     of_conversations = {"--archived", "--at", "--follow", "--last", "--limit", "--reason", "--undo", "--watch"}
-    of_replay = {"--speed", "--until"}
+    of_replay = {"--as-test", "--speed", "--until"}
     of_exec = {"--output-schema", "-q", "--quiet", "--timeout"}
     of_turns = {
         "--approval",

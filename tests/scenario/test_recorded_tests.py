@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kit.clients.codex_calls import speaking
-from kit.servers.command_line import environ_of, outcome_of
+from kit.servers.command_line import environ_of, outcome_of, run_parley
 from parley.app.recorded_test import Reply, as_tests
+from parley.cli.main import main
 from parley.cli.recorded_test import write_test
 from parley.cli.runner import CommandFailed
 from parley.models.errors import BadRecording
@@ -26,7 +27,7 @@ KEY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
 
 @pytest.mark.child_process
 async def test_a_recorded_conversation_and_a_stored_one_become_tests_that_pass(
-    parley_model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
     recording, home = tmp_path / "made.jsonl", tmp_path / "home"
     lost = Data(json.dumps({"type": "response.failed", "response": {"error": {"message": "busy"}}}))
@@ -46,10 +47,10 @@ async def test_a_recorded_conversation_and_a_stored_one_become_tests_that_pass(
         await wire.answer(3)
     (tmp_path / "made").unlink()
 
-    monkeypatch.setenv("PARLEY_HOME", str(home))
     files = [tmp_path / "test_recorded.py", tmp_path / "test_stored.py"]
-    for given, file in zip((str(recording), wire.sessions[0][:8]), files, strict=True):
-        assert await asyncio.to_thread(write_test, given, str(file)) == 0
+    assert write_test(str(recording), str(files[0])) == 0
+    printed = await run_parley(home, "replay", "--as-test", wire.sessions[0][:8])
+    files[1].write_text(printed.stdout)
     texts = [file.read_text() for file in files]
     arguments = ("-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, files))
     process = await asyncio.create_subprocess_exec(
@@ -129,3 +130,18 @@ def test_a_message_that_joined_a_turn_does_not_begin_another() -> None:
 def test_conversations_with_the_same_message_have_different_names() -> None:
     text = as_tests([[_reply("go", Step(text="a"))], [_reply("go", Step(text="b"))], []])
     assert ("async def test_go(" in text, "async def test_go_2(" in text) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["x", "-o", "y"], "-o can only be used with --as-test"),
+        (["x", "--as-test", "--json"], "--as-test cannot be used with --until, --speed and --json"),
+        (["x", "--as-test", "--url", "http://127.0.0.1:1"], "--as-test cannot be used with --url"),
+    ],
+)
+def test_options_that_contradict_each_other_are_errors(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", *arguments]) == 2
+    assert why in capsys.readouterr().err

@@ -1,17 +1,20 @@
-"""`parley replay`: plays the stored events of a conversation with their original pace."""
+"""`parley replay`: plays the stored events of a conversation with their original pace, or converts it to a test."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
+from collections.abc import Coroutine
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from parley.cli.connecting import connected
 from parley.cli.event_output import EventOutput
 from parley.cli.history import all_events
 from parley.cli.ids import find_conversation
+from parley.cli.recorded_test import write_test
+from parley.cli.runner import UsageError
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Client, Conversation, Event, events
 
@@ -22,6 +25,10 @@ Play the stored events of a conversation from the beginning, with the pauses tha
 had. Texts appear whole, because the server does not store when their parts were
 written. Pauses between turns are shortened to 3 seconds. Nothing is sent to the model,
 and no command runs. Control characters are escaped on a terminal.
+
+With --as-test, write the conversation as a pytest test instead, to a new file or to
+stdout. ID can then also be the path of a recording (`parley exec --record`). In the
+test, the model gives the recorded replies, and commands run in a read-only sandbox.
 
 With --json, each line is a JSON object `{"type": "event"}` with `conversation_id`,
 `seq`, `at` (the time of the event) and `msg`.
@@ -35,6 +42,10 @@ MAX_IDLE_SECONDS: Final = 3.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the id of the conversation, or a unique prefix of it")
+    parser.add_argument(
+        "--as-test", action="store_true", help="write a pytest test; ID can also be the path of a recording"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="the file for --as-test; stdout by default")
     parser.add_argument("--until", metavar="SEQ", type=_position, help="end with the event at this position")
     parser.add_argument(
         "--speed",
@@ -47,7 +58,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_server_options(parser)
 
 
-async def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
+    if not args.as_test:
+        if args.output is not None:
+            raise UsageError("-o can only be used with --as-test")
+        return _replay(args)
+    if server_address(args) is not None:
+        raise UsageError("--as-test cannot be used with --url, because it reads the conversations of the home")
+    if args.until is not None or args.speed != 1.0 or args.json:
+        raise UsageError("--as-test cannot be used with --until, --speed and --json")
+    return write_test(args.id, args.output)
+
+
+async def _replay(args: argparse.Namespace) -> int:
     async with connected("replay", server_address(args)) as (client, _):
         conversation = await find_conversation(client, args.id)
         await _play(client, conversation, until=args.until, speed=args.speed, as_json=args.json)

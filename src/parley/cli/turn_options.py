@@ -85,7 +85,7 @@ def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) ->
         "--record",
         metavar="FILE",
         help="record the requests to the model and its replies in a new file, without secrets; "
-        "the scripted provider plays the file",
+        "the scripted provider plays the file, and `parley replay --as-test` converts it to a test",
     )
     add_server_options(parser)
     add_resident_option(parser)
