@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -269,6 +270,27 @@ async def test_a_recording_is_continued_after_a_process_that_was_killed_while_it
         assert await wire.text(2) == "Done"
 
     assert [exchange["reply"] for exchange in _exchanges(path)] == [[{"text": "Done"}]] * 2
+
+
+@pytest.mark.waits
+async def test_a_recording_that_another_process_has_locked_delays_only_the_turn(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "made.jsonl"
+    parley_model.says("one")
+    parley_model.says("two", HOLD)
+    async with speaking(parley_model, config=f'record = "{path}"') as wire:
+        wire.codex(1, "go")
+        await wire.answer(1)
+        wire.reply(2, "again")
+        await parley_model.wait_until_held()
+        with path.open("rb") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            parley_model.release()
+            result = await wire.answer(2)
+
+    assert any(map(is_event("agent_message"), result))
+    assert [one["reply"] for one in _exchanges(path)] == [[{"text": "one"}]]
 
 
 @pytest.mark.child_process

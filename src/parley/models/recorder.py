@@ -4,6 +4,7 @@ the format of the file.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 from collections.abc import AsyncGenerator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from parley.common.shield import run_to_completion
 from parley.config.types import Settings
 from parley.conversation.history import HistoryItem, OutputItem, UserItem
 from parley.conversation.records import CallItem, MessageItem
@@ -91,7 +93,7 @@ class RecordingModel:
             BadRecording: the file cannot be created, or is not a recording.
             ModelError: the request failed.
         """
-        prepare(self._path)
+        await asyncio.to_thread(prepare, self._path)
         reply = _Reply()
         try:
             async with aclosing(self._model.stream(request)) as batches:
@@ -103,7 +105,8 @@ class RecordingModel:
             reply.fail(error)
             raise
         finally:
-            self._write(request, reply)
+            # In a thread, because a long history takes time, and another process may hold the lock of the file.
+            await run_to_completion(asyncio.ensure_future(asyncio.to_thread(self._write, request, reply)))
 
     def cannot_carry(self, item: InputItem) -> str | None:
         return self._model.cannot_carry(item)

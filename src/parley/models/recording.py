@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -36,6 +37,11 @@ HEADER: Final = b'{"parley_recording":1}\n'
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of a recording, in bytes. An exchange is not recorded if the file would become larger."""
+
+LOCK_SECONDS: Final = 5.0
+"""The maximum time, in seconds, to wait for another process that writes to the same recording."""
+
+LOCK_POLL_SECONDS: Final = 0.01
 
 TAIL_BYTES: Final = 64 * 1024
 """The number of bytes that are read in one step to find the last line end of a recording."""
@@ -158,12 +164,14 @@ def prepare(path: str) -> None:
 def append_line(path: str, line: bytes) -> bool:
     """Append a line to a recording. Return False, and append nothing, if the recording would become too large.
 
+    The call blocks while another process writes to the file, at most for `LOCK_SECONDS`.
+
     Raises:
-        BadRecording: the file is not a recording, or it cannot be written.
+        BadRecording: the file is not a recording, it cannot be written, or another process does not finish writing.
     """
     descriptor = _open(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, path)
         end = _end_of_last_line(descriptor)
         new = line if end else HEADER + line
         if end + len(new) > MAX_BYTES:
@@ -179,6 +187,18 @@ def append_line(path: str, line: bytes) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _lock(descriptor: int, path: str) -> None:
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise BadRecording(path, f"another process has locked it for {LOCK_SECONDS:g} s") from None
+        time.sleep(LOCK_POLL_SECONDS)
 
 
 def _end_of_last_line(descriptor: int) -> int:
