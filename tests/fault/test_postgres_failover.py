@@ -162,11 +162,11 @@ async def pause_replay(pair: PostgresPair) -> None:
 async def test_a_write_that_only_the_primary_has_is_not_acknowledged_after_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("parley.stores.postgres.writer.CALL_SECONDS", 0.3)
     async with postgres_pair() as pair, DatabasePort(pair.primary.url) as port:
         store = PostgresStore(port.url, lease_seconds=3600)
         await store.create(FIRST, [], summary())
         lease = await store.acquire(FIRST, address="")
+        monkeypatch.setattr("parley.stores.postgres.writer.CALL_SECONDS", 0.3)
         await store.append(lease, [said(1, "one")], summary())
         assert pair.standby is not None
         pair.standby.signal_all(signal.SIGSTOP)

@@ -13,7 +13,6 @@ from parley.cli.connecting import connected
 from parley.cli.event_output import EventOutput
 from parley.cli.history import all_events
 from parley.cli.ids import find_conversation
-from parley.cli.recorded_test import write_test
 from parley.cli.runner import UsageError
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Client, Conversation, Event, events
@@ -67,6 +66,8 @@ def run(args: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
         raise UsageError("--as-test cannot be used with --url, because it reads the conversations of the home")
     if args.until is not None or args.speed != 1.0 or args.json:
         raise UsageError("--as-test cannot be used with --until, --speed and --json")
+    from parley.cli.recorded_test import write_test  # imported here, because it reads settings and the store
+
     return write_test(args.id, args.output)
 
 
