@@ -1,4 +1,4 @@
-"""The client of one server."""
+"""The class `Client`, which is connected to one server, and the function `connect`."""
 
 from __future__ import annotations
 
@@ -310,8 +310,9 @@ class Client:
     async def settings(
         self, *, conversation: str | None = None, timeout_seconds: float | None = None
     ) -> SettingsListResult:
-        """Return the models, profiles, directories, approval policies and sandbox modes that a new conversation or
-        the next message of a conversation can have, and the defaults.
+        """Return the models, profiles, directories, approval policies and sandbox modes that this client can
+        choose, and the defaults. The result applies to the next message of `conversation`, or to a new conversation
+        if `conversation` is None.
         """
         arguments = {} if conversation is None else {"conversation_id": conversation}
         return await self._connection.call_typed(

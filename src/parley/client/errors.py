@@ -79,7 +79,7 @@ class ServerRefused(ClientError, ConnectionError):
 
     @property
     def is_final(self) -> bool:
-        """True if the same request would fail again in the same way."""
+        """True if repeating the request would result in the same error."""
         retried = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
         return self.status < HTTPStatus.INTERNAL_SERVER_ERROR and self.status not in retried
 

@@ -58,7 +58,7 @@ class StreamEvent(Struct, frozen=True):
     msg: Event
     meta: EventMeta
     live: bool
-    """False if the event happened before the stream was opened."""
+    """True for a live event; False for an event that happened before the stream was opened."""
 
 
 class Reader:
@@ -68,7 +68,7 @@ class Reader:
         self.after = after
         """The position after which the reader needs all events."""
         self.last = last
-        """The number of latest events with which the reader begins; None if the reader begins at a known
+        """The reader begins with this number of the latest events; None if the reader begins at a known
         position.
         """
         self.exclusive = exclusive

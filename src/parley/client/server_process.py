@@ -49,7 +49,7 @@ class ServerProcess(asyncio.SubprocessProtocol):
         new_session: bool = False,
     ) -> None:
         """Create a transport. `env` is the complete environment of the program, and `stderr` is the destination of
-        its log, as for `subprocess`.
+        its log, as the argument `stderr` of the functions in `subprocess`.
 
         If `new_session` is True, the program does not get signals from the terminal, such as the SIGINT that Ctrl-C
         sends.

@@ -32,7 +32,7 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     """The result of a turn: its text, its usage, its diff, and the reason for its end."""
 
     text: str
-    """The messages of the agent, joined by line ends."""
+    """The messages of the agent, joined with line ends."""
     usage: Tokens | None
     """The sum of the token counts of all responses in the turn; None if the model reported no counts."""
     diff: str | None

@@ -138,7 +138,7 @@ class ApprovalState:
         return approvals
 
     def copy(self) -> ApprovalState:
-        """Return a copy. Later changes to one of the two do not affect the other."""
+        """Return an independent copy."""
         approvals = ApprovalState.restored(self._event_id, self.began_by, self.joined_by, dict(self.granted))
         approvals.open, approvals._event = self.open, self._event
         approvals.settled, approvals.answer_ids = dict(self.settled), set(self.answer_ids)

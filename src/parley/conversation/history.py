@@ -1,4 +1,5 @@
-"""The log as messages for a model. This projection has a form that fits every model API.
+"""The history of a conversation: its log as messages for a model. The form of the messages does not depend on the
+model API.
 
 The projection consists of the positions of entries. The texts of the entries are held separately, so that they can
 be removed from memory and loaded again.

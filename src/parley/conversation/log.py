@@ -82,7 +82,9 @@ ENDS: Final = {
     event_type(AgentReasoning): ItemKind.REASONING,
     event_type(AgentReasoningRawContent): ItemKind.RAW_REASONING,
 }
-"""The kind of open text that an event of each type ends. At most one text of each kind is open."""
+"""A mapping from types of events to the kind of open text that an event of this type ends. At most one text of each
+kind is open.
+"""
 
 DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
 """The types of events that discard open texts. Such an event reports a retry, a failure, an interrupt or the end of
@@ -105,8 +107,8 @@ class Entry(Struct, frozen=True, gc=False):
     type: str
     is_event: bool
     encoded: bytes
-    """The payload as JSON; empty if `output` is set. Output is encoded only on demand, because it is a third longer
-    as JSON.
+    """The payload as JSON; empty if `output` is set. Output is encoded only on demand, because its JSON is a third
+    longer than the output itself.
     """
     output: CommandOutput | None = None
     """The payload of a record of command output, which clients see as deltas; None for any other entry."""

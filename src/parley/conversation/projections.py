@@ -124,9 +124,7 @@ class Projections:
         return not is_asking and self.history.is_settled
 
     def copy(self) -> Projections:
-        """Return a copy without the texts of the history. Later changes to one of the two do not affect the
-        other. The conversation must be idle.
-        """
+        """Return an independent copy without the texts of the history. The conversation must be idle."""
         copied = Projections(self._root)
         copied.position = self.position
         copied.state, copied.history, copied.approvals = (

@@ -80,7 +80,7 @@ class Queue:
         return queue
 
     def copy(self) -> Queue:
-        """Return a copy. Later changes to one of the two do not affect the other."""
+        """Return an independent copy."""
         queue = Queue()
         queue.waiting, queue.is_paused, queue.known = dict(self.waiting), self.is_paused, dict(self.known)
         return queue

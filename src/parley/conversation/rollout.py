@@ -261,7 +261,7 @@ class RolloutReader:
 
 
 def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
-    """Decode a line; return None if it does not match the type of the decoder."""
+    """Return the decoded line; None if the line does not match the type of the decoder."""
     try:
         return decode_lenient(decoder, line)
     except msgspec.DecodeError:
@@ -269,7 +269,9 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
 
 
 def _as_valid_json(line: bytes) -> bytes:
-    """Return the line as valid JSON, because its items are later sent to a model unchanged."""
+    """Return the line without surrounding blanks. If the line is not valid JSON, return it in a repaired form,
+    because its items are later sent to a model unchanged.
+    """
     try:
         _anything.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

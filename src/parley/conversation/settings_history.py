@@ -33,7 +33,7 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The form in which a checkpoint stores the settings of all changes."""
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
-    """The changes. Each consists of the index of the previous change in `chain` (-1 if there is none), the
+    """The changes. Each change consists of the index of the previous change in `chain` (-1 if there is none), the
     settings, and the id of the message (None for the call that created the conversation).
     """
     first: int
@@ -107,7 +107,7 @@ class SettingsHistory:
         return history
 
     def copy(self) -> SettingsHistory:
-        """Return a copy. Later changes to one of the two do not affect the other."""
+        """Return an independent copy."""
         history = SettingsHistory(self._root)
         history.first, history.now, history._by_message = self.first, self.now, dict(self._by_message)
         history._message, history._turn_message = self._message, self._turn_message

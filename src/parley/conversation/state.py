@@ -142,8 +142,8 @@ class State:
         self.since = 0.0
         """The start time of the turn `event_id`, in seconds since the epoch."""
         self.ended: TurnEndReason | None = None
-        """The reason why the last turn ended, apart from turns that only compacted the history; None before the end
-        of the first turn.
+        """The reason why the last turn ended; None before the end of the first turn. Turns that only compacted the
+        history are ignored.
         """
         self.compaction: Compaction | None = None
         """The state of the compaction by the turn `event_id`; None if the turn was not begun to compact the
@@ -168,7 +168,7 @@ class State:
         self._counter = 0
 
     def copy(self) -> State:
-        """Return a copy. Later changes to one of the two do not affect the other."""
+        """Return an independent copy."""
         state = State()
         for name in self.__slots__:
             value = getattr(self, name)

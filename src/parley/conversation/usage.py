@@ -117,7 +117,7 @@ class UsageTotals:
         return usage
 
     def copy(self) -> UsageTotals:
-        """Return a copy. Later changes to one of the two do not affect the other."""
+        """Return an independent copy."""
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:

@@ -32,7 +32,7 @@ __all__ = ["NodePeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""The maximum time to connect to a node, in seconds."""
+"""The maximum time, in seconds, that an attempt to connect to a node may take."""
 
 
 class NodePeers:
@@ -80,7 +80,7 @@ class NodePeers:
 
     @property
     def url(self) -> str:
-        """The announced address of this process; empty if there is none."""
+        """The announced address of this process; empty if no address was announced."""
         return self._url
 
     @property

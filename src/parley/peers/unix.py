@@ -33,8 +33,8 @@ __all__ = ["UnixPeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""The maximum time, in seconds, to try to connect to a process whose backlog is full. The backlog of a busy or
-stopped process may be full.
+"""The maximum time, in seconds, for which this process tries to connect to a process whose backlog is full. The
+backlog of a busy or stopped process may be full.
 """
 
 BUSY_SECONDS: Final = 0.02
@@ -63,8 +63,9 @@ class UnixPeers:
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
         """Create the connections of a process of a home.
 
-        `home` is the path of the home, or a function that returns the path when it is first needed. `listen` raises
-        the errors of this function. An unused connection for notifications is closed after `keep_seconds`.
+        `home` is the path of the home, or a function that returns the path when it is first needed. If this
+        function raises an error, `listen` raises it as well. An unused connection for notifications is closed after
+        `keep_seconds`.
         """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds

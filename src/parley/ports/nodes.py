@@ -105,8 +105,8 @@ class Nodes(Protocol):
         ...
 
     def announce_load(self) -> None:
-        """Store the load of this process immediately. Call this method after a change that other nodes must
-        know.
+        """Store the load of this process immediately. Call this method after a change of which the other nodes must
+        be informed.
         """
         ...
 

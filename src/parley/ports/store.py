@@ -225,7 +225,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class ConversationListing(Struct, frozen=True, kw_only=True):
-    """A conversation in a list."""
+    """A conversation in a page of a list."""
 
     conversation_id: ConversationId
     summary: Summary
@@ -307,8 +307,8 @@ class StoredToken(Struct, frozen=True, kw_only=True):
     """The time of the creation, in seconds since the epoch."""
     expires_at: float | None = None
     used_at: float | None = None
-    """The time of the last use, in seconds since the epoch and accurate to some minutes; None if the token was
-    never used.
+    """The time of the last use, in seconds since the epoch; None if the token was never used. The time may be some
+    minutes too early.
     """
 
     @property
@@ -330,7 +330,7 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     data: bytes
     """The state of the session. The store does not interpret it."""
     used_at: float
-    """The time of the last use, in seconds since the epoch and accurate to some minutes."""
+    """The time of the last use, in seconds since the epoch. It may be some minutes too early."""
 
 
 class StoredSignIn(Struct, frozen=True, kw_only=True):
@@ -345,10 +345,10 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
     created_at: float
     """The time when the person signed in or the code was created, in seconds since the epoch."""
     used_at: float
-    """The time of the last use, in seconds since the epoch and accurate to some minutes."""
+    """The time of the last use, in seconds since the epoch. It may be some minutes too early."""
     push: bytes | None = None
-    """The push subscription of the browser; None if there is none. The store does not interpret the
-    subscription.
+    """The push subscription of the browser; None if the browser has no subscription. The store does not interpret
+    the subscription.
     """
 
     @property

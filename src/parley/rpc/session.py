@@ -174,7 +174,8 @@ class Session:
     ) -> dict[str, Any]:
         """Send a request and return its result. Cancelling this call informs the server.
 
-        `header_names` are the headers that repeat arguments of a tool; only MCP 2026-07-28 has such headers.
+        `header_names` contains the names of the headers that repeat arguments of a tool. Only MCP 2026-07-28 has
+        such headers.
 
         Raises:
             SessionError: there is no result.

@@ -103,7 +103,7 @@ class Receiver(Protocol):
 
     def receive(self, frame: bytes, *, of_request: RequestId | None = None) -> bool:
         """Handle a message from the server. Return whether it is an answer. `of_request` is the id of the request
-        on whose stream the message arrived; None if there is none.
+        on whose stream the message arrived; None if the message arrived on a stream that belongs to no request.
 
         Raises:
             SessionError: the answer cannot be accepted.

@@ -96,7 +96,7 @@ class Role(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name of the role in lower case, in the form that messages to users contain."""
+        """The name of the role in lower case, as it is written in messages to users."""
         return self.name.lower()
 
 

@@ -273,7 +273,7 @@ class Dispatch:
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
-        """Call `do` with a message in the next tick of the event loop, after the tasks of earlier requests have
+        """Call `do` with a message in the next tick of the event loop. The tasks of earlier requests have then
         begun.
         """
         asyncio.get_running_loop().call_soon(self._do, do, message)
@@ -439,7 +439,7 @@ _meta_decoder: Final = msgspec.json.Decoder(_WithMeta)
 
 
 def _traceparent(params: Raw | UnsetType) -> str | None:
-    """Return the W3C trace context in the `_meta` of a request; None if there is none."""
+    """Return the W3C trace context in the `_meta` of a request; None if the `_meta` contains no trace context."""
     try:
         return None if params is UNSET else _meta_decoder.decode(params).meta.traceparent
     except msgspec.DecodeError:

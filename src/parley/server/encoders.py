@@ -2,7 +2,7 @@
 
 An event is encoded once for all readers. An encoder adds the bytes before and after the event, which are cached for
 each event type. The module `wire/notifications.py` defines the same messages as structs, and tests compare the two.
-A stream that is sent as log messages has the same bytes in a longer envelope.
+If a stream is sent as log messages, each notification of the stream is the data of a log message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG_MESSAGE: Final = (
     % (LogMessage.METHOD.encode(), CONVERSATION_LOGGER.encode()),
     b"}}}}",
 )
-"""The bytes before and after the params of a notification that is the data of a log message."""
+"""The bytes before and after the params of a notification, if the notification is the data of a log message."""
 
 Send = Callable[[bytes], None]
 
@@ -160,7 +160,7 @@ class StreamEncoder:
         return [b",%b" % piece(delta) for delta in deltas]
 
     def disconnected(self, reason: str, code: str) -> bytes:
-        """Encode the notification with which the server ends the stream."""
+        """Encode the notification that tells the client that the server has ended the stream."""
         return b'%b"_meta":{%b},"reason":%b%b%b' % (
             self._begin % StreamDisconnected.METHOD.encode(),
             self._conversation,

@@ -1,4 +1,4 @@
-"""The table of the prompts that a client can offer to its user."""
+"""The table of prompts, which a client can offer to its user."""
 
 from __future__ import annotations
 

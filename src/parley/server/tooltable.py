@@ -72,7 +72,9 @@ class Tool(Generic[Arguments]):
         self._run = run
 
     def is_allowed(self, principal: Principal) -> bool:
-        """Return whether the role of a principal, and its binding to a conversation, allow calls of the tool."""
+        """Return whether a principal may call the tool. This depends on its role, and on whether it is bound to a
+        conversation.
+        """
         return principal.role >= self.role and not (self.creates_conversation and principal.conversation)
 
     def args_for(self, features: Features) -> type[Arguments]:

@@ -41,8 +41,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of entries before its position that a resumed call reads, to find the text that the client has already
-received.
+"""A resumed call reads this number of entries before its position in the log, to find the text that the client has
+already received.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 

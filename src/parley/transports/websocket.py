@@ -51,10 +51,11 @@ class WebSocketDialer:
     async def dial(
         self, address: str, *, token: str, versions: Sequence[str], seconds: float
     ) -> tuple[socket.socket, str]:
-        """Connect to the node with an announced address, and return a socket for the connection and the version of
-        the link that the node has chosen.
+        """Connect to the node at the announced address `address`. Return a socket for the connection, and the
+        version of the link that the node has chosen.
 
-        `token` is the shared token of the nodes, which is not sent. `versions` are the versions to offer.
+        `token` is the shared token of the nodes, which is not sent. `versions` contains the versions that are
+        offered to the node.
 
         Raises:
             ConnectionRefusedError: the computer is running, and no process listens at the address.

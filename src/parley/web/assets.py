@@ -25,8 +25,8 @@ FOLDER: Final = Path(__file__).parent / "static"
 
 ENTRY: Final = "index.html"
 AT_ROOT: Final = frozenset({ENTRY, "sw.js", "manifest.webmanifest"})
-"""The files that have the same folder as the page itself. A service worker can control only addresses below its own
-folder, and the addresses of the other two files must not change with each version.
+"""The files that are served from the same folder as the page itself. A service worker can control only addresses
+below its own folder, and the addresses of the other two files must not change with each version.
 """
 WITH_ADDRESSES: Final = frozenset({ENTRY, "manifest.webmanifest"})
 """The files in which the text `"static/` is replaced with the name of the folder that contains the hash."""

@@ -1,4 +1,4 @@
-"""The accepted spellings of argument names, and the check for misspelt names.
+"""Finds the arguments of a call by any accepted spelling of their names, and rejects misspelt names.
 
 A misspelt name must not be ignored: the argument could be meant to restrict the agent, which would then run without
 the restriction. Names are accepted in kebab, snake and camel case. An unknown name that resembles a known one makes

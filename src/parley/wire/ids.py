@@ -19,7 +19,7 @@ CallId = NewType("CallId", str)
 """The id that the model gave to a tool call. Models reuse ids, so a call id is unique only within a turn."""
 
 EventId = NewType("EventId", str)
-"""The `id` in `codex/event`, which identifies a turn. A conversation never reuses it."""
+"""The id of a turn, which is also the `id` in `codex/event`. No two turns of a conversation have the same id."""
 
 ItemId = NewType("ItemId", str)
 """The id of an open item of a log. For example, `i2.7` is the seventh item of the second epoch."""

@@ -80,7 +80,7 @@ class Followed(Struct, frozen=True, kw_only=True):
 
 
 class Unfollow(Struct, frozen=True, kw_only=True):
-    """The notification with which a process stops following a conversation."""
+    """The notification that a process sends when it stops following a conversation."""
 
     METHOD: ClassVar = "parley/unfollow"
 
@@ -88,8 +88,8 @@ class Unfollow(Struct, frozen=True, kw_only=True):
 
 
 class PeerRead(Struct, frozen=True, kw_only=True):
-    """Reports whether clients of the following process read the conversation, and whether they can be asked for
-    approvals.
+    """Reports whether clients of the process that follows the conversation read it, and whether they can be asked
+    for approvals.
     """
 
     METHOD: ClassVar = "parley/read"
@@ -98,8 +98,8 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """True if a client of the following process can be asked whether a turn may exceed a limit, or if all its
-    clients know the event `limit_reached`. The name is part of the protocol and cannot be changed.
+    """True if a client of the process that follows the conversation can be asked whether a turn may exceed a limit,
+    or if all its clients know the event `limit_reached`. The name is part of the protocol and cannot be changed.
     """
     may_end_at_limit: bool = True
     """True if a client that may answer approvals does not know the event `limit_reached`. The turn may then end at

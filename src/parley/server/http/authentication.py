@@ -1,4 +1,4 @@
-"""Authentication of HTTP requests by bearer tokens, and limits on wrong tokens and on the request rate."""
+"""Authenticates HTTP requests by bearer tokens, and limits the number of wrong tokens and the rate of requests."""
 
 from __future__ import annotations
 

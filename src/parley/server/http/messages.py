@@ -1,4 +1,4 @@
-"""The messages in the body of a POST."""
+"""Reads the messages in the body of a POST."""
 
 from __future__ import annotations
 
@@ -78,9 +78,11 @@ class PostedMessage(Struct, frozen=True):
     """True if the message is a request that is answered with a stream of messages."""
     method: str = ""
     name: str = ""
-    """The value of `name`, `uri` or `taskId` in the parameters, depending on the method; empty if there is none."""
+    """The value of `name`, `uri` or `taskId` in the parameters, depending on the method; empty if the parameters do
+    not contain it.
+    """
     version: Any = UNSET
-    """The version in `_meta`; UNSET if there is none."""
+    """The protocol version in `_meta`; UNSET if `_meta` contains no version."""
     params: Raw | UnsetType = UNSET
 
     @property

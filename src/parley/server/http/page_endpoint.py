@@ -217,7 +217,7 @@ async def _body(request: HttpRequest) -> bytes:
 
 
 async def _credentials(request: HttpRequest) -> _Credentials:
-    """Read the body of a request to sign in.
+    """Read the body of a request to sign in, and return the decoded body.
 
     Raises:
         HttpRefused: the body is not JSON with a code or a token.

@@ -1,7 +1,6 @@
-"""The messages of a session that belong to no request: events of streams, and requests of the server.
-
-They are sent on the GET stream that the client opened last. While the client has no GET stream, events are not read
-from the logs, and other messages are kept for the next GET stream.
+"""Sends the messages of a session that belong to no request: events of streams, and requests of the server. They
+are sent on the GET stream that the client opened last. While the client has no GET stream, events are not read from
+the logs, and other messages are kept for the next GET stream.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class HttpSession:
         self.save_lock: Final = asyncio.Lock()
         """A lock that is held while the session is written to the store or removed from the store."""
         self._calls: dict[RequestId, MessageStream] = {}
-        """The streams of calls that can be resumed, by request id."""
+        """The streams of those calls that the client can resume, by request id."""
         self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
         self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
 

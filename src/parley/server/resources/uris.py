@@ -1,4 +1,4 @@
-"""The addresses of resources."""
+"""Parses and creates the addresses of resources."""
 
 from __future__ import annotations
 
