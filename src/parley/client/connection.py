@@ -69,10 +69,11 @@ class _Pending(NamedTuple):
 
 
 class Connection:
-    """The client's side of the protocol. When the server has ended, every call raises `Disconnected`.
+    """A connection to a server, which sends requests and finds the result of each. When the server has ended, every
+    call raises `Disconnected`.
 
-    With a restartable transport, a lost connection is restored. Calls that were waiting for a result then raise
-    `CallLost`. Calls that are made before the connection is restored are sent later.
+    If the transport can be restarted, a lost connection is restored. Calls that were waiting for a result then
+    raise `CallLost`. Calls that are made before the connection is restored are sent later.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Connection:
 
     @property
     def repeats_texts(self) -> bool:
-        """True if the server may send an unfinished text again from its beginning, as over HTTP."""
+        """True if the server may send an unfinished text again from its beginning. This is the case over HTTP."""
         return self._separate is not None
 
     def establish(self) -> None:

@@ -36,7 +36,7 @@ INTERRUPTED: Final[dict[Interruption, str]] = {
     "stopped": "Turn interrupted: the server was stopped",
     "restarted": "Turn interrupted: the server was restarted",
 }
-"""The message of an interrupted turn, by reason."""
+"""The messages of interrupted turns, by the reason for the interrupt."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
 """The message of a turn that ended because its server was killed."""
 CUT_OFF: Final = "Turn interrupted: the server lost its connection to the database"

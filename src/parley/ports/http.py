@@ -74,7 +74,9 @@ class HttpRequest(Protocol):
     def header_bytes(self) -> int: ...
 
     def header(self, name: str) -> list[str]:
-        """Return all values of a request header; an empty list if the request lacks it."""
+        """Return all values of the request header `name`; an empty list if the request does not have this
+        header.
+        """
         ...
 
     def authenticated(self, limited_as: str | None = None) -> bool:

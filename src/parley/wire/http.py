@@ -1,4 +1,4 @@
-"""Responses to HTTP requests, and the headers of Streamable HTTP."""
+"""Defines responses to HTTP requests, and the headers of Streamable HTTP."""
 
 from __future__ import annotations
 

@@ -144,12 +144,12 @@ class Connection(RequestHandler):
     # --- requests ----------------------------------------------------------------------
 
     def request_began(self) -> None:
-        """Stop the deadline for headers, because the headers of a request have arrived."""
+        """Stop the deadline for headers. This method is called when the headers of a request have arrived."""
         self._in_request = True
         self._cancel_deadline()
 
     def request_ended(self) -> None:
-        """Start the deadline for the next request, because a request was answered."""
+        """Start the deadline for the next request. This method is called when a request was answered."""
         self._in_request = False
         self._header_bytes, self._seen, self._unwritten = 0, b"", 0
         self._close_after(self._deadlines.idle_seconds)
