@@ -359,6 +359,42 @@ async def test_a_pipeline_sees_that_the_model_refused(
     assert (ended.exit_code, objects(ended)[-1]["code"]) == (4, "model_refused")
 
 
+@pytest.mark.parametrize(
+    ("reason", "exit_code", "code"),
+    [("content_filter", 4, "model_refused"), ("sensitive", 4, "model_refused"), ("length", 3, "cut_off")],
+)
+async def test_a_pipeline_sees_that_an_empty_answer_was_cut_off(
+    home: Path, project: Path, parley_model: ScriptedModel, reason: str, exit_code: int, code: str
+) -> None:
+    cut = Data(json.dumps({"choices": [{"delta": {}, "finish_reason": reason}]}))
+    parley_model.says(cut)
+    ended = await outcome_of(await pipeline(home, project, "--quiet"))
+    parley_model.says(sh("c1", "true"))
+    parley_model.says(cut)
+    as_json = await outcome_of(await pipeline(home, project, "--quiet", "--json"))
+
+    why = f"the answer is empty: the model's reply was cut off: {reason}"
+    assert (ended.exit_code, ended.stdout) == (exit_code, "")
+    assert ended.stderr.splitlines()[0] == f"parley exec: {why}"
+    result = objects(as_json)[-1]
+    assert (as_json.exit_code, result["error"], result["code"]) == (exit_code, why, code)
+
+
+async def test_a_pipeline_sees_that_the_end_of_the_answer_is_missing(
+    home: Path, project: Path, parley_model: ScriptedModel
+) -> None:
+    cut = Data(json.dumps({"choices": [{"delta": {}, "finish_reason": "length"}]}))
+    parley_model.says("Half", cut)
+    half = await outcome_of(await pipeline(home, project, "--quiet"))
+    parley_model.says("First", sh("c1", "true"), cut)
+    parley_model.says("Whole")
+    whole = await outcome_of(await pipeline(home, project, "--quiet"))
+
+    note = "parley exec: The model's reply was cut off: length\n"
+    assert (half.exit_code, half.stdout, half.stderr) == (0, "Half\n", note)
+    assert (whole.exit_code, whole.stdout, whole.stderr) == (0, "Whole\n", "")
+
+
 async def test_a_pipeline_sees_that_an_approval_ended_the_turn(
     home: Path, project: Path, parley_model: ScriptedModel
 ) -> None:

@@ -56,6 +56,7 @@ from parley.ports.model import (
 from parley.ports.tools import TurnTools
 from parley.ports.transcript import Transcript
 from parley.wire.events import (
+    REPLY_CUT_OFF,
     AgentMessage,
     AgentReasoning,
     AgentReasoningRawContent,
@@ -350,7 +351,7 @@ class _Response:
         if self.cut_by is None:
             return []
         calls = f"; calls not run: {len(self.cut_calls)}" if self.cut_calls else ""
-        return [BackgroundEvent(message=replace_surrogates(f"The model's reply was cut off: {self.cut_by}{calls}"))]
+        return [BackgroundEvent(message=replace_surrogates(f"{REPLY_CUT_OFF}{self.cut_by}{calls}"))]
 
     def records(self) -> list[LogPayload]:
         """Return the records of the response. A truncated call is not run; the records contain an error text as its

@@ -8,7 +8,7 @@ from parley.cli.runner import FAILED
 from parley.errors import LIMIT_REACHED as LIMIT_CODE
 from parley.wire.events import TurnEndReason
 
-__all__ = ["INTERRUPTED", "LIMIT_REACHED", "MODEL_REFUSED", "NOT_APPROVED", "TIMED_OUT", "exit_code"]
+__all__ = ["CUT_OFF", "INTERRUPTED", "LIMIT_REACHED", "MODEL_REFUSED", "NOT_APPROVED", "TIMED_OUT", "exit_code"]
 
 LIMIT_REACHED: Final = 3
 MODEL_REFUSED: Final = 4
@@ -17,10 +17,16 @@ TIMED_OUT: Final = 124
 """The exit code of a turn that exceeded its time limit. `timeout` of the GNU core utilities uses the same code."""
 INTERRUPTED: Final = 130
 
+CUT_OFF: Final = "cut_off"
+"""The error code of an answer that the provider truncated before it contained text. Only the commands use this
+code, because for the server the turn has succeeded.
+"""
+
 _BY_ERROR: Final = {
     LIMIT_CODE: LIMIT_REACHED,
     "usage_limit_reached": LIMIT_REACHED,
     "model_refused": MODEL_REFUSED,
+    CUT_OFF: LIMIT_REACHED,
 }
 """The exit codes of failed turns, keyed by error code. If the error code is missing here, the exit code is
 `FAILED`.

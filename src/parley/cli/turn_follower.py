@@ -140,6 +140,8 @@ class TurnFollower:
         output.end_line()
 
     def _print_result(self, ended: EndedTurn) -> int:
+        if self._is_quiet and ended.cut_off is not None:
+            print_note(self._command, ended.cut_off)  # without --quiet, the progress contains this note
         if self._as_json:
             failure = {"error": ended.error, "code": ended.error_code}
             members = {

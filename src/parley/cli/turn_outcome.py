@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from parley.cli.exit_codes import NOT_APPROVED, TIMED_OUT, exit_code
+from parley.cli.exit_codes import CUT_OFF, NOT_APPROVED, TIMED_OUT, exit_code
 from parley.cli.runner import FAILED
 from parley.client import Event, TurnFailed, TurnResult, events
 from parley.client.turn import result_of
 from parley.client.turn_result import TurnSummary
+from parley.wire.events import REPLY_CUT_OFF
 
 __all__ = ["CheckAnswer", "EndedTurn", "TurnOutcome"]
 
@@ -19,6 +20,12 @@ valid.
 """
 
 
+_FILTERS: Final = frozenset({"content_filter", "sensitive"})
+"""The reasons with which a provider truncates a reply that its rules do not allow."""
+
+_CALLS: Final = (events.ExecCommandBegin, events.PatchApplyBegin, events.McpToolCallBegin, events.WebSearch)
+
+
 class EndedTurn(NamedTuple):
     text: str
     """The last message of the agent."""
@@ -26,10 +33,12 @@ class EndedTurn(NamedTuple):
     error: str | None
     """The reason why the turn did not succeed; None if the turn succeeded."""
     error_code: str | None
-    """The code of the error: a code of the protocol, `timeout` or `invalid_answer`; None if the error has no
-    code.
+    """The code of the error: a code of the protocol, `cut_off`, `timeout` or `invalid_answer`; None if the error
+    has no code.
     """
     exit_code: int
+    cut_off: str | None = None
+    """A note that the provider has truncated the last reply; None if it is complete or the turn failed."""
 
 
 class TurnOutcome:
@@ -38,6 +47,10 @@ class TurnOutcome:
     def __init__(self) -> None:
         self._summary = TurnSummary()
         self._text = ""
+        self._has_answer = False
+        """True if the agent has sent a text after its last call."""
+        self._cut_off: str | None = None
+        """The note of the server that the last reply was truncated; None if the last reply is complete."""
         self._open_approvals = 0
         self._was_aborted = False
         """True if an approval of the turn was answered with `abort`."""
@@ -50,7 +63,11 @@ class TurnOutcome:
         """Add an event, and return whether it ends the turn."""
         match event:
             case events.AgentMessage(message=message):
-                self._text = message
+                self._text, self._has_answer, self._cut_off = message, bool(message.strip()), None
+            case events.BackgroundEvent(message=message) if message.startswith(REPLY_CUT_OFF):
+                self._cut_off = message
+            case _ if isinstance(event, _CALLS):
+                self._has_answer, self._cut_off = False, None
             case events.ExecApprovalRequest() | events.ApplyPatchApprovalRequest() | events.LimitReached():
                 self._open_approvals += 1
             case events.ApprovalSettled(decision=decision):
@@ -77,10 +94,15 @@ class TurnOutcome:
             result = result_of(self._summary)
         except TurnFailed as failed:
             return self._failed(failed)
+        if self._cut_off is not None and not self._has_answer:
+            reason = self._cut_off.removeprefix(REPLY_CUT_OFF).partition(";")[0]
+            error_code = "model_refused" if reason in _FILTERS else CUT_OFF
+            error = f"the answer is empty: the model's reply was cut off: {reason}"
+            return EndedTurn(self._text, result, error, error_code, exit_code("failed", error_code))
         why = None if check_answer is None else check_answer(self._text)
         if why is not None:
-            return EndedTurn(self._text, result, why, "invalid_answer", FAILED)
-        return EndedTurn(self._text, result, None, None, 0)
+            return EndedTurn(self._text, result, why, "invalid_answer", FAILED, self._cut_off)
+        return EndedTurn(self._text, result, None, None, 0, self._cut_off)
 
     def _failed(self, failed: TurnFailed) -> EndedTurn:
         error, code = failed.message.strip(), exit_code(failed.reason, failed.code)

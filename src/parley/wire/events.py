@@ -140,6 +140,12 @@ class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
     """The name of the principal that interrupted the turn; missing if no principal did."""
 
 
+REPLY_CUT_OFF: Final = "The model's reply was cut off: "
+"""The beginning of the text of the `background_event` about a reply that the provider has truncated. The reason
+follows, and `; calls not run: N` if calls were received only in part.
+"""
+
+
 class BackgroundEvent(EventBase, frozen=True, kw_only=True, tag="background_event"):
     """Information that needs no action from the client, such as a retry or a compaction."""
 
