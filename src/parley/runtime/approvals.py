@@ -121,8 +121,8 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which another client can begin to follow the turn before a call that
-        waits for the turn returns the open approval; 0 if no other client may follow the conversation.
+        """The remaining time, in seconds, in which another client can begin to follow the turn before a waiting
+        call returns the open approval or the approval is denied; 0 if no other client may follow the conversation.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0

@@ -65,8 +65,8 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which another client can begin to follow the turn before a call that
-        waits for the turn returns the open approval; 0 if no other client may follow the conversation.
+        """The remaining time, in seconds, in which another client can begin to follow the turn before a waiting
+        call returns the open approval or the approval is denied; 0 if no other client may follow the conversation.
         """
         return self._approvals.seconds_for_followers
 

@@ -531,8 +531,8 @@ class TurnRunner:
 
 
 def _outcome(turn: LocalTurn) -> tuple[str]:
-    """Return the outcome of a turn, for example `completed`, for its report. Add the error code to the report if
-    the turn failed.
+    """Return the outcome of a turn, for example `done`, for its report. Add the error code to the report if the
+    turn failed.
     """
     assert turn.operation is not None
     if turn.handed_over:
