@@ -46,8 +46,8 @@ class Deliveries(Generic[K, T]):
         """Create an object without notifications.
 
         `kind` is a name for the notifications in the log, such as `webhook`. `attempt` sends a notification once.
-        It returns None if no retry is needed, and otherwise a description of the problem. `most` is the maximum
-        number of undelivered notifications.
+        `attempt` returns None if no retry is needed, and otherwise a description of the problem. `most` is the
+        maximum number of undelivered notifications.
         """
         self._kind, self._attempt, self._clock, self._log, self._most = kind, attempt, clock, log, most
         self._due: dict[K, T] = {}

@@ -464,8 +464,8 @@ class Loader:
         return settings
 
     def _database_variables(self) -> frozenset[str]:
-        """Return the names of the variables that contain the password of the database; empty if there is no
-        database.
+        """Return the names of the variables that contain the password of the database. The set is empty if no
+        database is configured.
         """
         is_named = self._environ.get(STORE_VARIABLE) or "url" in self._file.values.get("store", {})
         return frozenset({"PGPASSWORD"} if is_named else ())

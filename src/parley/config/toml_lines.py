@@ -84,7 +84,7 @@ def written_value(value: Any) -> str:
 
 
 def _unquoted(part: str) -> str:
-    """Return a part of a key without its quotes; empty if the quotes are invalid."""
+    """Return a part of a key without its quotes, or an empty string if the quotes are invalid."""
     if not part.startswith(('"', "'")):
         return part
     try:

@@ -197,7 +197,9 @@ class Approvals(Struct, frozen=True, kw_only=True):
     asked.
     """
     session_hours: Hours = 12
-    """The time for which an approval for the session is valid, in hours; 0 means that it is valid only once."""
+    """The time for which an approval for the session is valid, in hours; 0 means that the approval is valid only
+    once.
+    """
     from_: ApprovalsFrom = field(default="anyone", name="from")
     """The clients that may answer an approval request. `anyone` means every client whose role allows answers.
     `designated` means only the clients of the principal that began the turn. `local` means only local clients.

@@ -22,7 +22,7 @@ def user_home(environ: Mapping[str, str]) -> str:
 
 
 def expand(path: str, environ: Mapping[str, str], *, base: str = "/") -> str:
-    """Return a path with the home directory of the user in place of `~`. A relative home directory begins in
+    """Return a path in which `~` is replaced by the home directory of the user. A relative home directory begins in
     `base`.
     """
     return os.path.join(base, user_home(environ), path.removeprefix("~/"))

@@ -25,7 +25,7 @@ _PREFIX: Final = "self-test-"
 _ABANDONED_SECONDS: Final = 600.0
 """The age, in seconds, after which the directory of a self-test is removed. No self-test runs that long."""
 _MAX_ERROR_BYTES: Final = 300
-"""The maximum number of bytes of an error message that the reason for a failed test contains."""
+"""The reason for a failed test contains at most this number of bytes of an error message."""
 _TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),

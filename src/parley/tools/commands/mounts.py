@@ -269,8 +269,8 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process; an empty table if the process has ended. The supervisor itself reports
-        the end of the launcher, so it is not an error here.
+        """Return the mounts of a process; an empty table if the process has ended. The end of the launcher is not
+        an error here, because the supervisor reports it.
         """
         try:
             return MountTable(self._read(process))

@@ -46,8 +46,8 @@ class Effort:
 
 
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
-    """Return the hunks that change `before` into `after`, without file headers; empty if both are equal. Each
-    change has up to `context` unchanged lines before and after it.
+    """Return the hunks that change `before` into `after`, without file headers. The text is empty if both are
+    equal. Each change has up to `context` unchanged lines before and after it.
 
     The diff is the shortest one, unless the effort limit was reached. Git can apply it in either case if both
     versions are UTF-8. Bytes that are not UTF-8 are replaced in the text.
