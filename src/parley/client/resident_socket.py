@@ -50,8 +50,9 @@ class ResidentSocket:
     ) -> None:
         """Create a connection. The default path is the socket in the home of this process.
 
-        `env`, `cwd` and `overrides` are the environment, the working directory and the `-c` overrides for the turns
-        that this client begins. The defaults are the environment and directory of this process, and no overrides.
+        `env` is the environment, `cwd` is the working directory, and `overrides` contains the `-c` overrides for
+        the turns that this client begins. By default, the environment and the directory of this process are used,
+        without overrides.
         """
         self.path = None if path is None else os.fspath(path)
         self.env, self.cwd, self.overrides = env, cwd, overrides

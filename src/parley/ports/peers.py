@@ -17,7 +17,8 @@ __all__ = ["Link", "Peers"]
 class Link(Protocol):
     """A connection to another process.
 
-    If the connection breaks, the callback `gone` of `Peers.connect` is called. Later messages are lost.
+    If the connection breaks, the callback `gone` of `Peers.connect` is called. Messages that are sent after that
+    are lost.
     """
 
     @property

@@ -57,7 +57,7 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     """True if the command has failed in the sandbox, and this is a request to repeat it without the sandbox."""
     covers: str = ""
     """The identities of the command's directory and program, as a single string. An approval is valid only as long
-    as they do not change.
+    as this string does not change.
     """
     changed: Changed | None = None
     """The kind of change since an earlier approval of the same action; None if the action was not approved
@@ -81,7 +81,7 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     """True if writing has failed in the sandbox, and this is a request to repeat it without the sandbox."""
     covers: str = ""
     """The identities of the patch's directories and the contents of its files, as a single string. An approval is
-    valid only as long as they do not change.
+    valid only as long as this string does not change.
     """
     changed: Changed | None = None
     """The kind of change since an earlier approval of the same action; None if the action was not approved

@@ -30,7 +30,7 @@ class Transcript(Protocol):
     async def append(self, *payloads: LogPayload) -> None:
         """Append either all entries or none, without other entries between them.
 
-        Return when they are durable and readers may see them.
+        Return when the entries are durable and readers may see them.
         """
         ...
 

@@ -142,8 +142,8 @@ class FormElicitor:
         settled.add_done_callback(partial(self._answered, conversation, approval_id))
 
     def _answered(self, conversation: Conversation, approval_id: ApprovalId, settled: asyncio.Future[None]) -> None:
-        """Handle the result of settling an approval with the client's answer. If settling failed, the client can be
-        asked again.
+        """Handle the result of an attempt to settle an approval with the client's answer. If the attempt failed,
+        the client can be asked again.
         """
         if not settled.cancelled() and (error := settled.exception()) is not None:
             known, is_open = isinstance(error, ParleyError), _is_open(conversation, approval_id)

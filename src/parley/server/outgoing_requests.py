@@ -1,4 +1,4 @@
-"""The requests that the server sends to one client, with their ids, answers and withdrawals."""
+"""Manages the requests that the server sends to one client, with their ids, answers and withdrawals."""
 
 from __future__ import annotations
 

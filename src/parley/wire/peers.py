@@ -128,7 +128,7 @@ class Submit(Struct, frozen=True, kw_only=True):
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """The answer to `Submit` and `Enqueue`. The answer is sent before any effect of the message."""
+    """The answer to `Submit` and `Enqueue`. The answer is sent before the message has any effect."""
 
     event_id: EventId | None
     """The id of the turn that handles the message; None if the message is a repetition and its turn is over."""

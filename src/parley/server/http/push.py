@@ -38,7 +38,9 @@ class PushOutbox:
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that will call `_wake` when it is writable; None if no stream will call `_wake`."""
+        """The stream with which `_wake` is registered, and which calls it when the stream is writable; None if
+        `_wake` is not registered.
+        """
         self.closed = False
 
     @property

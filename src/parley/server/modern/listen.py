@@ -117,7 +117,7 @@ class _Listening:
         self._call.drop()
 
     def _end(self) -> None:
-        """Answer the request, which ends it, because the server is shutting down."""
+        """End the request by answering it, because the server is shutting down."""
         self.close()
         self._call.finished()
         if not self._call.closed:

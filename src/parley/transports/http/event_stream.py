@@ -20,8 +20,8 @@ the mark for stdio, because there may be a thousand streams.
 """
 LOW_WATER_BYTES: Final = 64 * 1024
 MAX_UNREAD_BYTES: Final = 160 * 1024 * 1024
-"""The maximum number of unread bytes. A stream that exceeds this number is closed. Above the high-water mark, only
-messages such as answers are sent, which cannot wait.
+"""The maximum number of unread bytes. A stream that exceeds this number is closed. While more bytes than the
+high-water mark are unread, only messages that cannot wait, such as answers, are sent.
 """
 WRITE_BYTES: Final = 256 * 1024
 """The maximum number of bytes that are written before the stream checks whether the client has read them."""
