@@ -110,7 +110,7 @@ async def test_a_denial_with_a_reason_and_an_interrupt(home: Home, parley_model:
             terminal.press("Enter")
             await terminal.until_shows("denied: not today", "Half an ans")
             terminal.press("Escape")
-            await terminal.until_shows("Turn interrupted")
+            await terminal.until_shows("\ninterrupted")
             await terminal.until_hides("Esc interrupts")
     finally:
         await stop(home)

@@ -145,7 +145,8 @@ class EventRenderer:
                 self._user_message(content, _by(principal))
             case events.ErrorEvent(message=message, principal=principal, reason=reason):
                 if self._shows_failures or reason is UNSET:  # an error without a reason does not end the turn
-                    self._line(f"error: {message.strip()}{_by(principal)}")
+                    text = "interrupted" if reason == "interrupted" else f"error: {message.strip()}"
+                    self._line(f"{text}{_by(principal)}")
                 if reason not in (UNSET, "failed"):  # no `task_complete` follows
                     self._end_turn()
             case events.TokenCount():

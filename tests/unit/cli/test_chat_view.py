@@ -266,7 +266,7 @@ def test_an_interrupted_turn_is_over() -> None:
         error("Turn interrupted", reason="interrupted"),
     )
 
-    assert printed.startswith("error: Turn interrupted\ntokens: ")
+    assert printed.startswith("interrupted\ntokens: ")
     assert chat.live() == []
 
 

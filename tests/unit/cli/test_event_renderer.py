@@ -113,7 +113,7 @@ def test_the_text_of_an_interrupted_turn_is_not_part_of_the_next() -> None:
     interrupted = error(" Turn interrupted", reason="interrupted")
     shown = rendered(task_started(), delta("Half"), interrupted, task_started(), delta("x"), agent_message("x"))
 
-    assert shown == "Half\nerror: Turn interrupted\nx\n"
+    assert shown == "Half\ninterrupted\nx\n"
 
 
 def test_a_long_output_shows_its_beginning_and_its_end() -> None:
