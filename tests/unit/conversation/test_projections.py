@@ -136,6 +136,8 @@ class Scribe:
             (QueueResumed(),),
         )
         if number < len(others):
+            if others[number] == (model_asked(),) and self._live.history.unanswered:
+                return  # the model is asked again only when each call has its output
             self._write(*others[number])
         elif cuts := self._live.history.cuts:
             self._write(history_compacted("before", replaced=cuts[-1]))
