@@ -124,7 +124,7 @@ class EventOutput:
         print_json({"type": "event", "conversation_id": self._conversation.id, **given, "msg": plain_json(msg)})
 
     def show_open(self, text: OpenText) -> None:
-        """Print the beginning of a text, or of the output of a command, that is not finished."""
+        """Print the part of an unfinished text or command output that has been received so far."""
         if self._renderer is None:
             print_json({"type": "open", "item": text.item, "event": text.type, "text": text.text})
         elif not isinstance(text.call_id, UnsetType) and not isinstance(text.stream, UnsetType):

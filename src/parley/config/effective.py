@@ -74,9 +74,9 @@ def effective_settings(loader: Loader) -> Iterator[EffectiveSetting]:
 
 
 def shown_value(path: KeyPath, value: Any) -> tuple[Any, bool]:
-    """Return the value of a setting without secrets, and whether the whole value may be a secret.
+    """Return the value of a setting with its secrets redacted, and whether the whole value may be a secret.
 
-    If it may be a secret, the returned value is None.
+    If the whole value may be a secret, the returned value is None.
     """
     check = check_at(path)
     # The path of a webhook's URL may be a secret.

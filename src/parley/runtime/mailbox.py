@@ -304,7 +304,8 @@ class Mailbox:
             written.add_done_callback(partial(self._written, command))
 
     def _begins_while_draining(self, command: Command) -> bool:
-        """Return whether a command would begin a turn in this process although the process begins no more turns.
+        """Return whether this process is draining and a command would begin a turn in it.
+
         Return False if this process is a node, because then another node begins the turn.
         """
         begins = command.starts_turn and self._local.runner.turn is None and not command.is_repeated(self._local)

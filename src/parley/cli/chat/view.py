@@ -81,7 +81,9 @@ class ChatView:
         self._output_lines = 0
         """The number of complete lines of the output of the running command."""
         self._asked: set[str] = set()
-        """The call ids of the approval requests that were shown. The call id of a limit is an empty string."""
+        """The call ids of the approval requests that were shown. An empty string stands for a request to exceed a
+        limit, which belongs to no call.
+        """
         self.request_lines = 0
         """The number of lines of the approval request that was printed last."""
         self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)

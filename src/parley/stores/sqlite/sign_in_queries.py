@@ -50,7 +50,7 @@ def note_used(db: Connection, used: Mapping[bytes, float]) -> None:
 
 
 def remove_sign_ins(db: Connection, digests: Collection[bytes]) -> int:
-    """Remove sign-ins and codes, and return the number that existed."""
+    """Delete the sign-ins and one-time codes with these digests. Return the number of deleted rows."""
     return sum(db.execute("DELETE FROM sign_ins WHERE digest = ?", (one,)).rowcount for one in set(digests))
 
 
