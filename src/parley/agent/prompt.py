@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from parley.agent.attachments import limit_attachments
@@ -93,10 +93,8 @@ def _project_notes(settings: Settings) -> str | None:
     """
     limit = settings.project_doc_max_bytes
     try:
-        # Most projects have no notes, and this check is much faster than `DirFds`.
-        if not any(
-            os.path.lexists(os.path.join(folder, NOTES)) for folder in _folders(os.path.realpath(settings.cwd))
-        ):
+        # Most projects have no notes, and this check is much faster than a search for the root of the repository.
+        if not any(os.path.lexists(os.path.join(folder, NOTES)) for folder in _up_from(settings.cwd)):
             return None
         with DirFds(settings.withheld_paths) as directories:
             folders = _folders(directories.resolve(settings.cwd))
@@ -106,6 +104,15 @@ def _project_notes(settings: Settings) -> str | None:
     except OSError:
         pass  # the working directory does not exist, or is being replaced
     return None
+
+
+def _up_from(cwd: str) -> Iterator[str]:
+    """Yield the resolved working directory and then each directory above it."""
+    folder = os.path.realpath(cwd)
+    yield folder
+    while folder != "/":
+        folder = os.path.dirname(folder)
+        yield folder
 
 
 def _folders(cwd: str) -> tuple[str, ...]:

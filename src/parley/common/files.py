@@ -9,12 +9,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO, Final
+import time
+from typing import BinaryIO, Final, NamedTuple
 
-__all__ = ["open_file", "read_file", "read_now"]
+__all__ = ["FileVersion", "file_version", "open_file", "read_file", "read_now"]
+
+SETTLED_SECONDS: Final = 1.0
+"""The age of a file's last change from which its times show every later change. Ample for all clocks of kernels."""
 
 _NO_PATH: Final = "not the path of a file"
 """The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
+
+
+class FileVersion(NamedTuple):
+    """The identity and the times of a file. Equal versions of a path mean equal contents."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
 
 
 def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:
@@ -26,6 +40,21 @@ def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:
     """
     with open_file(path) as file:
         return read_now(file, limit=limit)
+
+
+def file_version(path: str | os.PathLike[str]) -> FileVersion | None:
+    """Return a version of a file that changes with every later change of the file. Symbolic links are followed.
+
+    Return None if the file does not exist, or if it changed in the last `SETTLED_SECONDS`: another change in the
+    same tick of the clock would not alter the times of the file.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if found.st_ctime + SETTLED_SECONDS > time.time():
+        return None
+    return FileVersion(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from parley.common.files import FileVersion, file_version
 from parley.common.guarded_files import read_named
 from parley.common.home import named_home
 from parley.common.os_errors import os_detail
@@ -117,6 +118,8 @@ class Loader:
         self._server_dir, self._home, self._text = server_dir, home, text
         self._overrides = _without_private(checked("-c", refuse_misspelt(map(parse_override, overrides))))
         self._file = Source("config.toml", {})
+        self._version: FileVersion | None = None
+        """The version of config.toml that `_file` contains; None if it must be read again."""
         self._made: dict[tuple[SettingsOverrides, bytes], ResolvedSettings] = {}
 
     @property
@@ -314,11 +317,14 @@ class Loader:
 
     def _load_if_changed(self) -> None:
         path = os.path.join(self.home, "config.toml")
-        # Compare the text: the modification time stays the same if a program writes twice in one clock tick.
+        version = None
+        if self._text is None and (version := file_version(path)) is not None and version == self._version:
+            return
         text = read_config(path) if self._text is None else self._text
         if text != self._file.text:
             self._file = parse_config(path, text)
             self._made.clear()
+        self._version = version
 
     def _begin(self, overrides: SettingsOverrides, argument: Source) -> ResolvedSettings:
         """Resolve the settings of a new conversation with the current config.toml. Equal calls return the same

@@ -11,7 +11,8 @@ from typing import BinaryIO
 
 import pytest
 
-from parley.common.files import read_file, read_now
+from kit.system.waiting import until
+from parley.common.files import file_version, read_file, read_now
 
 
 def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
@@ -20,6 +21,24 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
     assert read_file(tmp_path / "notes") == b"some words"
     assert read_file(tmp_path / "notes", limit=4) == b"some"
     assert read_file(tmp_path / "notes", limit=0) == b""
+
+
+def test_a_missing_file_has_no_version(tmp_path: Path) -> None:
+    assert file_version(tmp_path / "missing") is None
+
+
+async def test_each_change_of_a_file_that_has_a_version_is_visible(tmp_path: Path) -> None:
+    """A file that has just changed has no version, because its times may not show the next change."""
+    notes = tmp_path / "notes"
+    notes.write_bytes(b"old")
+    assert file_version(notes) is None
+    await until(lambda: file_version(notes) is not None)
+    version = file_version(notes)
+    assert file_version(notes) == version
+
+    notes.write_bytes(b"new")
+
+    assert file_version(notes) is None
 
 
 @contextmanager
