@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from kit.clients.codex_calls import speaking
 from kit.clients.requests import initialize, tool
 from kit.clients.shared_home import events_until, is_
 from kit.clients.wire_client import speaking as talking
+from kit.servers.remote_owner import FollowedTurn
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.waiting import until
 from parley.app.system_clock import SystemClock
@@ -27,12 +29,14 @@ from parley.models.http import Http
 from parley.ports.outbox import OpenFrame
 from parley.ports.store import ConversationPage, Query
 from parley.runtime.registry import ConversationRegistry
+from parley.server import serve
 from parley.server.context import ServerContext
 from parley.server.serve import ServerCore
 from parley.stores.memory import MemoryStore
 from parley.testing import HOLD, ParleyProcess, ScriptedModel
 from parley.testing.home import Home
 from parley.tools import AgentTools
+from parley.transports.descriptors import DescriptorTransport
 from parley.wire.events import AgentMessageDelta
 from parley.wire.jsonrpc import encode
 
@@ -208,6 +212,34 @@ async def test_a_server_ends_though_it_writes_down_what_a_client_of_another_proc
             await sending
 
     assert exit_code == 0
+
+
+async def test_a_message_that_the_owner_has_is_answered_even_if_no_time_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SHUTDOWN_SECONDS", "CLOSE_SECONDS", "LAST_ANSWERS_SECONDS"):
+        monkeypatch.setattr(serve, name, 0.0)  # as if the computer had been busy with other processes
+    stdin, client_in = os.pipe()
+    client_out, stdout = os.pipe()
+    home = str(tmp_path)
+    async with FollowedTurn(home) as turn, asyncio.timeout(TIMEOUT_SECONDS):
+        loader = Loader(environ={"PARLEY_HOME": home}, server_dir=home)
+        core = ServerCore(ServerContext(conversations=turn.second.conversations, loader=loader))
+        serving = asyncio.create_task(core.serve_only_client(DescriptorTransport(stdin=stdin, stdout=stdout)))
+        message = {"conversation_id": turn.here.id, "content": [{"type": "text", "text": "and that"}]}
+        for request in (initialize(1), tool(2, "conversationSendMessage", message)):
+            os.write(client_in, encode(request) + b"\n")
+        await turn.owner.asked(1)
+        os.close(client_in)
+        await serving
+    os.close(stdin)
+    os.close(stdout)
+
+    received = os.read(client_out, 1_000_000).splitlines()
+    os.close(client_out)
+    (answer,) = [message for message in map(json.loads, received) if message.get("id") == 2]
+    (block,) = answer["result"]["content"]
+    assert "runs a turn of the conversation and does not answer" in block["text"]
 
 
 async def test_a_command_that_another_process_may_still_execute_is_not_reported_as_refused(

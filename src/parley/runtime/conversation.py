@@ -750,3 +750,9 @@ class Conversation:
         await self._runner.over()
         await asyncio.sleep(0)  # let the mailbox run, because the end of the turn has woken it
         await self._mailbox.at_rest()
+
+    def stop_waiting_for_owner(self) -> None:
+        """Stop waiting for another process. While the server is shutting down, the commands that this process has
+        not answered fail. Do nothing if no process is followed.
+        """
+        self._mailbox.stop_waiting_for_owner()

@@ -652,7 +652,7 @@ class Mailbox:
         The call waits at most `LAST_ANSWERS_SECONDS` for other processes that do not answer.
         """
         self._cancel_retry()
-        self._ownership.stop_waiting_for_owner()
+        self._ownership.stop_connecting()
         if self._placer is not None:
             self._placer.stop_waiting()
         self._ownership.leave_remote_turn()
@@ -663,6 +663,13 @@ class Mailbox:
                     await self._answers.wait()
         self._ownership.stop_following()
         await self.at_rest()
+
+    def stop_waiting_for_owner(self) -> None:
+        """Return the commands that the owner has not answered to the queue, where they fail if the server is
+        shutting down.
+        """
+        self._ownership.stop_connecting()
+        self._ownership.stop_following()
 
     async def at_rest(self) -> None:
         """Wait until no command is being executed. When the call returns, the lease has been released unless a turn

@@ -241,7 +241,7 @@ class Ownership:
                 self.remote = remote
                 self._move(OwnershipEvent.FOLLOWED)
 
-    def stop_waiting_for_owner(self) -> None:
+    def stop_connecting(self) -> None:
         """Stop waiting for an unresponsive process, because the server is shutting down."""
         if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())

@@ -438,12 +438,20 @@ class ConversationRegistry:
             self._deps.activity.unwatch(changed)
 
     async def stop(self) -> None:
-        """Stop accepting commands, and end every running turn."""
+        """Stop accepting commands, and end every running turn.
+
+        If the call is cancelled, it stops waiting for other processes, so that the commands which they have not
+        answered fail.
+        """
         self._closing.set()
         self._poller.stop()
         if self._evicting is not None:
             self._evicting.cancel()
-        await asyncio.gather(*(conversation.stop() for conversation in self))
+        try:
+            await asyncio.gather(*(conversation.stop() for conversation in self))
+        finally:
+            for conversation in self:
+                conversation.stop_waiting_for_owner()
 
     async def close(self) -> None:
         """Close the store and the connections to other processes. The caller must call `stop` first."""
