@@ -163,8 +163,8 @@ async def test_a_database_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
     assert said == looked.value.detail
     assert said == (
-        f"parley.db is a link to {elsewhere}/parley.db, and SQLite would keep its log there; move the database "
-        "into the home, or set PARLEY_HOME to the directory of the database"
+        f"parley.db is a symbolic link to {elsewhere}/parley.db, and SQLite would keep its log there; move the "
+        "database into the home, or set PARLEY_HOME to the directory of the database"
     )
 
 

@@ -31,7 +31,7 @@ from parley.wire.principals import LOCAL, PrincipalRef
 __all__ = ["ApprovalEvent", "ApprovalState", "Grant", "PendingApproval", "SettledApproval", "may_answer"]
 
 ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
-"""The event that tells clients about an approval request."""
+"""The events that tell clients about an approval request."""
 
 
 def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, began_by: PrincipalRef | None) -> bool:

@@ -19,7 +19,7 @@ class EarlierEntriesNeeded(ValueError):
 
 
 class ParentUnknown(InvalidRequest):
-    """Raised when no message has the id that a client gave as the parent."""
+    """Raised when a client gives a parent id that no message of the conversation has."""
 
     code = "unknown_parent"
 
@@ -29,7 +29,7 @@ class ParentUnknown(InvalidRequest):
 
 
 class UnknownMessage(InvalidRequest):
-    """Raised when no message has the id that a client gave."""
+    """Raised when a client gives a message id that no message of the conversation has."""
 
     code = "unknown_message"
 

@@ -1,8 +1,8 @@
 """The file format of an exported conversation: JSON Lines, with a header and then one line for each entry.
 
 The file contains all entries, including images and command output, but no session approvals and no queue. Reading
-is strict, because the entries become the log of a conversation. A file that is truncated, contradicts itself or was
-written by a newer version raises `BadFile`, which names the line. The callers do the I/O.
+is strict, because the entries become the log of a conversation. If a file is truncated, contradicts itself or was
+written by a newer version, the functions raise `BadFile` with the number of the line. The callers do the I/O.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ def read_head(line: bytes) -> ExportHead:
     try:
         version = _versions.decode(line).parley_export
     except _UNREADABLE:
-        raise BadFile(1, "not the head of an export of Parley") from None
+        raise BadFile(1, "not the header of a Parley export") from None
     if version != VERSION:
-        raise BadFile(1, f"an export in form {version}; this version of Parley reads form {VERSION}")
+        raise BadFile(1, f"an export in format {version}; this version of Parley reads format {VERSION}")
     try:
         head = _heads.decode(line)
     except _UNREADABLE as error:
-        raise BadFile(1, f"invalid head: {error}") from None
+        raise BadFile(1, f"invalid header: {error}") from None
     if not _is_id(head.conversation_id):
         raise BadFile(1, f"{head.conversation_id!r} is not the id of a conversation")
     if head.last < 1:
@@ -172,7 +172,7 @@ def _check(entry: Entry, projections: Projections) -> None:
     Raises:
         msgspec.DecodeError, ValueError: the entry is invalid.
     """
-    # This is an event type of a newer version, which no projection needs.
+    # A newer version defines this event type. No projection needs the event.
     if entry.is_event and entry.type not in EVENT_TYPES:
         _anything.decode(entry.encoded)  # the entry is sent to clients unchanged, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type

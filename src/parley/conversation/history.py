@@ -114,7 +114,7 @@ class HistoryPositions(Struct, frozen=True, array_like=True):
 
 
 class _Turn:
-    """The items of one turn, and a link to the turn before it. Branches share earlier turns."""
+    """The items of one turn, and a reference to the turn before it. Branches share earlier turns."""
 
     __slots__ = ("before", "cuts", "places")
 
@@ -202,7 +202,7 @@ class History:
     @classmethod
     def restored(cls, positions: HistoryPositions, last: Seq, root: MessageId | None = None) -> History:
         """Create the history, without texts, from the `positions` that a checkpoint contains. `last` is the
-        position of the last applied entry.
+        position of the last applied entry. `root` is the same as in `__init__`.
 
         Raises:
             ValueError: `positions` is invalid.
@@ -210,14 +210,14 @@ class History:
         history = cls(root)
         history._seq, history._is_partial = last, True
         if any(kind not in _VALID_KINDS for kind in set(positions.kinds)):
-            raise ValueError("an item of the history has no kind")
+            raise ValueError("an item of the history has an unknown kind")
         seqs = accumulate(positions.steps)
         history._turn.places = [seq * _KINDS + kind for seq, kind in zip(seqs, positions.kinds, strict=True)]
         history._turn.cuts = list(accumulate(positions.cuts))
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether this history contains the positions that a branch at a message needs."""
+        """Return whether this history contains the positions that a branch needs if it begins at a message."""
         return message_id in self._turns or message_id == self._root or not self._is_partial
 
     @property
@@ -300,8 +300,8 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return two lists: the items for the next request, including unsent input, and the indices in this list of
-        items before which every call has its output.
+        """Return two lists: the items for the next request, including unsent input, and the indices in the first
+        list before which every call has its output.
         """
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
@@ -326,7 +326,7 @@ class History:
 
     @property
     def has_new_attachments(self) -> bool:
-        """True if the history contains images or files after which the model has not responded yet."""
+        """True if the history contains images or files to which the model has not responded yet."""
         return bool(self._new_attachments()) or any(map(_has_attachments, self.waiting))
 
     # --- applying entries ----------------------------------------------------------------
@@ -382,8 +382,8 @@ class History:
         del self._waiting[:number]
 
     def _compact(self, seq: Seq, replaced: int) -> None:
-        """Replace the first items of the history with the summary at `seq`. `replaced` is the number of items.
-        Earlier turns stay unchanged, because branches can begin there.
+        """Replace the first `replaced` items of the history with the summary at `seq`. Earlier turns stay
+        unchanged, because branches can begin at these turns.
         """
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]

@@ -52,7 +52,10 @@ def key_of(entry: Entry) -> str | None:
 
 
 def key_in(body: bytes, kind: str, *, is_event: bool) -> str | None:
-    """Return the key in the encoded body of an entry; None if the entry has no key or is damaged."""
+    """Return the key of an entry from its encoded body; None if the entry has no key or is damaged.
+
+    `kind` is the type of the entry.
+    """
     try:
         if is_event:
             return _messages.decode(body).message_id if kind == MESSAGE else None

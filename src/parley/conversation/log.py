@@ -1,8 +1,8 @@
 """The log of one conversation: its entries in order, and the open items after the last entry.
 
-An *entry* has a position and is permanent. An *open item* is a text that the model is still writing, or the output
-of a running command on one stream. Deltas extend an open item. Deltas have no position of their own; open items
-come after the last entry.
+An *entry* has a position and is permanent. An *open item* is a text that the model is still writing, or what a
+running command has written to stdout or to stderr so far. Deltas extend an open item. Deltas have no position;
+open items come after the last entry.
 
 An open text ends with the event that contains the complete text (`ENDS`). Some other events discard an open text,
 because no text can be in progress after them (`DISCARDS_OPEN`). Both rules depend only on the events, so clients
@@ -12,8 +12,9 @@ ends the command.
 An entry becomes *durable* when it can no longer be lost. No reader receives an entry that is not durable.
 
 A long log has only a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A `Cursor`
-is the position of a reader. A cursor that needs an earlier entry returns `EARLIER`, and is then supplied with pages
-of entries. `runtime/readers.py` sends the entries to the readers.
+is the position of a reader. If a cursor needs an earlier entry, `Cursor.next` returns `EARLIER`. The caller then
+reads pages of entries from the store, and passes them to `Cursor.supply`. `runtime/readers.py` contains this
+caller.
 """
 
 from __future__ import annotations
@@ -82,16 +83,14 @@ ENDS: Final = {
     event_type(AgentReasoning): ItemKind.REASONING,
     event_type(AgentReasoningRawContent): ItemKind.RAW_REASONING,
 }
-"""A mapping from types of events to the kind of open text that an event of this type ends. At most one text of each
-kind is open.
-"""
+"""Maps the type of an event to the kind of open text that the event ends. At most one text of each kind is open."""
 
 DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
 """The types of events that discard open texts. Such an event reports a retry, a failure, an interrupt or the end of
 a turn. Background events with other meanings, such as the progress of a call, occur only while no text is open.
 """
 
-# Every encoded text delta begins with these bytes.
+# The first bytes of an encoded text delta, by the kind of its text.
 _DELTA_PREFIX: Final = {kind.value: b'{"type":"%b","delta":' % kind.value.encode() for kind in ItemKind}
 
 
@@ -111,7 +110,9 @@ class Entry(Struct, frozen=True, gc=False):
     longer than the output itself.
     """
     output: CommandOutput | None = None
-    """The payload of a record of command output, which clients see as deltas; None for any other entry."""
+    """The payload, if the entry is a `CommandOutput` record; None for any other entry. Clients see the output as
+    deltas.
+    """
 
     @property
     def body(self) -> bytes:
@@ -194,8 +195,8 @@ def output_of(entry: Entry) -> list[OpenOutput]:
 
 
 def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> Iterator[Entry]:
-    """Yield the entries that clients see, in order: events whose type is not in `hidden`, and records of command
-    output, which clients see as deltas.
+    """Yield the entries that clients see, in order: the events whose type is not in `hidden`, and the
+    `CommandOutput` records, whose output clients see as deltas.
     """
     for entry in entries:
         if entry.is_event:
@@ -265,8 +266,8 @@ class Log:
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """The items that were closed by an entry which is not durable yet, each with the position of this entry. If
-        `truncate` removes the entry, the items are opened again.
+        """The items that were closed by an entry which is not durable yet. Each item is stored with the position of
+        the entry that closed it. If `truncate` removes this entry, the item is opened again.
         """
         self._items_opened = 0
         self._series = ""
@@ -314,8 +315,10 @@ class Log:
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
-        """Add entries after the last entry, close the items that they end or discard, and return the entries. `at`
-        is the time in seconds since the epoch.
+        """Add an entry for each payload after the last entry, and return the new entries.
+
+        Open items that the new entries end or discard are closed. `at` is the time of the entries, in seconds since
+        the epoch.
         """
         added: list[Entry] = []
         for seq, one in enumerate(payloads, start=self.last + 1):
@@ -329,7 +332,7 @@ class Log:
         return added
 
     def append_entries(self, entries: Sequence[Entry]) -> None:
-        """Add entries that another process has created."""
+        """Add encoded entries after the last entry, and close the items that these entries end or discard."""
         if self.is_durable:
             self._ended.clear()
         self.entries += entries
@@ -351,9 +354,9 @@ class Log:
         return [self.open.pop(kind)] if kind in self.open else []
 
     def truncate(self, after: Seq) -> None:
-        """Remove the entries after a position.
+        """Remove the entries after the position `after`.
 
-        Items that these entries ended are open again. Items that were opened later are removed.
+        The items that these entries closed are opened again. They replace items that were opened later.
         """
         del self.entries[after - self.base :]
         while self._ended and self._ended[-1][0] > after:
@@ -389,9 +392,11 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Append a piece to a text that another process receives from the model, and return the piece as a delta.
+        """Append a piece to a text that another process receives from the model, and return the added part of the
+        piece as a delta.
 
-        `offset` is the position of the piece. Return None if the log already has the piece.
+        `offset` is the position of the piece in the text, in code points. Return None if the log already contains
+        the piece.
         """
         item = self.open.get(kind)
         if item is None or item.id != item_id:
@@ -406,9 +411,11 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Append a piece to an output that another process is receiving, and return the piece as a delta.
+        """Append a piece to a command output that another process is receiving, and return the added part of the
+        piece as a delta.
 
-        `offset` is the position of the piece. Return None if the log already has the piece.
+        `offset` is the position of the piece in the output, in bytes. Return None if the log already contains the
+        piece.
         """
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
@@ -419,8 +426,8 @@ class Log:
         return item.extend(lacking) if lacking else None
 
     def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
-        """Yield the records that end the open output of the call `call_id`. If `call_id` is None, yield the records
-        that end the open output of every call.
+        """Yield the record that ends the open outputs of the call `call_id`. If `call_id` is None, yield such a
+        record for each call with an open output.
         """
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
             streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
@@ -439,10 +446,10 @@ class Log:
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """Return a list of deltas: one for each open text, and one or more for the beginning and the end of each
-        open output.
+        """Return deltas that show the open items in a snapshot: one for each open text, and one or more for the
+        beginning and the end of each open output.
 
-        Return an empty list while an entry is not durable, because the entry may close or discard an open item.
+        Return an empty list while an entry is not durable, because this entry may have closed or discarded an item.
         """
         if not self.is_durable:
             return []
@@ -468,9 +475,9 @@ class Cursor:
     received.
 
     A cursor passes only durable entries. While a cursor is `live`, its reader has received everything and gets each
-    new delta directly, so the cursor does not change. When the reader does not get a new entry or delta directly,
-    `appended` or `missed` ends this state. `next` then returns the entries and deltas that the reader lacks, one at
-    a time.
+    new delta directly, so the cursor does not change. If the reader cannot get a new entry or delta directly, a
+    call of `appended` or `missed` sets `live` to False. `next` then returns the entries and deltas that the reader
+    lacks, one at a time.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -509,10 +516,8 @@ class Cursor:
         return cursor
 
     def appended(self, log: LogView, first: Seq) -> None:
-        """Handle entries that were appended, beginning at the position `first`, and that were not sent to the
-        reader.
-
-        `next` returns these entries later.
+        """Record that the entries from the position `first` on were appended, but not sent to the reader. `next`
+        returns these entries later.
 
         If the cursor was live, it now points directly before these entries.
         """
@@ -521,9 +526,8 @@ class Cursor:
             self._offsets = log.lengths()
 
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
-        """Handle `delta`, the newest delta of the log, which was not sent to the reader.
-
-        `next` returns this delta later.
+        """Record that the newest delta of the log, `delta`, was not sent to the reader. `next` returns this delta
+        later.
 
         If the cursor was live, it now points directly before this delta.
         """

@@ -1,4 +1,4 @@
-"""Queries about the entries of a log, such as the end of a turn or its last text."""
+"""Functions that find entries, such as the end of a turn, and that prepare entries for copies of a conversation."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _NOT_COPIED: Final = {
     (False, record_type(QueuedMessageEdited)): encode(QueuedMessageEdited(message_id=MessageId(""), content=())),
     (True, event_type(QueueChanged)): encode(QueueChanged(messages=(), paused=False)),
 }
-"""The bodies that replace the bodies of certain entries in a copy of a conversation, by `is_event` and the type of
-the entry.
+"""Bodies without content, which replace the bodies of session grants and of queue entries in a copy of a
+conversation. The keys are `Entry.is_event` and `Entry.type`.
 """
 
 
@@ -52,7 +52,9 @@ def for_copy(entry: Entry) -> Entry:
 
 
 def last_text(entries: Sequence[Entry]) -> str | None:
-    """Return the last text of the last turn that was completed in the entries; None if no turn was completed."""
+    """Return the final text of the last completed turn in `entries`; None if `entries` contains no completed turn,
+    or if the turn has no text.
+    """
     for entry in reversed(entries):
         if entry.is_event and entry.type == _COMPLETE:
             return _completed.decode(entry.encoded).last_agent_message
@@ -70,7 +72,7 @@ class EndedTurn(NamedTuple):
 
 
 def turn_end_in(entries: Sequence[Entry]) -> EndedTurn | None:
-    """Return the last turn that ended in the entries; None if no turn ended."""
+    """Return the end of the last turn that ended in `entries`; None if no turn ended."""
     for place in reversed(range(len(entries))):
         if is_turn_end(entries[place]):
             ended = _ended.decode(entries[place].encoded)

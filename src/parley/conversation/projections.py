@@ -147,7 +147,7 @@ class Projections:
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch can begin at a message with these projections.
+        """Return whether these projections contain what a branch that begins at a message needs.
 
         If the result is False although the message exists, the caller must apply the log from its first entry.
         """
@@ -183,11 +183,11 @@ class Projections:
 
     @classmethod
     def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
-        """Create the projections from `data`, an encoded checkpoint.
+        """Create the projections from `data`, an encoded checkpoint. `root` is the same as in `__init__`.
 
-        These projections lack the texts of the history (`History.missing`). They also lack messages and settlements
-        of approvals, which can be looked up by key in the store. An entry that refers to an earlier message raises
-        `EarlierEntriesNeeded`.
+        These projections lack the texts of the history (`History.missing`). They also lack the messages and
+        approval settlements before the checkpoint, which can be looked up by key in the store. If an entry begins a
+        branch at one of these messages, `apply` raises `EarlierEntriesNeeded`.
 
         Raises:
             ValueError: the data is not a checkpoint, or has another version.
@@ -210,7 +210,7 @@ class Projections:
         return projections
 
     def supply(self, entry: Entry) -> None:
-        """Restore the text of a history entry that was removed from memory."""
+        """Load the text of a history item from its entry into memory again."""
         events, records = _decoders()
         decoder = (events if entry.is_event else records).get(entry.type)
         if decoder is not None:
@@ -231,8 +231,8 @@ class Projections:
             self.workspace = payload
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Apply stored entries to all projections. If no projection depends on the type of an entry, only the
-        current position and time change.
+        """Apply stored entries to all projections. An entry on whose type no projection depends changes only the
+        position and the time of the last activity.
         """
         events, records = _decoders()
         for entry in entries:

@@ -107,7 +107,7 @@ class Queue:
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
     def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
-        """Return a tuple with the event that tells clients that a turn of `principal` ends the pause. The tuple is
+        """Return the event that tells clients that a turn of `principal` ends the pause, in a tuple. The tuple is
         empty if the queue is not paused or has no messages.
         """
         if not self.is_paused or not self.waiting:

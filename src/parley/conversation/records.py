@@ -89,7 +89,9 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     back unchanged.
     """
     extra_content: Raw | UnsetType = UNSET
-    """A further member of the call in Chat Completions, such as a thought signature. It is sent back unchanged."""
+    """The member `extra_content` of a call in Chat Completions, such as a thought signature. It is sent back
+    unchanged.
+    """
     by: str = ""
     """The provider that sent the call; for Chat Completions, the provider and the model."""
 
@@ -151,7 +153,7 @@ class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
     principal: PrincipalRef | None = None
     """The principal that began the turn; None in logs of older versions."""
     compacts: bool | UnsetType = UNSET
-    """True if the turn replaces the history with a summary before it answers messages."""
+    """True if the turn replaces the history with a summary before it handles messages."""
 
 
 class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined"):
@@ -181,8 +183,8 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The number of tokens that a response with calls used. Clients get this number in the event `token_count`,
-    which is appended when the calls have ended.
+    """The number of tokens that a response with calls used. Clients get this number in a `token_count` event after
+    the calls have ended.
     """
 
     usage: TokenCount
@@ -363,7 +365,7 @@ class QueuedMessageRemoved(RecordBase, frozen=True, kw_only=True, tag="queued_me
 class QueuePaused(RecordBase, frozen=True, kw_only=True, tag="queue_paused"):
     """Records that the queue was paused. No queued message begins a turn until the queue is resumed.
 
-    If a turn is not completed, the queue is paused without this record.
+    A turn that fails or is interrupted also pauses the queue, without this record.
     """
 
     principal: PrincipalRef | None = None
@@ -383,8 +385,8 @@ class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
 
     why: TurnEndReason
     message: str | None = None
-    """The message that explains why the turn failed or was interrupted. None for a completed turn, whose last text
-    is in the event `task_complete` directly before this record.
+    """The message that explains why the turn failed or was interrupted; None for a completed turn. The last text of
+    a completed turn is in the event `task_complete` directly before this record.
     """
     code: str | UnsetType = UNSET
     """The error code; set only if the turn failed."""

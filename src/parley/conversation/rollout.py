@@ -122,9 +122,7 @@ class RolloutReader:
     def __init__(self, session: Session) -> None:
         self._session = UUID(session.id)
         self.left_out = 0
-        """The number of items that were left out because they are invalid or because a conversation cannot contain
-        them.
-        """
+        """The number of items that were left out, because they are invalid or cannot occur in a conversation."""
         self._turns = 0
         self._messages = 0
         self._in_turn = False
@@ -269,8 +267,13 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
 
 
 def _as_valid_json(line: bytes) -> bytes:
-    """Return the line without surrounding blanks. If the line is not valid JSON, return it in a repaired form,
-    because its items are later sent to a model unchanged.
+    """Return a line as strictly valid JSON, because the item in the line is later sent to a model unchanged.
+
+    A valid line is returned without surrounding whitespace. In a line that is JSON except for lone surrogates, the
+    surrogates are replaced.
+
+    Raises:
+        msgspec.DecodeError: the line is not JSON.
     """
     try:
         _anything.decode(line)

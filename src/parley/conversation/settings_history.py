@@ -89,8 +89,10 @@ class SettingsHistory:
 
     @classmethod
     def restored(cls, saved: SavedSettingsHistory, root: MessageId | None = None) -> SettingsHistory:
-        """Create the settings from the form in which a checkpoint stores them. Raise `ValueError` or `IndexError`
-        if the chain is invalid.
+        """Create the settings from the form in which a checkpoint stores them. `root` is the same as in `__init__`.
+
+        Raises:
+            ValueError, IndexError: the chain is invalid.
         """
         history, chain = cls(root), list[SettingsChange]()
         for before, asked, by in saved.chain:
@@ -115,7 +117,7 @@ class SettingsHistory:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether the settings after a message are known."""
+        """Return whether the settings that apply after a message are in memory."""
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
@@ -154,12 +156,12 @@ class SettingsHistory:
     def after(self, parent: MessageId | None, conversation_id: ConversationId) -> SettingsChange:
         """Return the settings that apply after the message `parent`.
 
-        If `parent` is None, return the current settings. If `parent` is the id of the conversation, return the
+        If `parent` is None, return the current settings. If `parent` is equal to `conversation_id`, return the
         settings before the first message.
 
         Raises:
-            ParentUnknown: there is no such message.
-            EarlierEntriesNeeded: the message may be before the checkpoint.
+            ParentUnknown: no message has the id `parent`.
+            EarlierEntriesNeeded: the message is not in memory, but may be in the store.
         """
         if parent is None:
             return self.now

@@ -146,7 +146,7 @@ class State:
         history are ignored.
         """
         self.compaction: Compaction | None = None
-        """The state of the compaction by the turn `event_id`; None if the turn was not begun to compact the
+        """The progress of the compaction by the turn `event_id`; None if the turn was not begun to compact the
         history.
         """
         self.outcome: TurnOutcome | None = None

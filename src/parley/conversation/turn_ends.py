@@ -66,7 +66,7 @@ def turn_end(
     code: str | UnsetType = UNSET,
     principal: PrincipalRef | None = None,
 ) -> tuple[LogPayload, ...]:
-    """Return the last entries of a turn.
+    """Return the last entries of a turn that ended for the reason `why`.
 
     `message` explains why the turn was not completed. The default for an interrupted turn is the text in
     `INTERRUPTED`. `unanswered` contains the ids of the calls without an output, and `unreported` is the usage that

@@ -1,4 +1,4 @@
-"""The usage of tokens and calls in the log, and the limits that a person has allowed the turn to exceed.
+"""Counts the tokens, costs and calls in the log, and stores which limits a person has allowed to be exceeded.
 
 The usage is a projection: each entry updates it when it is appended. The module `agent/limits.py` compares the
 usage with the limits.
@@ -24,7 +24,9 @@ from parley.wire.events import LimitReached, TokenCount
 __all__ = ["SavedUsage", "UsageTotals"]
 
 CONVERSATION_LIMITS: Final = frozenset({"conversation_tokens", "conversation_cost"})
-"""The limits whose raised values stay in effect in later turns."""
+"""The limits that apply to the whole conversation. The permission to exceed one of them is also valid in later
+turns.
+"""
 
 
 class SavedUsage(Struct, frozen=True, array_like=True):
@@ -75,7 +77,7 @@ class UsageTotals:
         self.turn_calls = 0
         """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
-        """The usage at the time when a person last allowed the turn to exceed a limit, by the name of the limit."""
+        """Maps the name of each limit that a person has allowed to be exceeded to the usage at that time."""
         self.unreported: TokenCount | None = None
         """The usage of the last response, which clients receive when its calls have ended; None if clients have
         received all usage.
@@ -122,7 +124,7 @@ class UsageTotals:
 
     def turn_seconds(self, now: float) -> float:
         """Return how long the turn has been running, in seconds. The time for which an approval was open is not
-        included.
+        included. `now` is the current time in seconds since the epoch.
         """
         return max(0.0, now - self._since - self._waited_seconds)
 
@@ -162,7 +164,7 @@ class UsageTotals:
                 pass
 
     def _agree(self, reached: LimitReached) -> None:
-        """Record that a person allowed the turn to exceed a limit.
+        """Record that a person allowed the turn to exceed the limit in the event `reached`.
 
         The recorded usage is never higher than the usage in the log, because an imported log may contain an event
         with a higher number.

@@ -1,8 +1,8 @@
-"""Cuts long runs of base64, such as images, out of the bodies of entries and restores them.
+"""Removes long runs of base64, such as images, from the bodies of entries, and restores the original bodies.
 
-A run that was cut out is called a blob. A blob is stored in compressed form, under the hash of its bytes. The
-SQLite store keeps one copy of each blob; the PostgreSQL store keeps one copy for each conversation. A `Cut` records
-the position of a blob in a body. A restored body is identical to the original.
+A run that was removed is called a blob. A blob is stored in compressed form, under the hash of its bytes. The
+SQLite store stores each blob once; the PostgreSQL store stores each blob once for each conversation. A `Cut`
+records the position of a blob in a body. A restored body is identical to the original.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules for searching and ordering that all stores share."""
+"""Functions that all stores share for searching messages and for ordering conversations."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
 """The types of the events whose text is searched."""
 
 BEFORE_MATCH: Final = 60
+"""The maximum number of characters that a snippet shows before a match."""
 AFTER_MATCH: Final = 140
-"""The maximum number of characters that a snippet shows after a match.
-
-`BEFORE_MATCH` is the maximum number of characters before the match.
-"""
+"""The maximum number of characters that a snippet shows after a match."""
 BLOCK: Final = 4096
 """The number of characters that are casefolded at a time, when the position of a match is determined."""
 
@@ -62,8 +60,11 @@ class Match(NamedTuple):
     """The first occurrence of a text in a message."""
 
     snippet: str
+    """The occurrence, with some text before and after it."""
     start: int
+    """The index in `snippet` at which the occurrence begins."""
     end: int
+    """The index in `snippet` after the last character of the occurrence."""
 
 
 class _ApprovalRecord(Struct):

@@ -197,12 +197,12 @@ def test_more_entries_than_were_announced_are_refused() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"", "not the head of an export of Parley"),
-        (b"[1]\n", "not the head of an export of Parley"),
-        (b'{"id": "x", "timestamp": "y"}\n', "not the head of an export of Parley"),
-        (b"\xff\xfe\n", "not the head of an export of Parley"),
-        (b'{"parley_export": 2, "new": true}\n', "an export in form 2; this version of Parley reads form 1"),
-        (b'{"parley_export": 1}\n', "invalid head: Object missing required field `conversation_id`"),
+        (b"", "not the header of a Parley export"),
+        (b"[1]\n", "not the header of a Parley export"),
+        (b'{"id": "x", "timestamp": "y"}\n', "not the header of a Parley export"),
+        (b"\xff\xfe\n", "not the header of a Parley export"),
+        (b'{"parley_export": 2, "new": true}\n', "an export in format 2; this version of Parley reads format 1"),
+        (b'{"parley_export": 1}\n', "invalid header: Object missing required field `conversation_id`"),
         (changed(head_line(head(1)), conversation_id="../x"), "'../x' is not the id of a conversation"),
         (changed(head_line(head(1)), last=0), "the export has no entries"),
     ],

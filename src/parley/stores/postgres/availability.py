@@ -1,7 +1,7 @@
 """Records whether the database can be reached.
 
-Three parts of the store report whether the database answers: the calls on the pool of connections, the writer, and
-the renewal of the leases.
+Three parts of the store report whether the database responds: the calls that use the connection pool, the writer,
+and the renewal of the leases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["NO_ANSWER_SECONDS", "Availability", "Part"]
 log = logging.getLogger(__name__)
 
 NO_ANSWER_SECONDS: Final = 2.0
-"""The time, in seconds, after which a database that does not answer counts as unreachable."""
+"""The time, in seconds, after which a database that does not respond counts as unreachable."""
 
 Part = Literal["calls", "writes", "leases"]
 
@@ -34,12 +34,12 @@ class Availability:
         self.state: AvailabilityState = AVAILABLE
 
     def on_change(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call `call` after each change of the availability."""
+        """From now on, call `call` with the new state after each change of the availability."""
         self._callbacks.append(call)
 
     def failed(self, part: Part, reason: str) -> None:
-        """Record that the part `part` of the store got no answer from the database. `reason` is the error text for
-        the log.
+        """Record that the part `part` of the store got no response from the database. `reason` is the error text
+        for the log.
         """
         if not self._failing and not self._has_given_up:
             log.warning("%s cannot be reached: %s", self._location, reason)
@@ -52,7 +52,7 @@ class Availability:
         self._update()
 
     def answered(self, part: Part) -> None:
-        """Record that the part `part` of the store got an answer from the database.
+        """Record that the part `part` of the store got a response from the database.
 
         Only a renewal of the leases ends the state `turns_stopped`.
         """

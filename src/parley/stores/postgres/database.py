@@ -71,16 +71,15 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Waits between attempts. Each wait is longer than the one before."""
+    """Waits between attempts. The maximum wait doubles with each attempt, up to `MAX_PAUSE_SECONDS`."""
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS
 
     async def pause(self, until: float | None = None) -> None:
-        """Wait before the next attempt.
+        """Wait before the next attempt, for a random time between half the maximum wait and the maximum wait.
 
-        Each call waits longer than the call before, but no later than until the time `until` on the event loop's
-        clock.
+        The wait does not extend beyond the time `until` on the event loop's clock.
         """
         seconds = self._seconds * random.uniform(0.5, 1.0)
         self._seconds = min(self._seconds * 2, MAX_PAUSE_SECONDS)
@@ -137,7 +136,9 @@ class Database:
             raise
 
     async def _migrated(self) -> None:
-        """Migrate the database on a separate connection, because a migration may take longer than a call waits."""
+        """Migrate the database on a separate connection, because a migration may take longer than the time limit of
+        a call.
+        """
         if self._migrating is None or self._migrating.done():
             self._migrating = asyncio.ensure_future(self._migrate())
             self._tasks.add(self._migrating)
@@ -152,7 +153,7 @@ class Database:
             connection.terminate()
 
     async def run(self, work: Work[T], *, until: float | None = None) -> T:
-        """Run `work` with a connection of the pool, and return its result.
+        """Call `work` with a connection from the pool, and return the result of `work`.
 
         `until` is the deadline on the event loop's clock. Without a deadline, the call takes at most
         `CALL_SECONDS`.
@@ -222,10 +223,10 @@ class Database:
             await backoff.pause(until)
 
     async def _probe(self, cause: BaseException) -> None:
-        """Determine whether the database can be reached after a call has failed.
+        """Determine, after a call has failed, whether the database can be reached.
 
-        If the database cannot be reached, wait in the background until it can be reached. The call may also have
-        failed only because its own statement took too long. `cause` is the error with which the call failed.
+        If the database cannot be reached, report this and wait until it can be reached again. The call may also
+        have failed only because its own statement took too long. `cause` is the error with which the call failed.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(

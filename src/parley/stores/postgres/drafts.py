@@ -56,7 +56,7 @@ async def create(
 ) -> int | None:
     """Create a conversation, and return its number.
 
-    Return None if an earlier attempt of this call, whose connection was lost, has already created it.
+    Return None if an earlier attempt of the same call has created the conversation before its connection was lost.
 
     Raises:
         StoreFailed: a conversation with this id exists.
@@ -205,9 +205,10 @@ _FINISH: Final = (
 
 
 async def remove_some(db: Connection, _: bool) -> Freed | None:
-    """Remove the last page of entries of a deleted conversation, and return the blobs that were removed.
+    """Remove the last page of entries of one deleted conversation. Return the number and size of the blobs that
+    were removed.
 
-    Return None if there is nothing to remove.
+    Return None if no deleted conversation has any data left.
     """
     freed = Freed(blobs=0, bytes=0)
     async with db.transaction():
@@ -228,7 +229,7 @@ async def remove_some(db: Connection, _: bool) -> Freed | None:
 
 
 async def removable_blobs(db: Connection) -> Freed:
-    """Count the blobs of deleted conversations, which can be removed."""
+    """Return the number and size of the blobs of deleted conversations. These blobs can be removed."""
     return _freed(
         await db.fetchrow(f"{_BLOBS} FROM blobs WHERE conversation IN (SELECT r.conversation {_REMOVABLE})")
     )

@@ -81,7 +81,7 @@ class Connection(Protocol):
 
 async def connect(url: str, *, seconds: float) -> Connection:
     """Open a connection. If the URL names several hosts, connect to all of them at the same time, and use the first
-    that accepts writes. A host that does not answer therefore causes no delay.
+    that accepts writes. A host that does not respond therefore causes no delay.
 
     Raises:
         ImportError: asyncpg is not installed.
@@ -193,8 +193,8 @@ async def replicated(connection: Connection) -> None:
 
 
 def is_lost(error: BaseException, connection: Connection | None) -> bool:
-    """Return whether the error means that the connection is lost. Then it is also unknown whether the last
-    statement was committed.
+    """Return whether the error means that the connection is lost. After such an error, the last statement may or
+    may not have been committed.
     """
     from asyncpg import exceptions
 
@@ -244,7 +244,7 @@ def is_rolled_back(error: BaseException) -> bool:
 
 
 def refusal_of(error: Exception) -> Exception:
-    """Convert the error of a statement that was not executed to the error for the caller."""
+    """Return the error to raise in the caller, given the error of a statement that was not executed."""
     if isinstance(error, ParleyError):
         return error
     from asyncpg import PostgresError

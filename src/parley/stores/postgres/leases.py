@@ -39,7 +39,7 @@ RENEWALS: Final = 5
 """The number of renewals in one lease time."""
 
 GIVE_UP: Final = 2 / 3
-"""The part of the lease time after which a process gives up leases that it could not renew."""
+"""The fraction of the lease time after which a process gives up leases that it could not renew."""
 
 FORGET_SECONDS: Final = 3600.0
 """The time in seconds after the expiry of a lease holder for which its row stays in the table."""
@@ -59,8 +59,8 @@ ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
 """An SQL condition that is true if the holder `h` of the conversation `c` may be running.
 
 A node that is cut off from the database loses its lock and continues its turns until its lease is about to expire.
-For a node, the condition can therefore be true although the lock is free, unless the parameter $3 contains the
-address of the node.
+For a node, the condition can therefore be true although the lock is free, unless the parameter $3 contains the URL
+of the node.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
@@ -88,7 +88,9 @@ class LeaseKeeper:
         self._load: Callable[[], NodeLoad] | None = None
         self._joining: Task[None] | None = None
         self._refused: dict[str, float] = {}
-        """Maps the address of a node to the time when a connection to this node was last refused."""
+        """Maps the URL of a node to the time, on the event loop's clock, when a connection to this node was last
+        refused.
+        """
         self.held: dict[ConversationId, HeldLease] = {}
         self.number: int | None = None
         """The number under which this process is registered as a lease holder, and which all its leases contain;
@@ -106,7 +108,7 @@ class LeaseKeeper:
         self._is_locked = False
         self._expiry: TimerHandle | None = None
         self._alarm: TimerHandle | None = None
-        """The timer after which the database is reported as not answering; None if no renewal is late."""
+        """The timer after which the database is reported as unresponsive; None if no renewal is in progress."""
         self._steals_after = 0.0
 
     @property
@@ -208,7 +210,8 @@ class LeaseKeeper:
     async def _join_again(self) -> None:
         """Register this process again when the database can be reached.
 
-        After that, the process can store the ends of the turns that it has stopped, and other nodes can find it.
+        After that, this process can store the ends of the turns that it has stopped, and other nodes can find this
+        node.
         """
         backoff = Backoff()
         while self.number is None:
@@ -247,13 +250,11 @@ class LeaseKeeper:
         self._is_cut.set()
 
     def note_refused(self, url: str) -> None:
-        """Record that the connection to the node at the address `url` was refused, which means that the node has
-        ended.
-        """
+        """Record that a connection to the node at `url` was refused. This means that the node has ended."""
         self._refused[url] = asyncio.get_running_loop().time()
 
     def refused(self) -> list[bytes]:
-        """Return the addresses of the nodes to which a connection was refused within the last `REFUSED_SECONDS`."""
+        """Return the encoded URLs of the nodes that refused a connection within the last `REFUSED_SECONDS`."""
         since = asyncio.get_running_loop().time() - REFUSED_SECONDS
         self._refused = {url: at for url, at in self._refused.items() if at >= since}
         return [url.encode() for url in self._refused]
@@ -299,7 +300,7 @@ class LeaseKeeper:
                 await self._reconnect()
 
     def _start_alarm(self) -> None:
-        """Report that the database does not answer, unless a renewal succeeds soon."""
+        """Report that the database does not respond, unless a renewal succeeds within `NO_ANSWER_SECONDS`."""
         if self._alarm is None:
             fail = self._database.availability.failed
             self._alarm = asyncio.get_running_loop().call_later(NO_ANSWER_SECONDS, fail, "leases", "no answer")
@@ -333,7 +334,7 @@ class LeaseKeeper:
     async def _lock(self, connection: Connection) -> None:
         """Try to acquire the advisory lock again.
 
-        The attempts fail as long as the server has not ended the lost connection, because that connection still
+        Until the database server has ended the lost connection, the attempts fail, because that connection still
         holds the lock. During this time, other processes correctly see the lock as held.
         """
         for _ in range(5):  # a process that examines the lock holds it for a moment

@@ -19,6 +19,7 @@ class ReadMarks(NamedTuple):
     by_all: Seq
     """The position up to which the log counts as read by every principal."""
     by_reader: list[tuple[str, Seq]]
+    """The principals that have marked the log as read, each with its position."""
 
 
 async def begin_migration(db: Connection, source: str, location: str) -> None:
@@ -41,7 +42,7 @@ async def begin_migration(db: Connection, source: str, location: str) -> None:
 
 
 async def end_migration(db: Connection, source: str) -> None:
-    """Record that all conversations were copied, so that the migration cannot be continued."""
+    """Record that the migration from the home `source` is complete. It cannot be continued after that."""
     await db.execute("UPDATE migrated_from SET is_complete = true WHERE source = $1", source.encode())
 
 

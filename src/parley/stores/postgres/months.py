@@ -34,7 +34,7 @@ MONTHS_AHEAD: Final = 2
 
 
 def month_of(number: int) -> int:
-    """Return the month of a conversation, counted from January of the year 0.
+    """Return the month in which the conversation with a number was created, counted from January of the year 0.
 
     Return 0 for a conversation that was created before the tables were partitioned.
     """
@@ -127,8 +127,8 @@ async def _drop(db: Connection, month: int) -> Freed:
             "SELECT inhdetachpending FROM pg_catalog.pg_inherits WHERE inhrelid = to_regclass($1)", one
         )
         if pending is not None:
-            # This statement does not block readers and writers of other months. It cannot be in a transaction.
-            # Afterwards, dropping the detached table needs no lock on the partitioned table.
+            # DETACH does not block readers and writers of other months. The statement cannot run in a transaction.
+            # After it, dropping the detached table needs no lock on the partitioned table.
             how = "FINALIZE" if pending else "CONCURRENTLY"
             await db.execute(f"ALTER TABLE {table} DETACH PARTITION {one} {how}")
     first, end = _range(month)

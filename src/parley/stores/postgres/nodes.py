@@ -1,4 +1,4 @@
-"""The table of nodes. A node is running while the lease of its process is renewed."""
+"""The SQL for the table of nodes. A node counts as running while its process renews its lease."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def announce(db: Connection, node: Node, number: int, former: int | None) 
 
 
 async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> None:
-    """Store the load of the node of the lease holder `number`, if it has changed."""
+    """Store the load of the node whose lease holder has the number `number`, if the load has changed."""
     await db.execute(
         "UPDATE nodes SET running = $2, is_draining = $3, missing = $4 WHERE holder = $1"
         " AND (running, is_draining, missing) IS DISTINCT FROM ($2::integer, $3::boolean, $4::bytea[])",
@@ -78,7 +78,7 @@ async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> N
 
 
 async def other_nodes(db: Connection, number: int | None) -> list[Node]:
-    """Return the running nodes, except the node of the lease holder `number`."""
+    """Return the running nodes, except the node whose lease holder has the number `number`."""
     return await _nodes(db, f"{ALIVE} AND n.holder IS DISTINCT FROM $1", number)
 
 

@@ -54,7 +54,9 @@ class Notifications:
         self._start()
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
-        """Call `callback` in the event loop with the conversations that other processes have changed."""
+        """From now on, call `callback` in the event loop with the ids of conversations that other processes have
+        changed.
+        """
         self._callbacks.append(callback)
         self._start()
 

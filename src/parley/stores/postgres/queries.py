@@ -48,7 +48,11 @@ _OUTPUT: Final = record_type(CommandOutput).encode()
 
 
 async def number_of(db: Connection, conversation_id: ConversationId) -> int:
-    """Return the internal number of a conversation. Raises UnknownConversation."""
+    """Return the internal number of a conversation.
+
+    Raises:
+        UnknownConversation: there is no conversation with this id.
+    """
     number: int | None = await db.fetchval(
         "SELECT number FROM conversations WHERE id = $1", conversation_id.encode()
     )
@@ -73,7 +77,7 @@ async def log_bytes(db: Connection, conversation_id: ConversationId) -> int:
 def _page_sql(bounds: str, order: str, visible: str = "true") -> str:
     """Return SQL for a page of entries. The page ends with the entry whose size makes the total exceed `$4` bytes.
 
-    If no entry matches, the result is one row with only the number and the last position of the conversation.
+    If no entry matches, the SQL returns one row with only the number and the last position of the conversation.
     """
     return f"""
     SELECT c.number, c.last, e.seq, e.at, e.type, e.is_event, e.is_cut, e.body FROM conversations c

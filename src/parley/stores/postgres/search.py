@@ -87,10 +87,10 @@ async def search(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 async def _following(db: Connection, pattern: str, before: int) -> int | None:
-    """Return the value of `before` for the next window.
+    """Return the number below which the next window begins. `before` is the lowest number in the current window.
 
-    The next window begins with the next message that contains the text. Return None if there is no such message. If
-    the text is frequent, return `before` unchanged.
+    The next window begins with the next message that matches `pattern`. Return None if no earlier message matches.
+    If too many messages match, return `before`.
     """
     async with trigrams.index_scans(db):
         count, latest = await db.fetchrow(_CANDIDATES, pattern, before, trigrams.MAX_CANDIDATES) or (0, None)

@@ -82,11 +82,14 @@ class PostgresStore:
         lease_seconds: float | None = None,
         migrations: Sequence[Migration] | None = None,
     ) -> None:
-        """Create the store. `url` is the URL of the database, or a function that returns the URL. `migrations` are
-        the migrations that this process can apply; the default is all.
+        """Create the store.
 
-        The function is called when the database is first needed. If the function raises an error, the call that
-        needs the database raises the same error.
+        `url` is the URL of the database, or a function that returns the URL. The function is called when the
+        database is first needed. If the function raises an error, the call that needs the database raises the same
+        error.
+
+        `lease_seconds` is the lease time in seconds; the default is `LEASE_SECONDS`. `migrations` are the
+        migrations that this process can apply; the default is all.
         """
         self._url, self._migrations = url, migrations
         self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -120,7 +123,8 @@ class PostgresStore:
         return self._parts
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
-        """Call `callback` in the event loop with the conversations that other processes have changed.
+        """From now on, call `callback` in the event loop with the ids of conversations that other processes have
+        changed.
 
         Notifications can be lost, so some changes are not reported.
         """
@@ -377,11 +381,11 @@ class PostgresStore:
         await self._read(lambda db: migration.begin_migration(db, source, location))
 
     async def raise_epochs(self, epoch: int) -> None:
-        """Make later epochs higher than `epoch`."""
+        """Ensure that all later epochs are higher than `epoch`."""
         await self._read(lambda db: migration.raise_epochs(db, epoch))
 
     async def end_migration(self, source: str) -> None:
-        """Record that all conversations of a home were copied, so that the migration cannot be continued."""
+        """Record that the migration from the home `source` is complete. It cannot be continued after that."""
         await self._read(lambda db: migration.end_migration(db, source))
 
     # --- the state of the store --------------------------------------------------------

@@ -28,8 +28,8 @@ __all__ = [
 
 
 async def add_token(db: Connection, token: StoredToken, may_be_done: bool) -> bool:
-    """Store a token. Return False if another token has this name. `may_be_done` is True if an earlier attempt may
-    have been committed.
+    """Store a token. Return False, and store nothing, if another token has the same name. `may_be_done` is True if
+    an earlier attempt may have been committed.
     """
     bound = None if token.conversation_id is None else token.conversation_id.encode()
     added = await db.fetchval(

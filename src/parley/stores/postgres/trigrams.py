@@ -1,4 +1,6 @@
-"""Controls the use of the trigram indexes, which find a text in messages and titles without reading all of them."""
+"""Controls the use of the trigram indexes, with which PostgreSQL finds a text without reading every message or
+title.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ async def can_use_index(db: Connection, text: str) -> bool:
 async def index_scans(db: Connection) -> AsyncIterator[None]:
     """Make PostgreSQL use the trigram indexes for the queries in the `with` block.
 
-    PostgreSQL cannot estimate the number of matching rows, and might choose a slow scan of all of them.
+    PostgreSQL cannot estimate the number of matching rows, and might otherwise choose a slow scan of the table.
     """
     async with db.transaction():
         await db.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")

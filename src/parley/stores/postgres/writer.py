@@ -62,7 +62,9 @@ class _Job:
 
 
 class Writer:
-    """Executes requests in order on one connection, and combines them into few statements."""
+    """Executes requests on one connection, and combines them into few statements. The requests for each
+    conversation are executed in order.
+    """
 
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
@@ -84,7 +86,8 @@ class Writer:
         self._closing = False
 
     def submit(self, request: Request, *, until: float | None = None) -> Future[Any]:
-        """Execute a request after all requests that were submitted before. Return a future for its result.
+        """Add a request to the queue, and return a future for its result. Earlier requests for the same
+        conversation are executed first.
 
         `until` is the deadline on the event loop's clock. Without a deadline, an append waits for `TURN_SECONDS`
         and any other request for `CALL_SECONDS`. Cancelling the future does not stop the request.
@@ -110,7 +113,7 @@ class Writer:
         return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
 
     def _check(self) -> None:
-        """Make requests fail that have waited too long or whose lease was lost."""
+        """Set an error on the futures of requests that have waited too long or whose lease was lost."""
         now = asyncio.get_running_loop().time()
         self._checking = None
         if self._stalled_since is not None and now - self._stalled_since >= NO_ANSWER_SECONDS:
@@ -282,7 +285,9 @@ class Writer:
 
 
 def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
-    """Yield groups of jobs of one kind. The requests for each conversation keep their order."""
+    """Yield each kind of request with the jobs of this kind that are executed together. The requests for each
+    conversation keep their order.
+    """
     stage: dict[type[Group], list[_Job]] = {}
     reached: dict[str, int] = {}
     for job in jobs:

@@ -89,8 +89,10 @@ class Request:
 
 
 def active_at(given: str, is_active: str, place: str) -> str:
-    """Return an SQL expression for the time of last activity that is stored, as `parley.stores.search.active_at`
-    computes it.
+    """Return an SQL expression that computes the same time as `parley.stores.search.active_at`.
+
+    The arguments are SQL expressions: `given` for the time in the summary, `is_active` for a flag that is true if
+    the conversation is active now, and `place` for the number of the conversation in the statement, counted from 1.
     """
     newest = "(SELECT max(updated_at) FROM conversations WHERE NOT archived)"
     return (
@@ -100,8 +102,10 @@ def active_at(given: str, is_active: str, place: str) -> str:
 
 
 def _unnest(columns: Mapping[str, str], first: int) -> str:
-    """Return an SQL expression that converts the array parameters to rows with the alias `n`. `first` is the number
-    of the first parameter.
+    """Return an SQL expression that converts the array parameters to rows with the alias `n`.
+
+    `columns` maps the name of each column to the SQL type of its array. `first` is the number of the first
+    parameter.
     """
     arrays = ", ".join(f"${first + place}::{kind}" for place, kind in enumerate(columns.values()))
     return f"unnest({arrays}) WITH ORDINALITY AS n({', '.join(columns)}, place)"
@@ -193,7 +197,7 @@ class _Change:
 
     def refusal(self, first: int | None) -> ParleyError | None:
         """Return the error if entries that begin at the position `first` cannot be appended; None if the entries
-        can be appended.
+        can be appended. `first` is None for an append that only replaces the summary.
         """
         if self.held.is_lost or (first is not None and first <= self.last):
             return LeaseLost()
@@ -223,7 +227,7 @@ _UNCHANGED: Final = (None,) * len(_CHANGED_COLUMNS)
 
 
 class AppendGroup(Group):
-    """Appends to any number of conversations, as one statement."""
+    """Appends to any number of conversations with one statement."""
 
     order = 1
 

@@ -1,4 +1,4 @@
-"""Entries that are ready to be written to the database."""
+"""Converts entries to rows of the database, and writes many rows with few statements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ROW_BYTES: Final = 64
 class Batch:
     """Entries of one conversation that are written together.
 
-    Packing them (`pack`) needs no lock. Writing the packed entries needs the write lock.
+    Packing the entries (`pack`) needs no lock. Writing the packed entries needs the write lock.
     """
 
     __slots__ = ("_entries", "cuts", "first", "packed", "rows", "size")
@@ -102,7 +102,7 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Split rows like `pieces`, but also limit the number of bytes in each piece."""
+    """Split rows as `pieces` does. The last values of the rows in a piece have at most `BYTES_AT_ONCE` bytes."""
     for some in pieces(rows):
         begin = size = 0
         for place, row in enumerate(some):

@@ -199,7 +199,8 @@ def _refusal(head: _Head | None, epoch: int, first: Seq | None) -> ParleyError |
 
 
 def _heads(db: Connection, rows: Collection[int]) -> dict[int, _Head]:
-    """Return a mapping from row numbers to the heads of the conversations. Rows that do not exist are omitted.
+    """Return a mapping from each of the given row numbers to the head of its log. Rows that do not exist are
+    omitted.
 
     The query returns all heads as one value, because fetching each row would acquire the interpreter lock again.
     """

@@ -1,8 +1,8 @@
 """Reads the rows of a damaged database that are still readable.
 
-In SQLite, a statement fails at the first damaged page. If a query for all conversations fails because of damage, it
-is repeated for each conversation. The indexes contain a second copy of the ids, so a conversation with a damaged
-row is still listed.
+In SQLite, a statement fails at the first damaged page. If a query for all conversations fails because of damage,
+the query is repeated for each conversation. The indexes also contain the ids, so a conversation with a damaged row
+is still listed.
 """
 
 from __future__ import annotations

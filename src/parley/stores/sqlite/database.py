@@ -134,8 +134,8 @@ class Database:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Call `ask` with a connection for reading, and return its result. The caller must be in a thread of the
-        pool.
+        """Call `ask` with a connection for reading, and return the result of `ask`. The caller must be in a thread
+        of `pool`.
         """
         db = self._free.get()
         try:
@@ -333,7 +333,7 @@ def is_new(home: str) -> bool:
     on it.
 
     Raises:
-        BadHome: the database is a link, or the home had a database that is now missing or empty.
+        BadHome: the database is a symbolic link, or the home had a database that is now missing or empty.
         OSError: the home cannot be examined.
     """
     path, log = os.path.join(home, DATABASE), os.path.join(home, LOG)
@@ -346,7 +346,7 @@ def is_new(home: str) -> bool:
         remedy = f"restore both from a backup, or remove the log to start with an empty home. {REPAIR}"
     else:
         if stat.S_ISLNK(found.st_mode):
-            where = f"{DATABASE} is a link to {quoted(os.readlink(path))}"
+            where = f"{DATABASE} is a symbolic link to {quoted(os.readlink(path))}"
             raise BadHome(
                 home,
                 f"{where}, and SQLite would keep its log there; move the database into the home, or "
@@ -420,9 +420,7 @@ def version_of(home: str, db: Connection) -> int:
 def _use_log(home: str, db: Connection) -> None:
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
-        raise BadHome(
-            home, "conversations cannot be stored here: the file system has no memory that processes share"
-        )
+        raise BadHome(home, "conversations cannot be stored here: the file system does not support shared memory")
 
 
 def _migrate(home: str, db: Connection) -> None:

@@ -28,7 +28,7 @@ FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
 
 
 class DiskSpace:
-    """The free space, when it was last measured, of the disk that contains the home."""
+    """The free space of the disk that contains the home, as last measured."""
 
     def __init__(self, home: str) -> None:
         self._home = home

@@ -67,8 +67,10 @@ shared memory. Other FUSE file systems are usually local, and can be used.
 
 
 def log_bytes(home: str) -> int:
-    """Return the size of the write-ahead log of a home, in bytes. Raises OSError if the home has no write-ahead
-    log.
+    """Return the size of the write-ahead log of a home, in bytes.
+
+    Raises:
+        OSError: the home has no write-ahead log.
     """
     return os.path.getsize(os.path.join(home, LOG))
 
@@ -111,8 +113,8 @@ def file_system(mounts: str, major: int, minor: int) -> str | None:
 
 
 def sync_directory(path: str) -> None:
-    """Write the names in a directory to the disk, so that they survive a power failure. Do nothing if the directory
-    is not readable.
+    """Sync a directory to the disk, so that the names in it survive a power failure. Do nothing if the directory is
+    not readable.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -152,8 +154,8 @@ COARSE_SETTLING_NS: Final = 3 * SECOND_NS
 
 
 class DatabaseFiles:
-    """The identities of the three database files: the database, its log and its shared memory. An identity is the
-    device and the inode.
+    """The identities of the three database files: the database, its log and its shared memory. The identity of a
+    file consists of its device and its inode.
 
     The identities are used to detect that a file was removed or replaced. Without this check, SQLite would continue
     to write to the old file, which no other process reads.

@@ -1,4 +1,4 @@
-"""The SQL of lists of conversations. A list does not fail because of damaged rows."""
+"""The SQL that lists conversations. Damaged rows do not make a list fail."""
 
 from __future__ import annotations
 

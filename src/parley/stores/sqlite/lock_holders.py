@@ -21,7 +21,7 @@ UNKNOWN: Final = "another process"
 
 MAX_READS: Final = 10
 """The maximum number of times that /proc/locks is read to find a lock. One read may miss the lock: the kernel
-returns the list in pages, and a lock that is released between two pages may make it skip a line.
+returns the list in pages, and may skip a line if a lock is released between two pages.
 """
 
 

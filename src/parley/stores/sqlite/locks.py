@@ -96,18 +96,18 @@ def write_lock_holder(home: str) -> str | None:
 
 
 class LeaseLocks(Protocol):
-    """The lease locks of a home, identified by the row number of the conversation."""
+    """The lease locks of a home. Each lock is identified by the row number of its conversation."""
 
     def try_acquire(self, row: int) -> bool:
-        """Acquire a lock. Return False if another process or this object holds it."""
+        """Acquire the lock of a row. Return False if another process or this object holds the lock."""
         ...
 
     def release(self, row: int) -> None:
-        """Release a lock. Do nothing if this object does not hold it."""
+        """Release the lock of a row. Do nothing if this object does not hold the lock."""
         ...
 
     def is_held(self, row: int) -> bool:
-        """Return whether this or another process holds a lock."""
+        """Return whether this or another process holds the lock of a row."""
         ...
 
     def close(self) -> None:

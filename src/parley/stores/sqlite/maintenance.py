@@ -41,7 +41,7 @@ _INCREMENTAL: Final = 2
 
 
 def unused_blobs(db: Connection) -> Freed:
-    """Count the blobs that no entry refers to."""
+    """Return the number and size of the blobs that no entry refers to."""
     count, size = db.execute(f"SELECT count(*), coalesce(sum(length(data)), 0) {_UNUSED}").fetchone()
     return Freed(blobs=count, bytes=size)
 
@@ -78,8 +78,8 @@ def log_bytes(db: Connection, conversation_id: str) -> int:
 
 
 def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
-    """Estimate how many bytes `shrink` can return to the file system after the entries of deleted conversations are
-    removed.
+    """Estimate how many bytes `shrink` can return to the file system after the entries of deleted conversations
+    have been removed. `is_leased` returns whether the lease lock of a row is held.
     """
     deleted = [row for (row,) in db.execute("SELECT row FROM removed").fetchall() if not is_leased(row)]
     entries = "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE row = ?"
@@ -114,9 +114,9 @@ STEP_PAGES: Final = 1000
 
 
 def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
-    """Write a snapshot of the complete database to one file, which appears only when it is complete.
+    """Write a snapshot of the complete database to the file `path`. The file appears only when it is complete.
 
-    Return False, and change nothing, if the path exists.
+    Return False, and change nothing, if `path` exists.
 
     Raises:
         StoreFailed: `cancelled` was set, and no file is left.

@@ -177,9 +177,10 @@ def finish_draft(
 
 
 def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
-    """Remove the last page of entries of a deleted conversation.
+    """Remove the last page of entries of one deleted conversation or abandoned draft.
 
-    Return True if there may be more entries to remove.
+    `is_leased` returns whether the lease lock of a row is held. The writer of a draft holds this lock. Return True
+    if there may be more entries to remove.
     """
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
     found = next((one for one in deleted if not is_leased(one[0])), None)
@@ -459,7 +460,9 @@ def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint
 
 
 def epochs_of(db: Connection, rows: Sequence[int]) -> dict[int, int]:
-    """Return a mapping from row numbers to the epochs of the conversations. Rows that do not exist are omitted."""
+    """Return a mapping from each of the given row numbers to the epoch of its conversation. Rows that do not exist
+    are omitted.
+    """
     found: dict[int, int] = {}
     for some in groups_of(rows):
         found |= dict(

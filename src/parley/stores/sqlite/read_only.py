@@ -1,7 +1,7 @@
 """Reads the database of a home without opening the home and without changing any file.
 
-A server uses this module while it has not opened the home yet because another process holds the write lock. Each
-read uses its own connection, because all read-only connections must be closed before the home is opened.
+A server uses this module if it cannot open the home yet, because another process holds the write lock. Each read
+uses its own connection, because all read-only connections must be closed before the home is opened.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ReadOnlyHome:
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Call `ask` with a connection for reading, and return its result. The caller must be in a thread of the
-        pool.
+        """Call `ask` with a connection for reading, and return the result of `ask`. The caller must be in a thread
+        of `pool`.
 
         Raises:
             WriteLockHeld: the database does not exist yet, and another process holds the write lock.

@@ -86,8 +86,8 @@ class _HeldLease:
     def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
         self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """False if it is certain that the database contains no owner for the conversation. Releasing the lease then
-        needs no write.
+        """True if the database may contain an owner for the conversation. In this case, releasing the lease removes
+        the owner from the database.
         """
         self.last_append: Future[None] | None = None
 
@@ -106,9 +106,10 @@ class SqliteStore:
     """
 
     def __init__(self, home: str | Callable[[], str]) -> None:
-        """Create the store. `home` is a path, or a function that returns the path when it is first needed.
+        """Create the store.
 
-        If the function raises an error, the call that needs the home raises the same error.
+        `home` is the path of the home, or a function that returns the path. The function is called when the home is
+        first needed. If the function raises an error, the call that needs the home raises the same error.
         """
         self._node = os.uname().nodename
         self._held: dict[ConversationId, _HeldLease] = {}
@@ -258,7 +259,9 @@ class SqliteStore:
             pass  # the kernel lock is released, which is sufficient
 
     async def _verify_leases(self) -> None:
-        """Detect the leases that another process has acquired, and call their `on_lost` callbacks."""
+        """Detect which leases of this store other processes have acquired, and call the `on_lost` callbacks of
+        these leases.
+        """
         held = {one.row: (conversation_id, one) for conversation_id, one in self._held.items()}
         if not held or self._writer.opened is None:
             return
@@ -471,11 +474,13 @@ class SqliteStore:
     # --- maintenance -------------------------------------------------------------------
 
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-        """Return the position up to which a log counts as read by all principals, and each reader's position."""
+        """Return the position up to which a log counts as read by all principals, and for each principal that has
+        marked the log as read, its name and position.
+        """
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
 
     async def unused_blobs(self) -> Freed:
-        """Count the blobs that `tidy` would remove."""
+        """Return the number and size of the blobs that `tidy` would remove."""
         from parley.stores.sqlite import maintenance
 
         return await self._read(maintenance.unused_blobs)
@@ -496,8 +501,8 @@ class SqliteStore:
     async def tidy(self) -> Freed:
         """Remove the entries of deleted conversations and the unused blobs, and shrink the database.
 
-        The work is done in steps, between which other processes can write. Return the number and size of the blobs
-        that were removed.
+        This happens in several transactions, so that other processes can write in between. Return the number and
+        size of the removed blobs.
         """
         from parley.stores.sqlite import maintenance
 
@@ -515,12 +520,12 @@ class SqliteStore:
         return Freed(blobs=count, bytes=size)
 
     async def backup(self, path: str) -> None:
-        """Write a consistent copy of the database to a file, which appears only when it is complete.
+        """Write a consistent copy of the database to the file `path`. The file appears only when it is complete.
 
         If the caller is cancelled before the copy is complete, no file is left.
 
         Raises:
-            FileExistsError: the path exists. The existing file is not changed.
+            FileExistsError: `path` exists. The existing file is not changed.
         """
         cancelled = Event()
 

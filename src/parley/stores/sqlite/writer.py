@@ -68,7 +68,9 @@ its checks before it changes anything. It may be called again if the transaction
 
 
 class _Job:
-    """A write request. `work` executes it together with other requests of the same kind."""
+    """A write request. `work` is the function that executes the request `one`, together with other requests for the
+    same function.
+    """
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
 
@@ -95,8 +97,9 @@ class Writer:
     ) -> None:
         """Create the writer.
 
-        `on_lost` is called when it is found that database files of the home were removed or replaced.
-        `on_lease_lost` is called when a job failed because another process has acquired its lease.
+        `find_home` returns the path of the home. `on_lost` is called when the writer detects that database files of
+        the home were removed or replaced. `on_lease_lost` is called when a job has failed because another process
+        has acquired its lease.
         """
         self._find_home = find_home
         self._on_lost, self._on_lease_lost = on_lost, on_lease_lost
@@ -164,7 +167,8 @@ class Writer:
         until: float | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit a request, as `submit` does. `work` executes it together with other requests for `work`.
+        """Submit a request, as `submit` does. `work` is called with this request and with other requests that were
+        submitted for the same `work`.
 
         If `until` is None, the request waits at most `seconds` seconds for the write lock.
         """
@@ -255,7 +259,9 @@ class Writer:
             holder = (None if named.cancelled() or named.exception() else named.result()) or UNKNOWN
             if holder != self._named:
                 self._named = holder
-                log.warning("%s cannot be written: %s holds the write lock; was it stopped?", self._path, holder)
+                log.warning(
+                    "%s cannot be written to: %s holds the write lock; is that process stopped?", self._path, holder
+                )
             self._settle((job.future, None, WriteLockHeld(holder)) for job in jobs)
 
         naming = self._loop.run_in_executor(None, write_lock_holder, self._path)
@@ -291,7 +297,7 @@ class Writer:
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Make all jobs fail that were not begun.
+        """Set `StoreFailed` on the futures of all jobs that were not begun.
 
         After this, the thread begins no more jobs, and ends when it acquires the lock.
         """
