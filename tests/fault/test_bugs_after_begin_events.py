@@ -153,5 +153,5 @@ async def test_a_result_that_has_no_content_cannot_be_read() -> None:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             output = await ServerTools(context(transcript), lease).run(call_item("x__give", "{}", CALL))
 
-    assert output == "tool call error: tool call failed for `x/give`: its answer cannot be read"
+    assert output == "tool call error: tool call failed for `x/give`: its response cannot be read"
     assert list(map(without_duration, transcript.payloads)) == seen("give", {}, output)

@@ -353,12 +353,12 @@ def put_a_link_where_a_directory_is_made(work: Path) -> None:
 @pytest.mark.parametrize(
     ("disturb", "expected"),
     [
-        (rewrite, "Failed to write file last.txt: changed meanwhile"),
-        (change_mode, "Failed to write file last.txt: changed meanwhile"),
+        (rewrite, "Failed to write file last.txt: it changed after the patch was verified"),
+        (change_mode, "Failed to write file last.txt: it changed after the patch was verified"),
         (remove, "Failed to write file last.txt: No such file or directory (os error 2)"),
         (replace_by_a_link, "Failed to write file last.txt: Too many levels of symbolic links (os error 40)"),
-        (replace_by_a_pipe, "Failed to write file last.txt: changed meanwhile"),
-        (rewrite_what_is_deleted, "Failed to delete file sub/gone.txt: changed meanwhile"),
+        (replace_by_a_pipe, "Failed to write file last.txt: it changed after the patch was verified"),
+        (rewrite_what_is_deleted, "Failed to delete file sub/gone.txt: it changed after the patch was verified"),
         (add_what_is_added, "Failed to write file new/deep/added.txt: File exists (os error 17)"),
         (put_a_link_in_the_way, "Failed to write file other/place.txt: {work}/sub is a symbolic link"),
         (
@@ -388,10 +388,10 @@ class Disturbed(Counting):
 @pytest.mark.parametrize(
     ("disturb", "expected"),
     [
-        (rewrite, "Failed to write file last.txt: changed meanwhile"),
-        (replace_by_the_same, "Failed to write file last.txt: changed meanwhile"),
+        (rewrite, "Failed to write file last.txt: it changed after the patch was verified"),
+        (replace_by_the_same, "Failed to write file last.txt: it changed after the patch was verified"),
         (remove, "Failed to write file last.txt: No such file or directory (os error 2)"),
-        (rewrite_what_is_deleted, "Failed to delete file sub/gone.txt: changed meanwhile"),
+        (rewrite_what_is_deleted, "Failed to delete file sub/gone.txt: it changed after the patch was verified"),
         (add_what_is_added, "Failed to write file new/deep/added.txt: File exists (os error 17)"),
     ],
 )
@@ -439,7 +439,7 @@ def test_an_approved_patch_is_written_only_to_the_verified_directories(tmp_path:
     (other / "sub").rename(work / name)
     before = tree(work)
 
-    with pytest.raises(PatchChanged, match="changed meanwhile"):
+    with pytest.raises(PatchChanged, match="it changed after the patch was verified"):
         commit(plan.changes, expected=plan.folders)
 
     assert tree(work) == before
@@ -492,7 +492,7 @@ def test_a_second_patch_for_a_file_waits_and_is_refused(work: Path, also: str) -
 
     assert another.has_ended(within_seconds=CHILD_SECONDS)
     assert not overtaken.was_overtaken
-    assert another.outcome == "Failed to write file first.txt: changed meanwhile"
+    assert another.outcome == "Failed to write file first.txt: it changed after the patch was verified"
     assert contents(work)["first.txt"] == b"a\n"
 
 
@@ -608,7 +608,7 @@ def test_a_remaining_temporary_file_of_a_failed_patch_is_named(work: Path) -> No
 
     (leftover,) = work.glob(f"{OURS}*")
     assert message == (
-        "Failed to write file first.txt: changed meanwhile; "
+        "Failed to write file first.txt: it changed after the patch was verified; "
         f"{leftover} could not be removed: Operation not permitted (os error 1)"
     )
 

@@ -21,8 +21,8 @@ from parley.tools.errors import ToolServerFailed
 from parley.tools.servers import Lease, ServerPool
 
 LOST: Final = "the connection to the tool server was lost"
-UNREADABLE: Final = "its answer cannot be read"
-TOO_LONG: Final = "its answer is longer than 16777216 bytes"
+UNREADABLE: Final = "its response cannot be read"
+TOO_LONG: Final = "its response is longer than 16777216 bytes"
 
 MEBIBYTE: Final = 1024 * 1024
 MANY: Final = 400
@@ -301,7 +301,7 @@ async def test_a_first_answer_that_is_too_long_names_the_limit(
     ):
         failed = await pool.start([ToolServer(name="far", url=url)])
 
-    assert failed == (("far", f"MCP client for `far` failed to start: its answer is longer than {limit} bytes"),)
+    assert failed == (("far", f"MCP client for `far` failed to start: its response is longer than {limit} bytes"),)
 
 
 async def test_an_answer_in_an_event_is_counted_from_its_own_beginning() -> None:

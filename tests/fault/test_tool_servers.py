@@ -255,7 +255,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_alone(pool: ServerPo
             await call_text(lease, "x__unreadable")
 
         assert str(failure.value) == (
-            "tool call error: tool call failed for `x/unreadable`: its answer cannot be read"
+            "tool call error: tool call failed for `x/unreadable`: its response cannot be read"
         )
         assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
 
@@ -266,7 +266,7 @@ async def test_an_answer_that_is_too_long_fails_its_call_alone(pool: ServerPool)
         with pytest.raises(ToolServerFailed) as failure:
             await call_text(lease, "x__big", {"size": size})
 
-        assert failure.value.detail == f"its answer is longer than {size} bytes"
+        assert failure.value.detail == f"its response is longer than {size} bytes"
         assert await call_text(lease, "x__add", {"a": 1, "b": 2}) == "3"
 
 
@@ -275,7 +275,7 @@ async def test_an_answer_that_is_nested_too_deeply_fails_its_call_alone(pool: Se
         tools = ServerTools(context(RecordingTranscript()), lease)
         async with asyncio.timeout(TIMEOUT_SECONDS):
             assert await tools.run(call_item("x__deep", '{"depth": 100}')) == (
-                "tool call error: tool call failed for `x/deep`: its answer is nested too deeply"
+                "tool call error: tool call failed for `x/deep`: its response is nested too deeply"
             )
 
 

@@ -179,7 +179,7 @@ def _table_of_calls() -> list[tuple[CallSent, tuple[EventMsg, ...], str]]:
     progress = background_event("Progress of x/steps: 1 of 1 (step 1)")
     events = (begin, progress, ended(begin, ok={"content": text_of("done")}))
     rows.append((CallSent("c10", "x__steps", '{"count": 1}'), events, output_of_texts("done")))
-    unread = "tool call error: tool call failed for `x/unreadable`: its answer cannot be read"
+    unread = "tool call error: tool call failed for `x/unreadable`: its response cannot be read"
     add("unreadable", "{}", unread, {}, err=unread)
     return rows
 

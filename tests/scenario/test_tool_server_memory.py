@@ -84,9 +84,9 @@ HUGE: Final = {
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("text", f"{FAILED}its answer is longer than {16 * MEBIBYTE} bytes"),
-        pytest.param("unfit", f"{FAILED}its answer cannot be read", marks=pytest.mark.long),
-        ("values", f"{FAILED}its answer has more than 2000000 values"),
+        ("text", f"{FAILED}its response is longer than {16 * MEBIBYTE} bytes"),
+        pytest.param("unfit", f"{FAILED}its response cannot be read", marks=pytest.mark.long),
+        ("values", f"{FAILED}its response has more than 2000000 values"),
         pytest.param("a request", '[{"text":"fine","type":"text"}]', marks=pytest.mark.long),
         ("a notification", '[{"text":"fine","type":"text"}]'),
     ],
@@ -134,8 +134,8 @@ def huge_answers(kind: str, media_type: str) -> Spoil:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("text", f"its answer is longer than {16 * MEBIBYTE} bytes"),
-        ("values", "its answer has more than 2000000 values"),
+        ("text", f"its response is longer than {16 * MEBIBYTE} bytes"),
+        ("values", "its response has more than 2000000 values"),
     ],
 )
 async def test_a_huge_answer_over_http_costs_little_memory(
@@ -175,4 +175,4 @@ async def test_the_limit_of_an_answer_is_a_setting(parley_model: ScriptedModel, 
         assert await wire.text(1) == "Done"
 
     (output,) = [one["content"] for one in parley_model.requests[-1].body["messages"] if one["role"] == "tool"]
-    assert output == f"{FAILED}its answer is longer than 100000 bytes"
+    assert output == f"{FAILED}its response is longer than 100000 bytes"

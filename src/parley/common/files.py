@@ -1,7 +1,7 @@
 """Reads small files of the user, such as settings, keys and scripts.
 
 `guarded_files.py` reads files that a repository or a model may have written. The server is blocked while it reads a
-file. Reading a pipe or a device therefore raises an error, because they may never return data.
+file. Opening a pipe or a device therefore raises an error, because reading from it could block the server forever.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import BinaryIO, Final, NamedTuple
 __all__ = ["FileVersion", "file_version", "open_file", "read_file", "read_now"]
 
 SETTLED_SECONDS: Final = 1.0
-"""The age of a file's last change from which its times show every later change. Ample for all clocks of kernels."""
+"""The minimum time, in seconds, between the last change of a file and the computation of its version. It is longer
+than a tick of the kernel's clock, because two changes in one tick give the file the same times.
+"""
 
 _NO_PATH: Final = "not the path of a file"
 """The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 
 class FileVersion(NamedTuple):
-    """The identity and the times of a file. Equal versions of a path mean equal contents."""
+    """The identity and the times of a file. If two versions of a path are equal, the contents are equal as well."""
 
     device: int
     inode: int
@@ -45,8 +47,7 @@ def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:
 def file_version(path: str | os.PathLike[str]) -> FileVersion | None:
     """Return a version of a file that changes with every later change of the file. Symbolic links are followed.
 
-    Return None if the file does not exist, or if it changed in the last `SETTLED_SECONDS`: another change in the
-    same tick of the clock would not alter the times of the file.
+    Return None if the file does not exist, or if it changed less than `SETTLED_SECONDS` ago.
     """
     try:
         found = os.stat(path)
@@ -78,7 +79,7 @@ def read_now(file: BinaryIO, *, limit: int = -1) -> bytes:
     no limit.
 
     Raises:
-        OSError: the file cannot be read without blocking. Some regular files, as in /proc, block like pipes.
+        OSError: the file cannot be read without blocking. Some regular files in /proc block like pipes.
     """
     content: bytes | None = file.read(limit)
     if content is None:

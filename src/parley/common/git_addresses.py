@@ -1,7 +1,8 @@
-"""Parses the addresses of Git repositories. An address may be a path or a URL of one of a few protocols.
+"""Parses the addresses of Git repositories. An address is an absolute path, a URL with an allowed protocol, or an
+SSH address such as `git@example.com:project.git`.
 
-The list of protocols is short, because Git runs a program for some protocols (`ext::`) and sends passwords in plain
-text for others.
+Few protocols are allowed, because Git runs a program for some protocols (`ext::`) and sends passwords unencrypted
+over others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["EXPECTED_ADDRESS", "GIT_SEARCH_PATH", "GitAddress", "parse_git_address"]
 
 GIT_SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""The directories in which the server searches for Git. Commands of the model cannot write to these directories."""
+"""The PATH with which the server looks up Git. Commands of the model cannot write to the directories in this PATH.
+"""
 
 EXPECTED_ADDRESS: Final = (
     "expected an absolute path, or an address that begins with https://, ssh://, file:/// or USER@HOST:"

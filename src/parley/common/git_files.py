@@ -1,4 +1,4 @@
-"""Finds the Git directories of a project. The search begins at the `.git` of the project, as in Git."""
+"""Finds the Git directories of a project. As in Git, the search begins at the `.git` of the project."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def common_dir(git_dir: str) -> str | None:
 
 def git_dirs(git_file: str) -> Iterator[str]:
     """Yield the Git directory that a `.git` file names, and then the common directory that this Git directory
-    names.
+    names. Yield only the directories that are named.
     """
     own = git_dir(git_file)
     if own is not None:

@@ -2,8 +2,8 @@
 
 Each directory of a path is opened by descriptor without following symbolic links; links are resolved one by one.
 After a file has been opened, its type, its size and its identity (device and inode) are checked. The caller
-supplies the hidden paths. An attempt to open a file with the identity of a hidden file raises an error. A path
-below a hidden directory raises the same error, whether or not a file exists at this path.
+supplies the hidden paths, which must not be read. Opening a file with the identity of a hidden file raises an
+error. Opening a path below a hidden directory raises the same error, whether or not a file exists at this path.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class DirFds:
         visible: str | None = None,
         expected: Mapping[str, Identity | None] | None = None,
     ) -> None:
-        """Create a cache. The cache does not open the files and directories in `hidden`, except those below the
-        directory `visible`.
+        """Create a cache. `hidden` lists the paths of files and directories that the cache does not open. The
+        directory `visible` can be opened even if it is below a hidden directory.
 
         `expected` maps directories to the identities that they must have when they are opened. If `expected` maps a
         directory to None, the directory must not exist.
@@ -157,7 +157,7 @@ class DirFds:
             if part == "..":
                 parent = here.rpartition("/")[0]
                 if self._is_hidden(here) and self._is_hidden(parent):
-                    raise HiddenPath  # `..` needs a directory that exists
+                    raise HiddenPath  # a missing directory raises the same error, so its existence stays hidden
                 here = parent
                 continue
             target = None if self._is_hidden(here) else _link_target(part, folder)
@@ -171,7 +171,7 @@ class DirFds:
             here = "" if target.startswith("/") else here
             waiting += target.split("/")[::-1]
         if self._is_hidden(here.rpartition("/")[0]):
-            self.open(here)  # only a visible directory can be given here
+            self.open(here)  # raises `HiddenPath`, unless this is the directory `visible`
         here = here or "/"
         if from_project and project is not None and not is_below(here, project):
             raise OSError(0, "a symbolic link leads out of the project")
@@ -283,10 +283,11 @@ class DirFds:
 
 
 def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: str | None = None) -> bytes:
-    """Return at most `limit` bytes of a regular file that a client or the model named, relative to `cwd`.
+    """Return at most `limit` bytes of a regular file that a client or the model named. `path` is absolute or
+    relative to `cwd`.
 
-    The file may be anywhere except in a `hidden` path. A symbolic link below `cwd` must not lead out of `cwd`. A
-    file in the hidden directory `own` can be read if its path contains no symbolic link.
+    Files at or below the `hidden` paths cannot be read, with one exception: a file in the hidden directory `own`
+    can be read if its path contains no symbolic link. A symbolic link below `cwd` must not lead out of `cwd`.
 
     Raises:
         HiddenPath: the file is hidden, or its path leads through a hidden directory.
@@ -341,7 +342,7 @@ class _OpenFile:
 
 
 class _Hidden:
-    """The identities of the hidden files and directories, collected when this object is created."""
+    """The identities of the hidden files and directories at the time when this object was created."""
 
     def __init__(self, paths: Sequence[str], visible: str | None) -> None:
         self._paths = {identity_of(its): path for path in paths if (its := _status(path)) is not None}

@@ -11,7 +11,7 @@ __all__ = ["SERVER_LOG", "SOCKET", "NamedHome", "named_home"]
 SOCKET: Final = "serve.sock"
 """The file name of the resident server's socket."""
 SERVER_LOG: Final = "serve.log"
-"""The file name of the log of a resident server in the background."""
+"""The file name of the log of a resident server that runs in the background."""
 
 
 class NamedHome(NamedTuple):

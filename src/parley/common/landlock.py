@@ -1,4 +1,4 @@
-"""The system calls of Landlock, and `prctl`, for which the standard library has no functions.
+"""Calls the system calls of Landlock and `prctl`, for which the standard library has no functions.
 
 The numbers and structs are from the headers of the Linux kernel. The callers choose the rights of a sandbox. The
 fork server loads this module, so the module imports neither `typing` nor `enum`.
@@ -71,7 +71,8 @@ def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
 
 
 def add_rule(ruleset: int, place: int, rights: int) -> None:
-    """Grant rights to a file, or to a directory and everything in it, by the descriptor `place`.
+    """Grant the rights `rights` to the file or directory that the descriptor `place` refers to. Rights to a
+    directory also apply to everything in it.
 
     For a file, rights that only a directory can have are omitted.
     """

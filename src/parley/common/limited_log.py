@@ -14,8 +14,8 @@ SECONDS: Final = 60.0
 
 
 class LimitedLog:
-    """Writes at most one line of each kind per minute. Each line includes the number of lines of the same kind that
-    were suppressed before it.
+    """Writes at most one line of each kind per minute. A line states how many lines of its kind were suppressed
+    since the previous line of this kind.
     """
 
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:

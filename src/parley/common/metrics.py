@@ -1,4 +1,4 @@
-"""Counters, gauges and histograms, and their text for Prometheus.
+"""Counters, gauges and histograms, and the function that renders them as text for Prometheus.
 
 The text format is version 0.0.4: https://prometheus.io/docs/instrumenting/exposition_formats/.
 """
@@ -19,7 +19,7 @@ clients can influence some labels.
 OTHER: Final = "other"
 
 Labels = tuple[str, ...]
-"""The values of the labels of one series, in the order of the names."""
+"""The label values of one series, in the order of the metric's label names."""
 
 
 class Metric:
@@ -38,7 +38,7 @@ class Metric:
 
 
 class Counter(Metric):
-    """A number for each label set, which never decreases."""
+    """A counter. For each label set, it holds a number that never decreases."""
 
     kind: Literal["counter", "gauge", "histogram"] = "counter"
 
@@ -81,7 +81,7 @@ class Histogram(Metric):
 
 
 class Gauge(Metric):
-    """A value that is computed when it is read."""
+    """A gauge. The function `read` computes its value for each label set when the metrics are rendered."""
 
     kind: Literal["counter", "gauge", "histogram"] = "gauge"
 

@@ -1,11 +1,11 @@
 """Proves that two nodes have the same token, without sending the token.
 
-The node that connects sends a random number. The other node answers with a random number of its own, the version of
-the link, and a proof. The first node checks the proof, and connects again with a proof of its own. This proof is
-valid only once.
+The calling node sends a random number. The called node responds with its own random number, the version of the
+protocol between nodes, and a proof that it has the token. The calling node checks this proof, and connects again
+with its own proof, which is valid only once.
 
-Each proof is an HMAC over both numbers, the version, and the address of the node that was called. This address is
-the one that the called node has announced, so a server at another address cannot forward the proofs.
+Each proof is an HMAC over both random numbers, the version, and the URL that the called node has announced. Because
+the HMAC includes the URL, a server with another URL cannot forward the proofs.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ _MAX_CHARACTERS: Final = 500
 
 
 class Challenge(NamedTuple):
-    """The data that both proofs of one connection cover."""
+    """The data of one connection between two nodes from which both nodes compute their proofs."""
 
     url: str
-    """The address of the node that is called."""
+    """The announced URL of the called node."""
     version: str
+    """The version of the protocol between nodes."""
     caller: str
-    """The random number of the node that connects."""
+    """The random number of the calling node."""
     called: str
-    """The random number of the node that is called."""
+    """The random number of the called node."""
 
     def proof(self, token: str, side: Literal["caller", "called"]) -> str:
-        """Return the proof, in the form in which it is sent, that the node on the side `side` of the connection has
-        the token.
-        """
+        """Return the hexadecimal proof with which the node on the given side shows that it has the token."""
         fields = (side, self.url.rstrip("/"), self.version, self.caller, self.called)
         key = hmac.digest(token.encode(), b"link of nodes", "sha256")
         return hmac.digest(key, _bytes("\n".join(fields)), "sha256").hex()
@@ -46,12 +45,12 @@ class Challenge(NamedTuple):
 
 
 def _bytes(text: str) -> bytes:
-    """Encode a text as bytes. The text may come from a header that contained invalid bytes."""
+    """Return the text as bytes. The text may come from a header with bytes that are not UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
 def new_nonce() -> str:
-    """Return a random number that has never been used."""
+    """Return a new random number of 32 bytes, in hexadecimal form."""
     return secrets.token_hex(32)
 
 

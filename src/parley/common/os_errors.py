@@ -1,4 +1,4 @@
-"""Texts for errors and limits of the operating system."""
+"""Converts errors of the operating system into texts for people and models. The texts name exceeded limits."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     in lower case takes precedence.
 
     The HTTP library's own look-up is not used, because it reads the environment of this process instead of
-    `environ`. The look-up would also read passwords from `~/.netrc`, and the library rejects a request that has
-    both an API key and such a password.
+    `environ`. It would also read passwords from `~/.netrc`, and the library rejects a request that has both an API
+    key and a password.
     """
     named = {name: value for name, value in environ.items() if value and name[-6:].lower() == "_proxy"}
     if not named:

@@ -1,8 +1,8 @@
-"""The socket of a home's resident server: functions to connect to it, and the JSON lines that are exchanged before
-MCP messages.
+"""Connects to the socket of a home's resident server, and encodes and decodes the JSON lines that are exchanged
+before the first MCP message.
 
-The relay and the Python client use this module to send a hello, and the server uses it to answer. The module
-imports only the standard library, because the relay must start quickly.
+The relay, the Python client and the resident server use this module. It imports only the standard library, because
+the relay must start quickly.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ RELAY: Final = "relay"
 """The kind of the line in which a relay sends the environment of its client before the first MCP message."""
 
 ANSWER_SECONDS: Final = 5.0
-"""The maximum number of seconds to connect to the server, and to wait for its answer to a line. A server that is
-stopped (SIGSTOP) never answers.
+"""The maximum time, in seconds, to connect to the server and to receive its response to a line. A server that was
+stopped with SIGSTOP never responds.
 """
 MAX_ANSWER_BYTES: Final = 64 * 1024
 
 
 class NoResident(Exception):
-    """Raised if no resident server of the home can be reached. The text gives the reason, and is empty if no server
-    is running.
+    """Raised if the resident server of a home cannot be reached. The message gives the reason, and is empty if no
+    resident server is running.
     """
 
 
 class Refused(Exception):
-    """Raised if the resident server does not accept this process as a client. The text gives the reason."""
+    """Raised if the resident server rejects a request or does not accept this process as a client. The message
+    gives the reason.
+    """
 
 
 def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
@@ -56,8 +58,8 @@ def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
 
     Raises:
         BlockingIOError: the timeout is 0 and the backlog of the server is full.
-        OSError: no server is listening at the path, the server does not accept in time, or the server belongs to
-            another user.
+        OSError: no server is listening at the path, the server does not accept the connection before the timeout,
+            or the server belongs to another user.
     """
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -90,25 +92,25 @@ def connect(home: str) -> socket.socket:
 
 
 def encode_line(kind: str, **members: Any) -> bytes:
-    """Encode a line for the resident server. The line is not an MCP message."""
+    """Encode a request to the resident server as a line that is not an MCP message."""
     import json  # imported here because the import is slow and most homes have no resident server
 
     return json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"
 
 
 def decode_answer(line: bytes) -> dict[str, Any]:
-    """Decode the server's answer to a line that is not an MCP message.
+    """Decode the server's response to a line that is not an MCP message.
 
     Raises:
-        NoResident: the line is not an answer from a resident server.
-        Refused: the server does not accept the request; the text is its reason.
+        NoResident: the response is not valid JSON, so it does not come from a resident server.
+        Refused: the server rejected the request; the message is its reason.
     """
     import json
 
     try:
         answer = json.loads(line)
     except ValueError:
-        raise NoResident("the resident server gave an answer that is not JSON") from None
+        raise NoResident("the resident server sent a response that is not JSON") from None
     if not isinstance(answer, dict) or answer.get("ok") is not True:
         reason = answer.get("reason") if isinstance(answer, dict) else None
         raise Refused(str(reason or "it gave no reason"))
@@ -116,11 +118,11 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
 
 def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send one line that is not an MCP message to the server, and return the server's answer.
+    """Send one line that is not an MCP message to the server, and return the server's response.
 
     Raises:
-        NoResident: the server ended or did not answer.
-        Refused: the server does not accept the request; the text is its reason.
+        NoResident: the server ended or did not respond.
+        Refused: the server rejected the request; the message is its reason.
     """
     answer = b""
     until = time.monotonic() + (channel.gettimeout() or ANSWER_SECONDS)
@@ -128,7 +130,7 @@ def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
         channel.sendall(encode_line(kind, **members))
         while not answer.endswith(b"\n"):
             channel.settimeout(max(0.1, until - time.monotonic()))
-            # this reads only the answer, because the server sends nothing else until the client sends more
+            # this reads only the response, because the server sends nothing else until the client sends more
             piece = channel.recv(4096)
             if not piece or len(answer) > MAX_ANSWER_BYTES:
                 raise NoResident("the resident server ended during the handshake")

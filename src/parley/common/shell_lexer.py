@@ -2,8 +2,8 @@
 
 `commands_in` accepts only scripts that every shell interprets in the same way. Such a script consists of plain
 words, quotes, operators between commands, and redirections that write to no file. The function rejects expansions,
-other redirections, escapes that remove a character, comments and compound commands. `words_of` splits any script,
-for display.
+all other redirections, backslashes that a shell would remove, comments and compound commands. `words_of` splits any
+script, for display.
 
 The lexer reads each character once, in a plain loop, so that the result does not depend on the regular expressions
 of a Python release. The caller limits the length of the script.
@@ -111,7 +111,8 @@ def _plain_word_at(script: str, place: int, words_only: bool) -> tuple[str, int]
     """Return the plain word that begins at `place`, without its quotes, and the position after it; None if no plain
     word begins there.
 
-    If `words_only` is True, words with escapes, or with `~` or `^` outside quotes, do not count as plain.
+    A plain word consists of quoted strings without expansions, and of unquoted characters that have no special
+    meaning. If `words_only` is True, words with escapes, or with `~` or `^` outside quotes, do not count as plain.
     """
     if script.startswith("=", place):
         return None

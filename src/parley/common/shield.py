@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 async def run_to_completion(work: asyncio.Future[T]) -> T:
-    """Wait until `work` is done and return its result. The work must end by itself.
+    """Wait until `work` is done and return its result. This function never cancels the work.
 
-    Cancelling the caller does not cancel the work. If the caller is cancelled, the cancellation is raised when the
-    work is done. If the work fails in this case, its error is only logged.
+    If the caller is cancelled, the cancellation is raised when the work is done. If the work then fails, its error
+    is logged and not raised.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

@@ -1,5 +1,5 @@
-"""Helpers for Unix sockets between processes of one user: short paths for long addresses, and checks of the peer
-process.
+"""Helpers for Unix sockets between processes of one user: short paths that fit into a socket address, and checks of
+the peer process.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def is_confined(channel: socket.socket) -> bool:
     """Return whether the peer process appears to be a sandboxed command.
 
     Landlock does not prevent a command from connecting to a socket whose path the command knows. But a sandboxed
-    command has a seccomp filter that it cannot remove. A peer counts as confined unless it has no seccomp filters,
-    or as many filters as this process. A peer whose number of filters is unknown also counts as confined. Return
-    False if the number of filters of this process is unknown, or if the system is not Linux.
+    command has a seccomp filter that it cannot remove. Therefore, a peer counts as confined unless it has no
+    seccomp filters or as many as this process. A peer with an unknown number of filters also counts as confined.
+    Return False if the number of filters of this process is unknown, or if the system is not Linux.
     """
     if sys.platform != "linux":
         return False

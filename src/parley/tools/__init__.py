@@ -40,7 +40,7 @@ class AgentTools:
     def __init__(self, *, commands: CommandRunner, timing: Timing | None = None) -> None:
         self._commands, self._timing = commands, timing
         self._pools: dict[frozenset[tuple[str, str]], ServerPool] = {}
-        """The pools of tool servers, keyed by the environment variables of their servers."""
+        """The pools of tool servers, keyed by the environment variables with which their servers run."""
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -117,7 +117,7 @@ class OpenTools:
     async def run(self, call: CallItem) -> str:
         is_own = call.name in self._by_name
         is_known = is_own or (self._servers is not None and self._servers.handles(call.name))
-        # the number of names is not limited, because the model can invent names
+        # names that the model invents are reported as `unknown`, because their number is not limited
         name = call.name if is_known else "unknown"
         with telemetry.operation("tool_call", tool=name, call_id=call.call_id) as operation:
             if operation is not None and telemetry.wants_content:

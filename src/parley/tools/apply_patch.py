@@ -187,10 +187,10 @@ class Patches:
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write the patch in a thread. Return a tuple with the result, and with the cancellation that arrived
-        during the writing; None if none arrived.
+        """Write the patch in a thread. Return the result, and the cancellation that arrived while the patch was
+        being written; None if no cancellation arrived.
 
-        This method never raises an exception, because an end event must follow the begin event.
+        This method raises no exceptions, because an end event must follow the begin event.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -251,7 +251,7 @@ class _Outcome(NamedTuple):
     changed: bool = False
     """True if the files changed after the patch was verified."""
     not_begun: bool = False
-    """True if nothing was written because the sandbox could not be set up."""
+    """True if nothing was written, because the sandbox could not be set up."""
 
     @property
     def text(self) -> str:
@@ -285,10 +285,14 @@ class _Verified(NamedTuple):
     plan: Plan
     changes: dict[str, FileChange]
     covers: str
+    """A digest of the files and directories that the patch changes. An approval is valid only for this digest."""
     commit: Callable[[], tuple[str, ...]]
+    """The function that writes a patch that needed no approval. It returns a message for each temporary file that
+    could not be removed.
+    """
     commit_approved: Callable[[], tuple[str, ...]]
-    """The function that writes an approved patch, and returns a message for each temporary file that could not be
-    removed. It raises an error if a directory was replaced after the patch was verified.
+    """The function that writes an approved patch. It does the same as `commit`, but raises an error if a directory
+    was replaced after the patch was verified.
     """
 
 
@@ -360,7 +364,7 @@ def _patch(arguments: bytes) -> str:
 
 # --- description for the model -----------------------------------------------------------
 
-_DESCRIPTION: Final = f"Apply a patch to files. Either all of it is applied or nothing.\n\n{PATCH_FORMAT}"
+_DESCRIPTION: Final = f"Apply a patch to files. Either the whole patch is applied or nothing.\n\n{PATCH_FORMAT}"
 
 _PARAMETERS: Final[dict[str, Any]] = {
     "type": "object",

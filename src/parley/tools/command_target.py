@@ -1,7 +1,7 @@
 """The working directory and the program file of a command.
 
-An approval is valid only for this directory, this program and the command's words. `CommandTarget` keeps the
-directory open, so that its inode number is not reused while the user decides.
+An approval is valid only for this directory, for this program and for the words of the command. `CommandTarget`
+keeps the directory open, so that its inode number is not reused while the user decides.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CommandTarget:
                     if (found := runnable(place, folder=self._folder)) is not None:
                         return place, found
         except ValueError:
-            pass  # no program can have such a name; the error is reported when the command is started
+            pass  # the name contains a NUL or cannot be encoded; the error is reported when the command is started
         return b"", NOTHING
 
 

@@ -18,7 +18,7 @@ __all__ = [
 
 
 class CommandReplaced(CommandNotStarted):
-    """Raised when the command did not run, because its working directory or program is not the approved one."""
+    """Raised when a command was not started, because its working directory or program is not the approved one."""
 
     def __init__(self, changed: Literal["directory", "program"]) -> None:
         what = "working directory" if changed == "directory" else "program"
@@ -27,8 +27,8 @@ class CommandReplaced(CommandNotStarted):
 
 
 class PatchRefused(ToolError):
-    """Raised when the patch is invalid, does not match the files, or would touch protected files. Nothing was
-    changed.
+    """Raised when a patch is invalid, does not match the files, would change protected files, or could not be
+    written. Unless the message names files that could not be restored, nothing was changed.
     """
 
 
@@ -37,7 +37,7 @@ class PatchChanged(PatchRefused):
 
 
 class BadImage(ToolError):
-    """Raised when the file cannot be read, or is not an image that a model can view."""
+    """Raised when an image file cannot be read, or is not an image that a model can view."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -53,17 +53,17 @@ class NotStarted(ToolError):
 
 
 class CallFailed(ToolError):
-    """Raised when a call to a tool server failed. `detail` is the reason; None if the server has answered that the
-    call failed.
+    """Raised when a call to a tool server failed. `detail` is the reason; None if the server returned a JSON-RPC
+    error.
     """
 
     def __init__(self, detail: str | None) -> None:
-        super().__init__(detail or "the server answered with an error")
+        super().__init__(detail or "the server returned an error")
         self.detail = detail
 
 
 class ToolServerFailed(ToolError):
-    """Raised when a call to a tool server failed. The message names the server and the tool."""
+    """Raised for the model when a call to a tool server failed. The message names the server and the tool."""
 
     def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
         why = f": {detail}" if detail else ""

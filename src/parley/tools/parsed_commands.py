@@ -30,9 +30,9 @@ def _set(words: str) -> frozenset[str]:
 
 
 def parse(argv: Sequence[str]) -> tuple[ParsedCommand, ...]:
-    """Return one summary for each command of `argv`. The command `true`, and commands that only reformat the output
-    of other commands, have no summary. If all commands only reformat output, return one summary of an
-    unknown command.
+    """Return one summary for each command in `argv`, which may be a shell script. The command `true`, and commands
+    that only reformat the output of other commands, have no summary. If all commands only reformat output, return
+    one summary of an unknown command.
     """
     command = tuple(argv)
     match command:
@@ -191,7 +191,7 @@ _RUNNERS: Final = (
 
 def _tool(command: Words) -> ParsedCommand:
     words = command
-    for _ in range(2):  # this is done twice, for example for `uv run python -m pytest`
+    for _ in range(2):  # a command can have two runners, as in `uv run python -m pytest`
         runner = next((runner for runner in _RUNNERS if words[: len(runner)] == runner), ())
         words = words[len(runner) :]
     name = next((words[:length] for length in (3, 2, 1) if words[:length] in _TOOLS), None)
@@ -227,7 +227,7 @@ _TAKE_VALUES: Final[Mapping[str, frozenset[str]]] = {
     "tail": _set("-c -n -s --bytes --lines --pid --sleep-interval"),
     "tree": _set("-I -L -P"),
 }
-"""The options whose value is the next word, keyed by program."""
+"""For each program, the options whose value is the next word."""
 
 _PATTERN: Final = _set("-e --regexp")
 _GREP_VALUES: Final = _PATTERN | _set(
@@ -247,9 +247,8 @@ _COMMON_NAMES: Final = frozenset({"src", "build", "dist", "node_modules"})
 def _operands(
     words: Sequence[str], take_values: frozenset[str] = frozenset(), *, up_to_dashes: bool = False
 ) -> list[str]:
-    """Return the words that are neither options nor values of options. `-` (standard input) is not returned.
-    `take_values` are the options whose value is the next word. If `up_to_dashes` is True, the words after `--` are
-    not returned.
+    """Return the words that are neither options nor values of options, without `-` (standard input). `take_values`
+    are the options whose value is the next word. If `up_to_dashes` is True, the words after `--` are not returned.
     """
     operands: list[str] = []
     rest = iter(words)
@@ -275,6 +274,6 @@ def _first(paths: list[str]) -> str | None:
 
 
 def _short(path: str) -> str:
-    """Return the most informative part of a path: the last part that is not the name of a very common directory."""
+    """Return the last part of a path that is not in `_COMMON_NAMES`; the whole path if there is no such part."""
     parts = path.split("/")
     return next((part for part in reversed(parts) if part and part not in _COMMON_NAMES), path)

@@ -13,7 +13,9 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MAX_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MAX_APPROVALS: Final = 3
-"""The maximum number of approvals that one call requests if its target is replaced after each of them."""
+"""The maximum number of approvals that one call requests, if its program, directory or files are replaced after
+each approval.
+"""
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
     why=f"its program, directory or files were replaced after each of {MAX_APPROVALS} approvals"
@@ -28,10 +30,10 @@ _CHANGED: Final[dict[Changed, str]] = {
 
 
 async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> Verdict:
-    """Report why an action failed in the sandbox, and ask whether to repeat it without the sandbox. If the user
-    agrees, report that the action is repeated.
+    """Report why an action failed in the sandbox, and request an approval to repeat the action without the sandbox.
+    If the request is granted, report that the action is repeated.
 
-    The action must have `has_failed` set.
+    `action.has_failed` must be True.
     """
     await context.transcript.append(BackgroundEvent(message=f"Execution failed: {why}"))
     verdict = await context.authorize(action)

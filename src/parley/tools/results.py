@@ -29,7 +29,9 @@ __all__ = [
 BAD_ARGUMENTS = "failed to parse function arguments: "
 
 _SANDBOX: Final = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-"""The name of the sandbox that clients and models see. The name does not depend on the mechanism that is used."""
+"""The name of the sandbox in the texts for clients and models. The name is the same for all sandbox mechanisms of
+an operating system.
+"""
 
 
 def ran(output: str, *, exit_code: int, seconds: float) -> str:
@@ -57,8 +59,8 @@ def failed_in_sandbox(why: str, policy: SandboxPolicy | None) -> str:
 
 
 def denied_by_sandbox(exit_code: int, *, stdout: StreamOutput | None, stderr: StreamOutput | None) -> str:
-    """Return the model-facing text for a confined command that failed. The sandbox may or may not have caused the
-    failure.
+    """Return the model-facing text for a confined command or patch that failed. The sandbox may or may not have
+    caused the failure.
     """
     if stdout is None or stderr is None:
         texts = tuple("" if one is None else for_model(one) for one in (stdout, stderr))

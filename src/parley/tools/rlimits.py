@@ -1,6 +1,6 @@
-"""Sets limits on open files: the server raises its own limit, and the programs that it starts get the original
-limit. The server needs a high limit because many conversations have many pipes and connections. Programs that use
-`select`, or that close every possible descriptor, work better with the original limit.
+"""Sets the limit on open files. The server raises its own limit, because many conversations need many pipes and
+connections. The programs that the server starts get the original limit, because programs that use `select`, or that
+close every possible descriptor, work better with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _given: int | None = None
 
 
 def raise_own_limit() -> None:
-    """Raise the limit on open files of this process to the maximum. Call this before any program is started."""
+    """Raise this process's limit on open files to the maximum. Call this before any program is started."""
     global _given
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -30,7 +30,7 @@ def program_limit() -> int:
 
 
 def limit_program(pid: int) -> None:
-    """Set the limit on open files of a running program to the limit with which the server was started."""
+    """Set a running program's limit on open files to the limit with which the server was started."""
     if _given is None or not hasattr(resource, "prlimit"):
         return
     try:

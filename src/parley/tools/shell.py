@@ -62,7 +62,7 @@ attributed to the sandbox.
 
 
 _MISSING: Final = tuple(os_detail(OSError(number, os.strerror(number))) for number in (errno.ENOENT, errno.ENOTDIR))
-"""The texts of errors that do not state whether the program or its directory is missing."""
+"""The texts of errors that do not state whether the program or the working directory is missing."""
 _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
@@ -291,10 +291,11 @@ class _ShellCall(NamedTuple):
     escalated: bool = False
     justification: str | None = None
     concealed: str | None = None
-    """The absolute path of `workdir`, with links, if it leads through a hidden directory; otherwise None.
+    """The absolute path of `workdir` with unresolved symbolic links, if it leads through a hidden directory;
+    otherwise None.
 
-    A confined command is started with this path, because the sandbox gives the same error for every such path. The
-    error for the resolved path would reveal where a hidden link leads.
+    A confined command is started with this path, because the sandbox gives the same error for every path through a
+    hidden directory. The error for the resolved path would reveal the target of a hidden symbolic link.
     """
 
 
@@ -321,12 +322,12 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
 
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:
-    """Return the working directory of a command. The second value is its path with links if this path leads through
-    a hidden directory; otherwise None. A `workdir` is resolved, so that an approval request shows the real
-    directory. `cwd` itself may be in a hidden directory.
+    """Return the working directory of a command, with symbolic links resolved, so that an approval request shows
+    the real directory. The second value is the path with unresolved symbolic links if this path leads through a
+    hidden directory; otherwise None. `cwd` itself may be in a hidden directory.
 
     Raises:
-        OSError: another process replaced a directory in the path in the meantime.
+        OSError: another process replaced a directory in the path while the path was being resolved.
     """
     if not workdir:
         return cwd, None
@@ -341,7 +342,7 @@ def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple
     try:
         return os.path.realpath(path), None
     except ValueError:
-        return path, None  # no such directory can exist, and the error is reported when the command is started
+        return path, None  # the path contains a NUL; the error is reported when the command is started
 
 
 def _real(cwd: str) -> str:
@@ -444,7 +445,7 @@ _PROPERTIES: Final[dict[str, Any]] = {
     },
     "workdir": {
         "type": "string",
-        "description": "The directory to run it in, absolute or relative to the working directory",
+        "description": "The directory in which the program runs, absolute or relative to the working directory",
     },
     "timeout": {
         "type": "number",

@@ -21,8 +21,8 @@ class Tool(Protocol):
         ...
 
     def spec(self) -> ToolSpec | None:
-        """Return the tool's description for the model; None if the tool is not offered. A tool that is not offered
-        can still be called.
+        """Return the tool's description for the model; None if the tool is not offered to the model. The model can
+        call the tool in both cases.
         """
         ...
 

@@ -13,8 +13,13 @@ from parley.conversation.records import StreamOutput
 __all__ = ["MAX_BYTES", "MAX_CHARACTERS_IN_EVENT", "MAX_LINES", "both_for_model", "for_end_event", "for_model"]
 
 MAX_BYTES: Final = 10240
+"""The maximum number of bytes of a command's output that the model receives, without the line about the removed
+part.
+"""
 MAX_LINES: Final = 256
+"""The maximum number of lines of a command's output that the model receives."""
 MAX_CHARACTERS_IN_EVENT: Final = 5120
+"""The maximum number of characters of a stream's output in the event that ends the command."""
 
 
 def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: int = MAX_LINES) -> str:
@@ -39,9 +44,9 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 
 
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
-    """Return stdout and stderr of a failed command for the model. Both share the limits.
+    """Return stdout and stderr of a failed command for the model. The limits apply to both streams together.
 
-    Each stream may use half of the limits, and also the part of the other half that the other stream does not use.
+    Each stream may use half of the limits, and the part of the other half that the other stream does not use.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted
@@ -55,7 +60,7 @@ def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str
 
 
 def for_end_event(output: StreamOutput) -> str:
-    """Return the start of one stream's output for the end event, without any added text."""
+    """Return the start of one stream's output for the event that ends the command, without any added text."""
     head = output.head + output.tail if output.size == len(output.head) + len(output.tail) else output.head
     beginning = _first_lines(head[:MAX_BYTES], MAX_LINES)
     whole = len(beginning) == output.size

@@ -34,7 +34,7 @@ class LackingStarter:
         self.started.append(start)
         if (why := self._lacks(start)) is not None:
             output("stderr", f"{why}\n".encode())
-            raise SandboxUnavailable("the launcher ended with 1")
+            raise SandboxUnavailable("bubblewrap ended with 1")
         return await self._executor.start(start, output=output)
 
     async def close(self) -> None:
@@ -234,19 +234,19 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
     ("became", "said", "reason"),
     [
         (
-            SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
+            SandboxUnavailable("bubblewrap ended with exit code 1 and has not started the command"),
             b"bwrap: Can't mount proc on /newroot/proc: Cannot allocate memory\n",
             "Can't mount proc on /newroot/proc: Cannot allocate memory",
         ),
         (
-            SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
+            SandboxUnavailable("bubblewrap ended with exit code 1 and has not started the command"),
             b"bwrap: Creating new namespace failed: Resource temporarily unavailable\n",
             "Creating new namespace failed: Resource temporarily unavailable",
         ),
         (
-            SandboxUnavailable("the launcher was killed by signal 9 and has not started the command"),
+            SandboxUnavailable("bubblewrap was killed by signal 9 and has not started the command"),
             b"",
-            "the launcher was killed by signal 9 and has not started the command",
+            "bubblewrap was killed by signal 9 and has not started the command",
         ),
         (
             SandboxUnavailable("checking the mounts failed: Connection timed out (os error 110)"),
@@ -259,7 +259,7 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
             "/tmp/inside may not be written to any more: it was replaced by another directory",
         ),
         (
-            SandboxUnavailable("the launcher ended with exit code 1 and has not started the command"),
+            SandboxUnavailable("bubblewrap ended with exit code 1 and has not started the command"),
             b"bwrap: Can't find source path /tmp/inside: No such file or directory\n",
             "Can't find source path /tmp/inside: No such file or directory",
         ),

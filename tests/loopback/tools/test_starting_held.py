@@ -70,7 +70,7 @@ async def test_a_launcher_that_ends_while_it_is_held_has_confined_nothing(execut
     with pytest.raises(SandboxUnavailable) as caught:
         await held(executor, "sh", "-c", f"{FREE}exit 3")
 
-    assert caught.value.detail == "the launcher ended with exit code 3 and has not started the command"
+    assert caught.value.detail == "bubblewrap ended with exit code 3 and has not started the command"
 
 
 async def test_killing_the_supervisor_does_not_release_a_held_launcher(executor: Executor, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ async def test_a_launcher_that_ends_without_having_started_its_command_has_confi
     with pytest.raises(SandboxUnavailable) as caught:
         await ran(executor, "sh", "-c", script, reports=True)
 
-    assert caught.value.detail == f"the launcher {how} and has not started the command"
+    assert caught.value.detail == f"bubblewrap {how} and has not started the command"
 
 
 async def test_a_launcher_that_takes_too_long_is_out_of_time_whatever_it_has_said(executor: Executor) -> None:
@@ -206,4 +206,4 @@ async def test_bubblewrap_that_fails_has_confined_nothing(
     with pytest.raises(SandboxUnavailable) as caught:
         await confined(executor, *argv, args=args)
 
-    assert caught.value.detail == "the launcher ended with exit code 1 and has not started the command"
+    assert caught.value.detail == "bubblewrap ended with exit code 1 and has not started the command"

@@ -382,7 +382,7 @@ async def test_clients_and_the_model_see_a_failure_while_writing(work: Path) -> 
 
     output = await bench.apply("*** Add File: sub/new.txt", "+x", *UPDATE)
 
-    said = "Failed to write file old.txt: changed meanwhile\n"
+    said = "Failed to write file old.txt: it changed after the patch was verified\n"
     shown = OutputShown(CALL, "stderr", said.encode())
     end = PatchApplyEnd(call_id=CALL, stdout="", stderr=said, success=False)
     changes = {f"{work}/sub/new.txt": OtherChange(add=AddedFile(content="x\n")), **updated(work)}
@@ -484,7 +484,7 @@ async def test_cancelling_waits_until_the_files_are_written_and_that_was_said(wo
 # --- in the sandbox -----------------------------------------------------------------------
 
 WRITTEN = "Success. Updated the following files:\nM old.txt\n"
-SPOILED = "Failed to write file old.txt: changed meanwhile\n"
+SPOILED = "Failed to write file old.txt: it changed after the patch was verified\n"
 DENIED = f"sandbox denied exec error, exit code: 1, stdout: , stderr: {SPOILED}"
 IN_THREAD = Confined("write-patch", POLICY)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""The number of attempts that kill the children without stopping them first. Later attempts stop all processes
-before they kill them, which is necessary only if the processes keep forking.
+"""The number of attempts that kill the children without stopping them first. Later attempts first stop all
+processes and then kill them, which is necessary only if the processes keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 
@@ -50,7 +50,7 @@ class Children:
         return self._woken
 
     def received_sigterm(self) -> bool:
-        """Return whether SIGTERM has arrived, and discard all signals received so far."""
+        """Return whether SIGTERM has arrived since the last call, and discard all signals received so far."""
         has_sigterm = False
         try:
             while signals := os.read(self._woken, select.PIPE_BUF):
@@ -76,10 +76,10 @@ class Children:
     def kill(self, *, spare: Container[int] = (), known: Sequence[int] = ()) -> bool:
         """Kill all children except `spare`, and their process groups. Return False if there was no child to kill.
 
-        A process that has changed its user cannot be killed and is not counted. On systems that do not list
-        children, only the processes in `known` are killed. The children of a killed process become children of the
-        current process. Therefore, whenever a child has ended, call `reap` and then this method, until this method
-        returns False.
+        A process that has changed its user cannot be killed and does not count as a child. On systems that do not
+        list children, only the processes in `known` are killed. The children of a killed process become children of
+        the current process. Therefore, whenever a child has ended, call `reap` and then this method, until this
+        method returns False.
         """
         if self._childless:
             return False

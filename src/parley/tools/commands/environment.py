@@ -1,5 +1,5 @@
-"""Determines which of the server's environment variables a command gets (docs/config.md). The decision depends on
-the name of the variable. In addition, a proxy variable whose value contains a password is excluded.
+"""Determines which of the server's environment variables a command inherits (see docs/config.md). The decision
+depends on the name of the variable. In addition, a proxy variable whose value contains a password is excluded.
 """
 
 from __future__ import annotations
@@ -217,8 +217,9 @@ those programs.
 def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the environment of a command: the allowed variables of `environ`, and the variables that the user
-    sets. `network` is True if the command has network access. Variables in `keys` are never taken from `environ`.
+    """Return the environment of a command: the allowed variables of `environ`, and the variables that the settings
+    define. `network` is True if the command has network access. `keys` are the names of variables that contain
+    secrets of the server; a command never inherits them.
     """
     environ = {name: value for name, value in environ.items() if name not in keys}
     hidden = (*NEVER, *policy.exclude)

@@ -39,10 +39,11 @@ class Executor:
     """
 
     def __init__(self, *, root: str = "/", most: int = 0) -> None:
-        """Create an executor. The executor looks for systemd below the directory `root`. Systemd can limit the
-        memory and the processes of commands.
+        """Create an executor. The executor looks for systemd below the directory `root`, because systemd can limit
+        the memory and the number of processes of commands.
 
-        At most `most` commands run at the same time, and further commands wait; 0 means no limit.
+        At most `most` commands run at the same time, and further commands wait. If `most` is 0, the number of
+        commands is not limited.
         """
         self._root = root
         self._slots = asyncio.Semaphore(most) if most else nullcontext()
@@ -99,8 +100,8 @@ class Executor:
         return result(command.status, timed_out=timed_out, seconds=ended_at - command.started_at)
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
-        """Send the request to start the command, and wait until the command is about to run, or it is certain that
-        it will not run.
+        """Send the request to start the command, and wait until the command is about to run, or until it is certain
+        that the command will not run.
 
         Raises:
             CommandNotStarted: the server is shutting down, or the fork server cannot be started or does not answer.

@@ -39,8 +39,8 @@ class ForkServerLink:
     def __init__(self, root: str) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        """A future that is done when the fork server has closed its socket or has been given up, so that no command
-        can be started any more.
+        """A future that is done when the fork server has closed its socket or was abandoned. After that, it cannot
+        start commands.
         """
         self._reaped: asyncio.Future[None] = self._loop.create_future()
         """A future that is done when the process of the fork server is dead. This happens soon after `lost`, unless

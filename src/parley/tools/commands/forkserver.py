@@ -43,8 +43,8 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 def main() -> None:
     """Serve the executor until the executor closes its socket.
 
-    The last three arguments of the program are the descriptor of the socket, the default limit on open files of a
-    command, and the root directory of the system's files.
+    The last three arguments of the program are the descriptor of the socket, a command's limit on open files, and
+    the directory below which the files of systemd are looked up.
     """
     descriptor, open_files = map(int, sys.argv[-3:-1])
     executor = socket.socket(fileno=descriptor)
@@ -72,7 +72,7 @@ class _ForkServer:
         supervisor.
         """
         self._orphaned: list[int] = []
-        """The control sockets of supervisors that have died and whose commands' processes may still be running."""
+        """The control sockets of dead supervisors. Processes of their commands may still be running."""
         self._spare: _Spare | None = None
 
     def serve(self) -> None:
@@ -216,7 +216,7 @@ def _received(sender: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _limit_open_files(count: int) -> None:
-    """Set the limit on open files for the command to the value that the server was started with."""
+    """Set the command's limit on open files to the limit with which the server was started."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))

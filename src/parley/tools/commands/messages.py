@@ -57,16 +57,16 @@ UNCONFINED: Final = b"u"
 the index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
 """
 UNSTARTED: Final = b"l"
-"""Report of a supervisor: the launcher ended without starting the command. The number is the wait status of the
-launcher.
+"""Report of a supervisor: bubblewrap ended without starting the command. The number is the wait status of
+bubblewrap.
 """
 MOUNT_MISMATCH: Final = b"m"
-"""Report of a supervisor: the command was not started, because a mount is not the requested one. The number is the
-index of the mount.
+"""Report of a supervisor: the command was not started, because a mount differs from the requested mount. The number
+is the index of the requested mount.
 """
 MOUNTS_UNREADABLE: Final = b"n"
-"""Report of a supervisor: the command was not started, because the mounts of the launcher could not be read
-or were not made in time. The number is the errno.
+"""Report of a supervisor: the command was not started, because bubblewrap's mounts could not be read or were not
+made in time. The number is the errno.
 """
 UNLIMITED: Final = b"i"
 """Report of a supervisor: the command was not started, because the number of its processes could not be limited.
@@ -90,8 +90,8 @@ STEPS: Final = (
 )
 """The steps that restrict a command, in the order in which they are applied."""
 REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("directory", "program")
-"""The parts of a command that could be replaced after an approval. They are compared with the approved ones before
-the command starts.
+"""The parts of a command that another process could replace after an approval. Before the command starts, they are
+compared with the approved parts.
 """
 ERROR_NUMBERS: Final = 4096
 """The factor of the step index in the number of an `UNCONFINED` report. It is larger than every errno."""

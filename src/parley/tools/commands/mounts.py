@@ -1,10 +1,12 @@
-"""Compares the mounts of a launcher with the requested mounts, and limits the number of processes, before the
-launcher runs its command.
+"""Compares the mounts that bubblewrap has made with the requested mounts, and limits the number of processes,
+before bubblewrap runs its command.
 
-The comparison is necessary because a launcher mounts by path, and another process can replace a directory in the
-path with a symbolic link in the meantime. The kernel reports mounts by names that do not depend on links; see
-docs/decisions/mounts-are-checked.md. This module imports only the standard library, because the supervisors load
-it.
+The comparison is necessary because bubblewrap mounts by path, and another process can replace a directory in the
+path with a symbolic link before bubblewrap mounts it. The kernel reports mounts by names that do not depend on
+symbolic links; see docs/decisions/mounts-are-checked.md. This module imports only the standard library, because the
+supervisors load it.
+
+The names in this module call bubblewrap a launcher.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["ExpectedMounts", "HeldLauncher", "MountTable"]
 
 FINAL: Final = (b"/", b"/dev")
-"""The mount points that show whether a launcher has made all its mounts.
+"""The mount points that show whether bubblewrap has made all its mounts.
 
-No other process can replace these mount points with a link. A launcher enters its new root in its last step, so
-when both are mounted as expected, all other mounts exist as well.
+No other process can replace these mount points with a symbolic link. Bubblewrap enters its new root in its last
+step. Therefore, when both mount points are mounted as expected, all other mounts exist as well.
 """
 CREATED: Final = (b"tmpfs", b"proc")
-"""The types of file systems that a launcher creates for a command."""
+"""The types of the file systems that bubblewrap creates for a command."""
 ESCAPED: Final = (b"\\", b" ", b"\t", b"\n")
 """Characters that the kernel writes as a backslash and three octal digits. The backslash must be replaced first."""
 NAMELESS: Final = b"nfs"
@@ -41,14 +43,13 @@ NAMELESS: Final = b"nfs"
 directory is mounted.
 """
 REPORT_BYTES: Final = 4096
-"""The maximum number of bytes in one read of the launcher's reports. This is more than a launcher writes before it
-waits.
+"""The maximum number of bytes in one read of bubblewrap's reports. Bubblewrap writes fewer bytes before it waits.
 """
 TABLE_BYTES: Final = 64 * 1024
 ENDED: Final = (errno.EINVAL, errno.ESRCH)
 """Error numbers that the kernel returns for a process that is dead but not yet reaped."""
 MOUNT_SECONDS: Final = 5.0
-"""The maximum time, in seconds, that a launcher may take to make its mounts. Most launchers need milliseconds."""
+"""The maximum time, in seconds, that bubblewrap may take to make its mounts. It usually needs milliseconds."""
 PAUSE_DIVISOR: Final = 4
 """The divisor for the pause between two checks: the pause is the elapsed time divided by this number, so a check is
 late by at most a quarter of the elapsed time.
@@ -101,11 +102,11 @@ class MountTable:
 
 
 class ExpectedMounts:
-    """The mounts that a launcher is expected to make, with the names that the kernel will report."""
+    """The mounts that bubblewrap is expected to make, with the names that the kernel will report."""
 
     def __init__(self, specs: tuple[MountSpec, ...], ours: MountTable) -> None:
-        """Compute the mounts that a launcher is expected to make for `specs`. `ours` is the mount table of the
-        current process. The launcher starts with the same mounts.
+        """Compute the mounts that bubblewrap is expected to make for `specs`. `ours` is the mount table of the
+        current process. Bubblewrap starts with these mounts.
 
         Raises:
             OSError: `ours` has no root mount.
@@ -136,8 +137,8 @@ class ExpectedMounts:
         return mount.device, within.rstrip(b"/") or b"/"
 
     def _copied_to(self, point: bytes) -> int:
-        """Return the number of mounts of the current process that a launcher copies to a mount point, because it
-        mounts a directory above that point.
+        """Return how many mounts of the current process bubblewrap copies to a mount point, because it mounts a
+        directory above the mount point.
         """
         for folder in reversed(list(_prefixes(point))[:-1]):
             if (above := self._expected.get(folder)) is not None:
@@ -146,7 +147,7 @@ class ExpectedMounts:
         return 0
 
     def are_complete(self, found: MountTable) -> bool:
-        """Return whether the launcher has made all of its mounts. The mounts may still be wrong."""
+        """Return whether bubblewrap has made all of its mounts. The mounts may still be wrong."""
         return all(self._matches(point, found, known=set()) for point in FINAL)
 
     def first_mismatch(self, found: MountTable, ours: MountTable) -> int | None:
@@ -193,8 +194,8 @@ def _mountinfo(process: str) -> bytes:
 
 
 class HeldLauncher:
-    """A launcher that waits until its mounts have been checked and its limits are set before it starts its
-    command.
+    """A bubblewrap process that waits before it starts its command, until its mounts have been checked and its
+    limits have been set.
     """
 
     def __init__(
@@ -207,18 +208,19 @@ class HeldLauncher:
         read: Callable[[str], bytes] = _mountinfo,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the object for a launcher that writes to the pipe `reports` and waits for a message from `gate`.
+        """Create the object for a bubblewrap process that writes to the pipe `reports` and waits for a message from
+        `gate`.
 
-        `specs` are the mounts that the launcher must make.
-
-        `read` returns the `mountinfo` text of a process. Its argument is a process id, or `self` for the current
-        process. `max_processes` is the maximum number of processes of the command; None if there is no limit.
+        `specs` are the mounts that bubblewrap must make. `max_processes` is the maximum number of processes of the
+        command; None if there is no limit. `read` returns the `mountinfo` text of a process. Its argument is a
+        process id, or `self` for the current process.
         """
         self._reports, self._gate, self._specs = reports, gate, specs
         self._max_processes = max_processes
         self._read, self._clock, self._began_at = read, clock, clock()
         self._expected: ExpectedMounts | None = None
         self.waits = True
+        """True until the check has ended and bubblewrap may run the command or must be killed."""
         self.reported = b""
         """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
@@ -233,7 +235,7 @@ class HeldLauncher:
         return max(least, min(most, int((self._clock() - self._began_at) * 1000 / PAUSE_DIVISOR)))
 
     def check(self) -> None:
-        """Check the mounts, unless the launcher is still mounting.
+        """Check the mounts, unless bubblewrap is still mounting.
 
         If the mounts are right, set the limits and let the command run.
 
@@ -259,7 +261,7 @@ class HeldLauncher:
             self._open()
 
     def _process(self) -> str | None:
-        """Return the id of the process that waits for `gate`; None while the launcher has not reported it."""
+        """Return the id of the process that waits for `gate`; None while bubblewrap has not reported the id."""
         try:
             self.reported += os.read(self._reports, REPORT_BYTES)
         except BlockingIOError:
@@ -269,8 +271,8 @@ class HeldLauncher:
         return number.decode() if end and number.isdigit() else None
 
     def _table_of(self, process: str) -> MountTable:
-        """Return the mounts of a process; an empty table if the process has ended. The end of the launcher is not
-        an error here, because the supervisor reports it.
+        """Return the mounts of a process; an empty table if the process has ended. The end of bubblewrap is not an
+        error here, because the supervisor reports it.
         """
         try:
             return MountTable(self._read(process))
@@ -300,7 +302,7 @@ class HeldLauncher:
         try:
             self._gate.send(b"\0")
         except OSError:
-            pass  # the launcher has ended
+            pass  # bubblewrap has ended
         self._gate.close()
 
 

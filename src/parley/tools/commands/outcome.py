@@ -62,7 +62,7 @@ def start_error(kind: bytes, number: int, mounts: Sequence[Mount]) -> CommandNot
     if kind == UNSTARTED:
         code = os.waitstatus_to_exitcode(number)
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-        return SandboxUnavailable(f"the launcher {how} and has not started the command")
+        return SandboxUnavailable(f"bubblewrap {how} and has not started the command")
     return None
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_PATH", "NOTHING", "candidates", "identity", "runnable"]
 
 DEFAULT_PATH: Final = b"/bin:/usr/bin"
-"""Directories in which programs are looked up if the command's environment has no PATH."""
+"""The PATH that is used if the command's environment has no PATH."""
 
 NOTHING: Final = (0, 0)
-"""The value that stands for the identity of a missing file. No existing file has this identity."""
+"""The identity of a missing file. No existing file has this device and inode."""
 
 
 def identity(found: os.stat_result) -> Identity:

@@ -1,7 +1,7 @@
-"""A running command: its output pipes, and the control socket of its supervisor.
+"""A running command: its output pipes, and the socket that connects the executor with its supervisor.
 
 The output is read continuously and passed to a callback. This module does not store the output. `executor.py`
-enforces deadlines.
+enforces the timeout of the command.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RunningCommand:
 
     @property
     def was_ready(self) -> bool:
-        """True if the supervisor has reported that it received the whole command and was about to run it."""
+        """True if the supervisor has reported that it was about to run the command."""
         return self._ready.done()
 
     @property

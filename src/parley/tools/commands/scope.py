@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["enter", "limits_in", "why_none"]
 
 MEMORY_SHARE: Final = 0.75
-"""The maximum share of memory and of swap that all commands together may use. The rest keeps the server, an editor
-and a desktop usable.
+"""The maximum share of the memory and of the swap space that all commands together may use. The rest keeps the
+server, an editor and a desktop usable.
 """
 TASKS: Final = 4096
 """The maximum number of processes and threads of all commands together. The number is large enough for eight
@@ -49,10 +49,9 @@ UNIT: Final = "parley-commands-"
 
 
 def why_none(root: str) -> str | None:
-    """Return the reason why no scope can be created, so that commands have no common limits; None if one can be
-    created.
+    """Return the reason why systemd cannot create a scope for the commands; None if systemd can create a scope.
 
-    The system's files are read below `root`.
+    `root` is the directory below which the system's files are read.
     """
     # A systemd outside of this container would confuse the id of this process with the id of another process.
     if _read(root, "proc/1/comm") != "systemd":

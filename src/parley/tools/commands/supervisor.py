@@ -4,7 +4,7 @@ This module imports only the standard library, because the fork server loads it.
 the parent of one of the command's processes ends, that process becomes a child of the supervisor. When all of the
 command's processes are dead, the supervisor reports the end of the command to the executor. The supervisor kills
 these processes as soon as the executor closes its end of the control socket or the fork server dies. It reads the
-reports of a launcher without waiting, so that a process that keeps the pipe open does not delay the supervisor.
+reports of bubblewrap without waiting, so that a process that keeps the pipe open does not delay the supervisor.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ DIRECTORY, PROGRAM = range(len(REPLACEABLE))
 FIRST_FILE: Final = 3
 """The first descriptor after stdin, stdout and stderr."""
 REPORT_BYTES: Final = 64 * 1024
-"""The maximum number of bytes in one read of a launcher's reports. This is the capacity of a pipe, although a
-launcher writes only a few hundred bytes.
+"""The maximum number of bytes in one read of bubblewrap's reports. This is the capacity of a pipe. Bubblewrap
+writes only a few hundred bytes.
 """
 
 
@@ -95,7 +95,7 @@ def supervise(children: Children, control: int, stdout: int, stderr: int) -> Non
 
 
 def send(to: socket.socket, kind: bytes, number: int) -> None:
-    """Send a report. If the receiver has closed its socket, discard the report."""
+    """Send a report to the executor. If the executor has closed the socket, discard the report."""
     try:
         to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:
@@ -142,9 +142,9 @@ def _raise_oom_score() -> None:
 def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
     """Open the descriptors that are passed to the program.
 
-    Return a tuple: the pipe of the launcher's reports, the launcher whose mounts must be checked, and a list of the
-    descriptors to pass, in order. The pipe is None if there is no launcher, and the launcher is None if no mounts
-    must be checked.
+    Return a tuple: the pipe of bubblewrap's reports, the bubblewrap process whose mounts must be checked, and a
+        list of the descriptors to pass, in order. The pipe is None if the command is started without bubblewrap.
+        The process is None if no mounts must be checked.
 
     The number of each descriptor to pass is higher than all descriptor numbers of the program. `dup2` therefore
     overwrites none of these descriptors.
@@ -157,7 +157,7 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
         os.set_blocking(reports, False)
         passed.append(theirs)
         if request.mounts:
-            # A datagram socket has no end of file: if the supervisor dies, the launcher waits until it is killed.
+            # A datagram socket has no end of file: if the supervisor dies, bubblewrap waits until it is killed.
             ours, gate = socket.socketpair(type=socket.SOCK_DGRAM)
             held = HeldLauncher(reports, ours, request.mounts, max_processes=request.max_processes)
             passed.append(gate.detach())
@@ -269,8 +269,8 @@ def _wait_for_all(
     command ended before its processes were killed.
 
     The processes are killed when the command ends, when the executor closes the control socket, when the fork
-    server dies (SIGTERM), or when the check of a held launcher fails. When a process is killed, its children become
-    children of the supervisor before the kernel reports the death, so no wake-up is missed.
+    server dies (SIGTERM), or when the check of bubblewrap's mounts fails. When a process is killed, its children
+    become children of the supervisor before the kernel reports the death, so no wake-up is missed.
     """
     poller = select.poll()
     poller.register(executor, select.POLLIN)
@@ -296,10 +296,9 @@ def _wait_for_all(
 
 
 def _rest_of(reports: int) -> bytes:
-    """Return the text of the launcher that has not been read yet.
+    """Return the text that bubblewrap has written and that has not been read yet.
 
-    The read does not wait for more text: the launcher is dead, but another process may keep its end of the pipe
-    open.
+    The read does not wait for more text, because bubblewrap is dead and another process may keep the pipe open.
     """
     try:
         return os.read(reports, REPORT_BYTES)
@@ -308,12 +307,12 @@ def _rest_of(reports: int) -> bytes:
 
 
 def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
-    """Return the kind and the number of the report about a command that a launcher started. Both are derived from
-    the text that the launcher has written.
+    """Return the kind and the number of the report about a command that bubblewrap started. Both are derived from
+    the text that bubblewrap has written.
 
-    The launcher writes `{ "child-pid": 4711 }` first, and `{ "exit-code": 0 }` only if the command has run. If the
-    launcher was killed between the two, it is unknown whether the command was started. `status` is the launcher's
-    wait status. `by_itself` is False if the supervisor killed the launcher.
+    Bubblewrap writes `{ "child-pid": 4711 }` first, and `{ "exit-code": 0 }` only if the command has run. If
+    bubblewrap was killed between the two messages, it is unknown whether the command was started. `status` is the
+    wait status of bubblewrap. `by_itself` is False if the supervisor killed bubblewrap.
     """
     code = text.rpartition(b'"exit-code":')[2].partition(b"}")[0].strip()
     if code.isdigit():

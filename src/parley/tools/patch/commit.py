@@ -32,7 +32,7 @@ __all__ = ["System", "commit"]
 _WRITING: Final = threading.Lock()
 """A lock that is held while a patch is written, because this process writes one patch at a time."""
 
-_CHANGED: Final = "changed meanwhile"
+_CHANGED: Final = "it changed after the patch was verified"
 
 _CANNOT_LINK: Final = frozenset(
     {errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV}
@@ -45,7 +45,7 @@ replaces more files, none of them is synced.
 """
 
 _GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
-"""Mode bits that a file loses when a patch replaces it. Writing a file in place would also clear these bits."""
+"""The setuid and setgid bits. A file loses them when a patch replaces it. Writing to a file also clears them."""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -89,8 +89,8 @@ def commit(
 ) -> tuple[str, ...]:
     """Write all changes of a patch, or none. This process writes one patch at a time.
 
-    `expected` maps directories to their identities; an identity of None means that the directory must not exist.
-    Return a message for each temporary file that could not be removed.
+    `expected` maps directories to the identities that they must have. If `expected` maps a directory to None, the
+    directory must not exist. Return a message for each temporary file that could not be removed.
 
     Raises:
         PatchChanged: a file or directory has changed since it was verified; nothing was written.
@@ -137,6 +137,7 @@ class _Write(Struct, frozen=True):
     """A step that writes a file."""
 
     written: str
+    """The path as written in the patch."""
     place: _Place
     like: _Place | None
     """The file whose owner and attributes the new file gets; None if the new file gets the default attributes."""
@@ -154,6 +155,7 @@ class _Removal(Struct, frozen=True):
     """A step that removes a file."""
 
     written: str
+    """The path as written in the patch."""
     place: _Place
     before: bytes
 
@@ -193,7 +195,9 @@ class _Undo(Struct, frozen=True):
     """The data that is needed to undo the change of one file."""
 
     step: Callable[[], None]
+    """The function that undoes the change."""
     written: str
+    """The path as written in the patch."""
     old: _Place | None
     """The temporary file with the old content; None if the file is new."""
 
@@ -222,7 +226,7 @@ class _Commit:
         for step in steps:
             with _reported_as(step.failure):
                 self._compare(step)
-        # Writes come before removals, so a moved file exists twice for a moment and is never missing.
+        # The new file is written before the old file is removed, so a moved file is never missing.
         for write, new in zip(writes, prepared, strict=True):
             with _reported_as(write.failure):
                 if write.before is None:
@@ -441,7 +445,7 @@ def _refuse_sticky(folder: int, found: os.stat_result) -> None:
 
 
 class _AttributeLost(OSError):
-    """Raised when the server has no permission to copy an attribute of the old file to the new file."""
+    """Raised when the server cannot copy an attribute of the old file to the new file."""
 
     def __init__(self, what: str) -> None:
         super().__init__(0, f"its {what} cannot be kept")

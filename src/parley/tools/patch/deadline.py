@@ -16,8 +16,8 @@ size limits.
 
 
 class CancelToken:
-    """A flag that makes a thread stop its work. A thread cannot be stopped from outside, so its work must check the
-    flag.
+    """A flag that tells a thread to stop its work. The work must check the flag, because Python cannot stop a
+    thread from another thread.
     """
 
     __slots__ = ("_is_cancelled",)

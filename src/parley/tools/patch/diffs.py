@@ -46,11 +46,11 @@ class Effort:
 
 
 def unified_diff(before: bytes, after: bytes, *, context: int, effort: Effort | None = None) -> str:
-    """Return the hunks that change `before` into `after`, without file headers. The text is empty if both are
-    equal. Each change has up to `context` unchanged lines before and after it.
+    """Return the hunks that change `before` into `after`, without file headers. The result is empty if `before` and
+    `after` are equal. Each change has up to `context` unchanged lines before and after it.
 
-    The diff is the shortest one, unless the effort limit was reached. Git can apply it in either case if both
-    versions are UTF-8. Bytes that are not UTF-8 are replaced in the text.
+    The result is the shortest diff, unless the limit of `effort` was reached. In both cases, Git can apply the
+    result if both versions are UTF-8. Bytes that are not UTF-8 are replaced in the result.
 
     Raises:
         PatchRefused: the work was cancelled.
@@ -77,11 +77,15 @@ class _Region(NamedTuple):
     """The lines that differ, and the common lines before and after them that a diff may need."""
 
     skipped: int
-    """The number of lines before `lead`, which holds the common lines before the change."""
+    """The number of lines before `lead`."""
     lead: bytes
+    """The common lines before the lines that differ."""
     before: bytes
+    """The lines of the old version that differ."""
     after: bytes
+    """The lines of the new version that differ."""
     tail: bytes
+    """The common lines after the lines that differ."""
 
 
 def _differing(before: bytes, after: bytes, *, around: int) -> _Region:
@@ -502,10 +506,9 @@ class _Front:
         return same
 
     def advance(self, other: _Front | None, stop: int) -> _Point | None:
-        """Extend every path by one change, and then by all equal lines.
+        """Extend every path by one change, and then by all equal lines. Stop when only `stop` steps are left.
 
-        Returns the point where a path meets a path of the `other` front; None if no paths meet or no other front is
-        given. Stops when only `stop` steps are left.
+        Return the point where a path meets a path of the front `other`; None if no paths meet or `other` is None.
         """
         old, new, zero, reached, effort = self._old, self._new, self._zero, self._reached, self._effort
         end, new_end = self._last

@@ -1,8 +1,9 @@
 """Finds the positions of a patch's chunks in a file, and applies the chunks.
 
-Context and removed lines must match the file contiguously, after the previous chunk. Lines are compared at four
-levels: exactly, without trailing blanks, without surrounding blanks, and with typographic characters replaced with
-ASCII characters. A match at an earlier level takes precedence over a nearer match at a later level.
+The context lines and removed lines of a chunk must match contiguous lines of the file after the previous chunk.
+Lines are compared at four levels: exactly, without trailing blanks, without surrounding blanks, and with
+typographic characters replaced with ASCII characters. A match at an earlier level takes precedence over a nearer
+match at a later level.
 
 Unchanged lines keep the blanks that they have in the file.
 """

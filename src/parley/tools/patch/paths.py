@@ -75,9 +75,7 @@ class PathResolver:
         """The normalised path and the real path of each working directory; the longest path is first."""
 
     def shown(self, written: str) -> str:
-        """Return a path of the patch in the form in which error messages contain it: absolute, but otherwise as
-        written in the patch.
-        """
+        """Return a path of the patch for an error message: absolute, but otherwise as written in the patch."""
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:

@@ -67,6 +67,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def letter(self) -> Literal["A", "M", "D"]:
+        """The letter of the change in the model-facing text: added, modified or deleted."""
         if self.before is None:
             return "A"
         return "D" if self.after is None else "M"
@@ -88,8 +89,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def covers(self) -> str:
-        """A digest of the files with their contents and permissions, and of their directories. An approval is valid
-        only for this digest.
+        """A digest of the files, their contents, their permissions and their directories. An approval is valid only
+        for this digest.
         """
         folders = sorted((os.fsencode(path), its) for path, its in self.folders.items())
         return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
@@ -100,7 +101,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return "Success. Updated the following files:\n" + "".join(lines)
 
     def for_events(self, *, cancel: CancelToken | None = None) -> dict[str, FileChange]:
-        """Return the changes in the form in which events contain them, keyed by absolute path.
+        """Return the changes for an event, keyed by absolute path.
 
         Raises:
             PatchRefused: the work was cancelled.
@@ -379,7 +380,7 @@ class _StagedFiles:
         content = self._folders.read_whole(path, at_most=MAX_FILE_BYTES)
         if content is None:
             is_large = found.st_size > MAX_FILE_BYTES
-            why = f"larger than {_mebibytes(MAX_FILE_BYTES)}" if is_large else "being changed"
+            why = f"larger than {_mebibytes(MAX_FILE_BYTES)}" if is_large else "being changed by another program"
             raise PatchRefused(f"error: {shown} is {why}")
         self._bytes_read += len(content)
         if self._bytes_read > MAX_PATCH_BYTES:

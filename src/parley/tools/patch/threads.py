@@ -1,6 +1,6 @@
 """Writes patches in threads, one thread for each patch. The event loop's default thread pool is not used, because
-it is small, shared by the whole server, and joined when the loop ends. In that pool, a file system that does not
-respond could block the whole server.
+it is small, the whole server shares it, and the event loop waits for its threads when it closes. In that pool, a
+file system that does not respond could block the whole server.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ _WRITING: Final[set[asyncio.Future[Any]]] = set()
 
 
 def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Begin `work` in a thread with the given name, and return a future for its result.
-
-    The work must not be interrupted, so `all_written` waits for it.
+    """Begin `work` in a thread with the given name, and return a future for its result. `all_written` waits for the
+    work, because the work must not be interrupted.
     """
     outcome = begin_in_thread(work, name=name)
     _WRITING.add(outcome)

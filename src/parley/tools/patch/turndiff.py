@@ -33,8 +33,8 @@ class TouchedFiles:
     """The files that a turn has changed."""
 
     def __init__(self, cwd: str, *, hidden: Sequence[str] = ()) -> None:
-        """Create an empty set of files. Paths of files are absolute or relative to `cwd`, and contain no symbolic
-        links. Files below the `hidden` paths are not read.
+        """Create an empty set of files. The paths of the files are absolute or relative to `cwd`, and contain no
+        symbolic links. Files at or below the `hidden` paths are not read.
         """
         self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}
@@ -45,8 +45,8 @@ class TouchedFiles:
         """The old path of each moved file, keyed by its new path. Both are normalised absolute paths."""
         self._room = MAX_PATCH_BYTES
         self._hunks: dict[_Pair, str] = {}
-        """The hunks of the previous diff, keyed by the Git object ids of both contents. They are reused for
-        unchanged files.
+        """The hunks of the previous diff, keyed by the Git object ids of the old and the new content. The next diff
+        reuses the hunks of files that have not changed since.
         """
 
     def before(self, path: str, content: bytes | None, mode: int | None) -> None:
@@ -265,10 +265,7 @@ def _quoted(name: bytes) -> str:
 
 
 def _label(name: bytes) -> str:
-    """Return a name in the form for the end of a line.
-
-    If the name contains spaces, a tab marks the end of the name.
-    """
+    """Return a file name for a `---` or `+++` line. If the name contains spaces, a tab marks its end."""
     return _quoted(name) + ("\t" if b" " in name else "")
 
 

@@ -97,7 +97,7 @@ class ServerTools:
                 ),
             )
         if _is_too_deep(result):
-            raise ToolServerFailed(tool.server_name, tool.name, "its answer is nested too deeply")
+            raise ToolServerFailed(tool.server_name, tool.name, "its response is nested too deeply")
         return result
 
     async def _report(self, text: str) -> None:
@@ -138,8 +138,8 @@ def _model_text(result: dict[str, Any]) -> str:
 
 
 def _event_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result in the form in which the event of the call contains it. Replace a result that is too long
-    with a note, because the event is stored and sent to every client.
+    """Return a result for the event that ends the call. Replace a result that is too long with a note, because the
+    event is stored and sent to every client.
     """
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:

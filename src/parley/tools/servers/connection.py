@@ -33,7 +33,7 @@ working directory.
 """
 
 CLOSE_SECONDS: Final = 0.7
-"""The maximum time, in seconds, that an HTTP server may take to accept the end of its session."""
+"""The maximum time, in seconds, that an HTTP server may take to end its session."""
 
 EXIT_SECONDS: Final = 0.5
 """The maximum time, in seconds, to wait for a program to exit after it has closed its output. The wait allows its
@@ -48,7 +48,7 @@ class Connection:
         self._settings, self._environ, self._answer_seconds = settings, environ, answer_seconds
         self.began_at = asyncio.get_running_loop().time()
         self.tools: tuple[ToolSpec, ...] = ()
-        """The tools of the server, with the names that the server gave."""
+        """The tools that the server has listed, under the server's own names."""
         self.has_started = False
         """True once the server has listed its tools."""
         self.failure: str | None = None
@@ -175,7 +175,7 @@ class Connection:
     # --- the end -------------------------------------------------------------------------
 
     def _mark_lost(self) -> None:
-        """Close the connection and fail all running calls, because the server can no longer be reached. If the
+        """Make all running calls fail and close the connection, because the server can no longer be reached. If the
         connection is still starting, `_start` closes it.
         """
         self._rpc.end()

@@ -33,10 +33,10 @@ __all__ = [
 
 LOST: Final = "the connection to the tool server was lost"
 TIMED_OUT: Final = "request timed out"
-UNREADABLE: Final = "its answer cannot be read"
+UNREADABLE: Final = "its response cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""The maximum number of characters of a tool server's own message in texts for people and models."""
+"""The maximum number of characters of a tool server's message that a text for people or models quotes."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
@@ -45,8 +45,8 @@ def start_failure(server: ToolServer, detail: str) -> str:
 
 
 def not_stored(keys: Sequence[str]) -> str:
-    """Return the text for a server that cannot be started because an earlier call gave secrets for it, which were
-    not stored. `keys` are the names of the settings with these secrets.
+    """Return the text for a tool server that cannot be started, because an earlier call contained secrets in the
+    settings of the server, and secrets are not stored. `keys` are the names of these settings.
     """
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
@@ -57,7 +57,7 @@ def bad_name(name: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return a text for people that explains why a tool server could not be reached or did not answer correctly.
+    """Return a text for people that explains why a tool server could not be reached or did not respond correctly.
     `error` is the exception that the connection or the request raised.
     """
     match error:
@@ -76,8 +76,8 @@ def describe(error: Exception) -> str:
 
 
 def call_failure(error: SessionError) -> str | None:
-    """Return a text that explains why a request got no usable answer. Return None if the tool server answered the
-    request with an error.
+    """Return a text that explains why a request got no valid response. Return None if the tool server responded
+    with a JSON-RPC error.
     """
     match error:
         case SessionLost():
@@ -85,9 +85,9 @@ def call_failure(error: SessionError) -> str | None:
         case UnreadableAnswer():
             return UNREADABLE
         case TooLarge(unit="bytes"):
-            return f"its answer is longer than {error.limit} bytes"
+            return f"its response is longer than {error.limit} bytes"
         case TooLarge():
-            return f"its answer has more than {error.limit} {error.unit}"
+            return f"its response has more than {error.limit} {error.unit}"
         case HttpRefused():
             return f"the server answered {error.status} {one_line(error.reason)}".strip()
         case RequestRefused():

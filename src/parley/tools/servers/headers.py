@@ -13,7 +13,7 @@ __all__ = ["request_headers"]
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FRAMING: Final = frozenset({"connection", "content-length", "host", "transfer-encoding"})
-"""Names of headers that describe the connection and that settings must not set."""
+"""Names of headers that the settings must not set, because the HTTP library sets them for each connection."""
 
 
 def request_headers(server: ToolServer, environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ MAX_CHARACTERS: Final = 64
 """The maximum length, in characters, of a function name that all model APIs accept."""
 
 KEPT_CHARACTERS: Final = 24
-"""The number of characters of a long name that remain. The forty digits of the name's SHA-1 follow them.
+"""The number of characters of a long name that are kept. The forty hexadecimal digits of the name's SHA-1 follow.
 """
 
 
@@ -30,8 +30,8 @@ def is_server_name(name: str) -> bool:
 def qualified_name(server: str, tool: str) -> str:
     """Return the name under which a model calls a tool.
 
-    If a name is too long, or contains characters that model APIs do not accept, it is replaced with its beginning
-    and a digest of the whole name. The digest makes the name unique.
+    If the name `SERVER__TOOL` is too long, or contains characters that model APIs do not accept, the result is its
+    beginning and a digest of the whole name. The digest makes the result unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):

@@ -24,8 +24,8 @@ from parley.tools.servers.server import Key, Server, Timing, key_of
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""The time, in seconds, for which a caller continues to wait after the time limit for a server's first answer. A
-server that does not answer within the time limit is reported as failed during this additional time.
+"""The time, in seconds, for which a caller continues to wait after the time limit for a server's first response.
+During this time, a server that has exceeded the time limit is reported as failed.
 """
 
 
@@ -37,14 +37,15 @@ class RemoteTool:
         self._limit_seconds = settings.tool_timeout_seconds or None
 
     async def call(self, arguments: dict[str, Any] | None, *, progress: OnProgress) -> dict[str, Any]:
-        """Call the tool and return its result: `content`, and `structuredContent` and `isError` if the server gave
-        them.
+        """Call the tool and return its result: `content`, and `structuredContent` and `isError` if the server
+        returned them.
 
-        A server that has crashed is started again first. If the call is cancelled or `tool_timeout` passes, the
-        server gets a cancellation of this call. Other calls are not affected. `progress` must not block.
+        If the server has crashed, it is started again before the call. If the call is cancelled or takes longer
+        than the setting `tool_timeout`, the server gets a cancellation of this call. Other calls are not affected.
+        `progress` is called with each progress report and must not block.
 
         Raises:
-            ToolServerFailed: the server did not start, did not answer in time, or did not return a valid result.
+            ToolServerFailed: the server did not start, did not respond in time, or did not return a valid result.
         """
         connection = self._server.connection()
         try:
@@ -60,7 +61,7 @@ class RemoteTool:
 
 
 class Lease:
-    """The tool servers that one turn uses. The settings of the turn determine their names."""
+    """The tool servers that one turn uses, under the names from the settings of the turn."""
 
     def __init__(self, servers: Sequence[tuple[ToolServer, Server]]) -> None:
         self._servers = servers
@@ -75,7 +76,7 @@ class Lease:
         return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
-        """Return the tool that a model calls by the name `name`; None if there is no such tool."""
+        """Return the tool that has the name `name` for the model; None if there is no such tool."""
         self._refresh()
         return self._tools.get(name)
 
@@ -91,7 +92,7 @@ class Lease:
                 name = qualified_name(settings.name, spec.name)
                 if name in self._tools:
                     name = disambiguated_name(settings.name, spec.name)
-                if name not in self._tools:  # if there is none, the server lists two tools of the same name
+                if name not in self._tools:  # a server may list two tools with one name; the first one is used
                     self._tools[name] = RemoteTool(settings, server, spec.name)
                     specs.append(ToolSpec(name=name, description=spec.description, parameters=spec.parameters))
         self._specs = tuple(sorted(specs, key=lambda spec: spec.name))
@@ -126,11 +127,11 @@ class ServerPool:
     async def start(self, servers: Sequence[ToolServer]) -> tuple[tuple[str, str], ...]:
         """Start the servers that are not running, concurrently. Wait for the servers that start for the first time.
 
-        The maximum wait is the time limit for one answer plus `SLACK_SECONDS`, counted from the start of the last
+        The maximum wait is the time limit for one response plus `SLACK_SECONDS`, counted from the start of the last
         server. A server that takes longer continues to start, and the result contains no message about this server.
 
-        Return the name of each server that failed to start, and a message, in the order of `servers`. A server that
-        has failed before and is being started again is also among them.
+        Return the name and an error message of each server that failed to start, in the order of `servers`. The
+        result includes servers whose last start failed and that are being started again.
 
         Raises:
             ShuttingDown: the pool is closed.
@@ -175,8 +176,8 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """Return a list with the server for each item of the settings. The entry is None if no server can be
-        started with the item.
+        """Return a list with the `Server` for each item of `servers`, or None if no server can be started with the
+        settings in the item.
         """
         if self._is_closed:
             raise ShuttingDown
@@ -196,8 +197,8 @@ class ServerPool:
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Ensure that these servers run during the block. The block begins when the servers have started, or when
-        their start has taken too long.
+        """Ensure that the servers are not ended as idle during the `with` block. The block begins when the servers
+        have started or failed to start, or when the maximum wait is over.
         """
         for server in servers:
             server.hold()

@@ -73,7 +73,9 @@ def environment(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[st
 
 
 class Program:
-    """A child process in its own process group. The owner must call `stop`."""
+    """The program of a tool server: a child process in its own process group. The caller of `start` must call
+    `stop`.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], name: str) -> None:
         self._process, self._name = process, name
@@ -93,7 +95,7 @@ class Program:
         pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
     ) -> Program:
         """Run `argv` in `cwd`. The program is looked up in the PATH of `env`. `name` is the program's name in the
-        log. `pidfd_open` is None if the system has no such function.
+        log. `pidfd_open` is None if the system does not have this function.
 
         Raises:
             NotStarted: the program was not found, or the operating system could not start it. Nothing is left
@@ -221,7 +223,7 @@ class Program:
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         else:
             self._process.wait()
-            # report the end at once, because the process is reaped and its id may be reused
+            # kill the process group at once, because the process was reaped and its id may be reused
             self._signal_group(signal.SIGKILL)
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._note_end)

@@ -77,7 +77,7 @@ class ProgramCarrier:
             while True:
                 await self._program.write(await self._queue.get())
         except OSError:
-            self._receiving.cancel()  # a program that does not read its input cannot answer
+            self._receiving.cancel()  # a program that does not read its input cannot respond
 
     async def _watch(self) -> None:
         await self._program.wait()

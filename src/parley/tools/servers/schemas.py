@@ -1,7 +1,7 @@
 """Reduces the input schema of a tool to the subset that every model API accepts.
 
 See "other tools of the model" in docs/protocol.md. Any schema that a tool server sends is accepted. An invalid part
-becomes a string.
+of a schema is replaced with `{"type": "string"}`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ is used.
 
 
 MAX_DEPTH: Final = 30
-"""The maximum nesting depth of objects and arrays. A deeper object or array becomes a string."""
+"""The maximum nesting depth of a schema. A schema that is nested more deeply is replaced with `{"type": "string"}`.
+"""
 
 
 def reduced(schema: Mapping[str, Any]) -> dict[str, Any]:

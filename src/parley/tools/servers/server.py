@@ -35,8 +35,8 @@ Key = tuple[Any, ...]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """The times of a tool server: the limit for an answer, the pause before a retry, and the time for which an
-    unused server is kept.
+    """The time limit for a response of a tool server, the pause before a failed start is repeated, and the time for
+    which an unused server is kept running. All times are in seconds.
     """
 
     answer_seconds: float = ANSWER_SECONDS
@@ -90,8 +90,8 @@ class Server:
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools of the server, with the names that the server gave. After a crash, these are the tools from
-        before the crash.
+        """The tools that the server has listed, under the server's own names. After a crash, these are the tools
+        from before the crash, until the server has listed its tools again.
         """
         self._update()
         return self._tools

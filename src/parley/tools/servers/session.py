@@ -1,4 +1,4 @@
-"""Lists the tools of a tool server, and calls them. The server is not trusted, so every answer is checked. A
+"""Lists the tools of a tool server, and calls them. The server is not trusted, so every response is checked. A
 `Session` carries the messages.
 """
 
@@ -34,13 +34,13 @@ class ToolSession:
         self._rpc, self._name = rpc, name
         self._complaint = ""
         self._headers: dict[str, HeaderNames] = {}
-        """The names of the headers in which a call repeats some of its arguments, keyed by the name of the tool."""
+        """For each tool, the arguments that are also sent in HTTP headers, with the names of these headers."""
 
     async def tools(self) -> tuple[ToolSpec, ...]:
-        """Return the tools of the server, with the names that the server gave.
+        """Request the list of the server's tools and return it, under the server's own names.
 
         Raises:
-            SessionError: the server does not answer, or answers with an error.
+            SessionError: the connection was lost, or the server returned an error or an invalid response.
         """
         tool_list = ToolList()
         self._headers.clear()

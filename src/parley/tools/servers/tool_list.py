@@ -1,6 +1,6 @@
 """The tools of a tool server that can be offered to a model.
 
-Any list that a server sends is accepted. An invalid tool is left out and does not affect the others.
+Any list that a server sends is accepted. An invalid tool is omitted and does not affect the other tools.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from parley.tools.servers.schemas import reduced
 __all__ = ["MAX_BYTES", "MAX_TOOLS", "ToolList"]
 
 MAX_TOOLS: Final = 1000
-"""The maximum number of tools that one server may offer. Further tools are left out, because a model could not use
-so many.
+"""The maximum number of tools that one server may offer. Further tools are omitted, because a model cannot use so
+many tools.
 """
 
 MAX_BYTES: Final = 1024 * 1024
-"""The maximum total size, in bytes, of the descriptions and schemas of one server. The size is limited because they
-are part of every request to a model.
+"""The maximum total size, in bytes, of the names, descriptions and schemas of one server's tools. The size is
+limited because every request to a model contains them.
 """
 
 MAX_NAMED: Final = 5
+"""The maximum number of tools that the message about omitted tools names."""
 MAX_NAME_CHARACTERS: Final = 80
-"""The maximum length, in characters, of each name in the message about tools that were left out. The message names
-at most `MAX_NAMED` tools.
-"""
+"""The maximum length, in characters, of each name in the message about omitted tools."""
 
 
 class ToolList:
@@ -37,7 +36,7 @@ class ToolList:
 
     def __init__(self) -> None:
         self.tools: list[ToolSpec] = []
-        """The tools that were accepted, with the names that the server gave."""
+        """The tools that were accepted, under the server's own names."""
         self._bytes = self._unusable = self._beyond = 0
         self._named: list[str] = []
 
@@ -47,7 +46,7 @@ class ToolList:
 
     @property
     def complaint(self) -> str:
-        """A message about the tools that were left out; empty if no tool was left out."""
+        """A message about the tools that were omitted; empty if no tool was omitted."""
         parts: list[str] = []
         if self._unusable:
             named = ", ".join(self._named)
