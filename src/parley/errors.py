@@ -1,18 +1,18 @@
 """Errors that more than one package raises or catches. Errors of a single package are in its own `errors.py`.
 
     ParleyError
-    ├── InvalidRequest     a request of a client cannot be executed; nothing was changed
-    ├── ShuttingDown       the server takes no new work
+    ├── InvalidRequest     a request from a client cannot be executed; nothing was changed
+    ├── ShuttingDown       the server accepts no new work
     ├── ConfigError        the settings cannot be used
     ├── BadFile            a file contains no conversation that can be imported
     ├── StoreError         a conversation cannot be read or written
     ├── WorkspaceUnavailable  the worktree of a conversation cannot be prepared
-    ├── ModelError         the model gave no answer, or an invalid one
+    ├── ModelError         the model gave no response, or an invalid one
     ├── ToolError          a tool cannot execute the model's call
     └── ClientError        a call of Parley's client failed (`client/errors.py`)
 
 An error builds its message from its fields. `code` is the stable name that clients read; docs/protocol.md lists all
-codes. `server/error_mapping.py` turns errors into answers, and `agent/turn.py` turns a `ModelError` into an event.
+codes. `server/error_mapping.py` turns errors into results, and `agent/turn.py` turns a `ModelError` into an event.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ COMMIT_FAILED: Final = "commit_failed"
 COMMIT_MISSING: Final = "commit_missing"
 """The error code for a conversation whose newest commit was never pushed and is not on this computer."""
 FETCH_FAILED: Final = "fetch_failed"
-"""The error code for a failure to fetch from the repository. The turn then begins at the commit on this
-computer.
+"""The error code for a failure to fetch from the repository. The turn then begins at the newest commit of the
+conversation that is on this computer.
 """
 PUSH_FAILED: Final = "push_failed"
 """The error code for a failure to push commits of a conversation."""
 WORK_SET_ASIDE: Final = "work_set_aside"
-"""The error code for work in a worktree that does not belong to the conversation. The work was stored under another
-name.
+"""The error code for uncommitted or unpushed files that were in the way of the conversation's newest commit. The
+files were stored under another name in the clone, or in a directory beside the worktree.
 """
 
 
@@ -219,7 +219,7 @@ class StoreError(VisibleError):
 
 
 class StoreFailed(StoreError):
-    """Raised when the operating system or the database could not write. Nothing was changed."""
+    """Raised when the operating system or the database could not execute a read or a write. Nothing was changed."""
 
     code = "store_failed"
 
@@ -229,7 +229,7 @@ class StoreFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """Raised when the database did not answer a call in time. The call may still take effect."""
+    """Raised when the database did not respond to a call in time. The call may still take effect."""
 
     code = "outcome_unknown"
 
@@ -258,7 +258,7 @@ class HomeLost(StoreFailed):
     code = "home_lost"
 
     def __init__(self, home: str, files: Sequence[str], saved: str) -> None:
-        """Create the error. `saved` is a sentence about the conversations that were saved."""
+        """Create the error. `saved` is a sentence that says which data was saved and how to restore it."""
         were = f"{' and '.join(files)} {'were' if len(files) > 1 else 'was'}"
         detail = f"{were} removed or replaced while Parley had the database open. {saved} Restart Parley."
         StoreError.__init__(self, f"{home}: {detail}")
@@ -305,11 +305,12 @@ class OwnedElsewhere(StoreError):
         lock_holder: str | None = None,
         shares_database: bool = False,
     ) -> None:
-        """Create the error. `node` is empty if the owner runs on the same computer or container as this process.
-        `shares_database` is True if the owner may use another home, because several homes can use the store.
+        """Create the error from the fields of the owner (`ports/store.py:Owner`). `node` is empty if the owner runs
+        on the same computer or container as this process. `shares_database` is True if the owner may use another
+        home, because several homes can use the store.
 
-        `pid` is 0 if the owner is not known yet. While the owner is waiting for the write lock, the owner is not
-        known. In this case, `lock_holder` describes the process that holds the write lock.
+        `pid` is 0 if the owner is still waiting for the write lock, because its process id is not stored until
+        then. In this case, `lock_holder` describes the process that holds the write lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")
@@ -329,7 +330,7 @@ class NotOwned(StoreError):
 
 
 class OwnerUnresponsive(StoreError):
-    """Raised when the process that is running a turn does not answer.
+    """Raised when the process that is running a turn does not respond.
 
     That process may still execute the request later.
     """
@@ -385,14 +386,14 @@ class LeaseLost(StoreError):
 
 
 class ModelError(VisibleError):
-    """Raised when the model gave no answer, or an invalid one. The message of this error is shown to clients."""
+    """Raised when the model gave no response, or an invalid one. The message of this error is shown to clients."""
 
     worth_repeating: ClassVar[bool] = True
     """True if the turn may repeat the request (docs/protocol.md, failures of the model)."""
 
 
 class UnexpectedStatus(ModelError):
-    """Raised when the provider answered with an HTTP status that a retry will not change."""
+    """Raised when the provider responded with an HTTP status that a retry will not change."""
 
     code = "unexpected_status"
     worth_repeating = False
@@ -448,7 +449,7 @@ class NoLink(ParleyError):
     """Raised when no connection to another server can be opened."""
 
     def __init__(self, detail: str, *, status: int | None = None) -> None:
-        """Create the error. `status` is the HTTP status of the answer; None if there was no answer."""
+        """Create the error. `status` is the HTTP status of the response; None if there was no response."""
         super().__init__(f"no connection to the server: {detail}")
         self.detail, self.status = detail, status
 

@@ -8,8 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 __all__ = ["AVAILABLE", "AvailabilityState", "ReportsAvailability"]
 
 AvailabilityState = Literal["available", "unreachable", "turns_stopped"]
-"""`unreachable`: the store does not answer. `turns_stopped`: the store has not answered for so long that this
-process has given up its leases, and its turns have stopped.
+"""`available`: the store responds. `unreachable`: the store does not respond. `turns_stopped`: the store has not
+responded for so long that this process has given up its leases, and its turns have stopped.
 """
 
 AVAILABLE: AvailabilityState = "available"
@@ -26,9 +26,9 @@ class ReportsAvailability(Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """True if the store has left a request unanswered for a short time, or is not available."""
+        """True if a request to the store has been waiting for some seconds, or if the store is not available."""
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
-        """From now on, call `call` in the event loop after each change of the availability."""
+        """Call `call` in the event loop after each future change of the availability."""
         ...

@@ -94,8 +94,8 @@ class Command(Struct, frozen=True, kw_only=True):
     descriptor is at the beginning of its file.
     """
     approved: Approved | None = None
-    """The working directory and the program that a person approved for a command without a sandbox. When the
-    command starts, they must still be the same. None if this is not checked.
+    """The working directory and the program that a person approved for a command without a sandbox. The command
+    does not start if one of them was replaced since then. None means that they are not checked.
     """
     accepted: tuple[str, ...] = ()
     """Paths that `CommandRunner.unrestored` returned and that a person has accepted in their current state."""
@@ -106,8 +106,8 @@ class CommandResult(Struct, frozen=True, kw_only=True):
 
     exit_code: int | None = None
     signal: int | None = None
-    """The signal that killed the command; None if the server sent the signal, or if no signal killed the
-    command.
+    """The number of the signal that killed the command; None if the server sent the signal, or if no signal killed
+    the command.
     """
     timed_out: bool = False
     seconds: float
@@ -125,8 +125,8 @@ class CommandRunner(Protocol):
         returned.
 
         When the call returns or raises, no process of the command is left, unless a command without a sandbox has
-        attacked its supervisor. If another process holds the command's pipes, the return is delayed by at most half
-        a second.
+        attacked its supervisor. If a process that does not belong to the command holds the command's pipes open,
+        the call returns at most half a second later.
 
         A cancellation kills all processes of the command and restores protected files. The call then raises the
         cancellation, usually within half a second.
@@ -183,7 +183,8 @@ class Rule(Struct, frozen=True):
 class Restriction(Struct, frozen=True, kw_only=True):
     """The rights that a process gives up permanently before it executes the command.
 
-    The process loses every right in `handled_files` and `handled_network` that no rule grants.
+    The process loses every right in `handled_files` and `handled_network` that no rule grants. `scoped` is the set
+    of Landlock scopes. All three are bit masks as in the Landlock system calls.
     """
 
     handled_files: int
@@ -199,6 +200,7 @@ class Mount(Struct, frozen=True, kw_only=True):
     """A mount that a launcher makes. Its paths are absolute and without symbolic links."""
 
     place: str
+    """The mount point."""
     source: str | None
     """The path that is mounted, together with the mounts below it; None for a new file system."""
     writable: bool
@@ -223,8 +225,8 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...] = ()
     """All mounts that the launcher must make, including `/` and `/dev`. Each mount comes after the mounts that
     contain it. If the tuple is empty, mounts are not checked. Otherwise, the launcher waits after mounting until
-    there is data on the next descriptor, as bubblewrap does with `--block-fd`. The data is written when all mounts
-    have been checked.
+    there is data on the descriptor after the one for its reports, as bubblewrap does with `--block-fd`. The data is
+    written when all mounts have been checked.
     """
     max_processes: int | None = None
     """The maximum number of processes of the command, for a launcher whose mounts are checked; None if there is no

@@ -27,7 +27,7 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message. A client that reconnects names the last `event_id` that it received."""
+        """Send one message. A client that reconnects sends the last `event_id` that it received."""
         ...
 
     def begin_frame(self, event_id: str | None = None) -> OpenFrame:
@@ -89,8 +89,8 @@ class HttpRequest(Protocol):
         ...
 
     def has_no_body(self) -> None:
-        """Allow further requests on the connection of an unauthenticated client, if this request has no body.
-        Otherwise the connection is closed after the answer.
+        """Allow further requests on the connection of an unauthenticated client, if this request has no body. If
+        the request has a body, do nothing: the connection is closed after the response.
         """
         ...
 
@@ -107,18 +107,18 @@ class HttpRequest(Protocol):
         ...
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers to the response. They are sent in addition to the headers of the answer that the endpoint
+        """Add headers to the response. They are sent in addition to the headers of the response that the endpoint
         returns.
         """
         ...
 
     def open_link(self, protocol: str, accept: Callable[[socket], None]) -> object:
-        """Answer the request with a WebSocket that uses the subprotocol `protocol`, and return the answer.
+        """Return a response that opens a WebSocket with the subprotocol `protocol`.
 
         When the WebSocket is open, `accept` is called with a socket whose bytes the WebSocket carries.
         """
         ...
 
     def open_stream(self) -> MessageStream:
-        """Answer the request with a stream of messages, and return the stream."""
+        """Respond with a stream of messages, and return the stream."""
         ...

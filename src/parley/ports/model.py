@@ -105,13 +105,14 @@ class CallDone(Struct, frozen=True):
 
 
 class OpaqueDone(Struct, frozen=True):
-    """An item of the response that must be sent back unchanged, or a search of the web for which there is no such
+    """An item of the response that must be sent back unchanged in later requests, or a web search that has no such
     item.
     """
 
     item: OpaqueItem | MessageFields | None
+    """The item to send back; None for a web search without such an item."""
     search: WebSearch | None = None
-    """The search of the web that the item reports; None if the item reports no search."""
+    """The web search that the response reports here; None if there was no search."""
 
 
 class ResponseDone(Struct, frozen=True):
@@ -127,15 +128,15 @@ class ResponseDone(Struct, frozen=True):
     explanation may be empty. If the model declined, the calls in the response must not run.
     """
     is_paused: bool = False
-    """True if the provider has paused the response. The provider continues the response in its answer to the next
-    request.
+    """True if the provider has paused the response. The response to the next request continues the paused
+    response.
     """
     cache_write_tokens: int = 0
     """The number of input tokens that the provider wrote to its cache. These tokens have a price of their own."""
 
 
 class Retrying(Struct, frozen=True, kw_only=True):
-    """Reports that the provider did not accept the request, and that the request will be repeated after a delay."""
+    """Reports that a request failed with a transient error, and that it will be sent again after a delay."""
 
     attempt: int
     """The number of the retry, starting at 1."""

@@ -19,7 +19,7 @@ class Node(Struct, frozen=True, kw_only=True):
 
     id: str
     url: str
-    """The address at which the other nodes reach this node (`Owner.address`)."""
+    """The URL at which the other nodes reach this node. It is also the `Owner.address` of this node."""
     version: str
     """The version of Parley that the node runs."""
     mode: WorkspaceMode = "local"
@@ -43,8 +43,8 @@ class Node(Struct, frozen=True, kw_only=True):
 
 
 class WorkingDirectory(Struct, frozen=True, kw_only=True):
-    """The directory or worktree in which a conversation works, with the properties that determine which node
-    can run its turns.
+    """The directory or worktree in which a conversation works. Its properties determine which node can run the
+    turns of the conversation.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Placement(Protocol):
         ...
 
     def node_of(self, directory: str) -> str | None:
-        """Return the id of this node if a directory is on its own disk; otherwise None."""
+        """Return the id of this node if the directory is on a disk that only this node can use; otherwise None."""
         ...
 
 
@@ -127,5 +127,5 @@ class Nodes(Protocol):
         ...
 
     def note_refused(self, url: str) -> None:
-        """Record that the node at `url` has ended, because its computer refuses the connection."""
+        """Record that the node at `url` has ended, because its computer refused a connection."""
         ...

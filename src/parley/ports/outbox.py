@@ -47,7 +47,7 @@ class OpenFrame(Protocol):
         ...
 
     async def room(self) -> None:
-        """Wait until the client has read so much that the next part can be sent, or until the client has
+        """Wait until the client has read enough for the next part to be sent, or until the client has
         disconnected.
         """
         ...

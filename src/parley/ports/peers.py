@@ -31,8 +31,8 @@ class Link(Protocol):
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
         """Send a request.
 
-        `answered` is called with the answer before the next message is handled. The callback `answered` is not
-        called if the link breaks.
+        `answered` is called with the response, which is a result or an error, before the next message is handled.
+        The callback `answered` is not called if the link breaks before the response arrives.
         """
         ...
 

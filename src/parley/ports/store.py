@@ -110,7 +110,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The fields of a conversation that lists contain.
+    """The fields of a conversation that are shown in a list of conversations.
 
     The summary is a projection of the log and is written together with the entries.
     """
@@ -122,8 +122,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     updated_at: float
     """The time of the last activity, in seconds since the epoch."""
     is_active: bool = False
-    """True if the conversation is active now. The store then lists it first, even after the clock was set back.
-    This field is not stored.
+    """True if the activity is happening now; False if it happened earlier, as in an import. The store lists a
+    conversation with activity now before all others, even after the clock was set back. This field is not stored.
     """
     outcome: TurnOutcome | None = None
     """The outcome of the last turn that has ended; None before the end of the first turn."""
@@ -178,8 +178,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 
 PageCursor = tuple[float, ConversationId]
-"""A position in a list of conversations. It consists of the time of a conversation's last activity and the
-conversation's id, because two conversations can have the same time.
+"""A position in a list of conversations: the time of a conversation's last activity, and the conversation's id. The
+id is needed because two conversations can have the same time.
 """
 
 
@@ -326,7 +326,7 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     digest: bytes
     """The SHA-256 digest of the session id. The session id has 256 random bits."""
     principal: str
-    """The principal of the token that the session belongs to."""
+    """The key of the principal that the session belongs to."""
     data: bytes
     """The state of the session. The store does not interpret it."""
     used_at: float
@@ -339,7 +339,9 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
     digest: bytes
     """The SHA-256 digest of the cookie or of the code."""
     secret: bytes = b""
-    """The SHA-256 digest of the second secret; empty for a code."""
+    """The SHA-256 digest of the secret that the page sends in a header, in addition to the cookie; empty for a
+    code.
+    """
     token: bytes = b""
     """The SHA-256 digest of the token with which the person signed in; empty for a sign-in with a code."""
     created_at: float

@@ -43,8 +43,8 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     call_id: CallId
     argv: tuple[str, ...]
     cwd: str
-    """The absolute path of the working directory. If the call names the directory, symbolic links are resolved, so
-    that the approval shows where the command really runs.
+    """The absolute path of the working directory. If the model's call contains the directory, symbolic links are
+    resolved, so that the approval shows where the command really runs.
     """
     search_path: str | None = None
     """The `PATH` of the command; None if it has none."""

@@ -27,8 +27,9 @@ class Workspaces(Protocol):
     ) -> WorkspaceUpdated | None:
         """Create the worktree of a conversation, or check out the newest commit of the conversation in it.
 
-        `last` is the last event of the conversation's log, which may come from another node or, in a fork, from
-        another conversation. Return the event for the log; None if `last` still describes the worktree.
+        `last` is the last `workspace_updated` event in the conversation's log. The event may come from another node
+        or, in a fork, from another conversation. None means that there is no such event. Return the event to append
+        to the log; None if `last` still describes the worktree.
 
         Uncommitted files are kept, unless the conversation has continued on another node. In that case, the files
         are first committed under `refs/parley/kept/`.
@@ -47,10 +48,10 @@ class Workspaces(Protocol):
         *,
         is_urgent: bool,
     ) -> WorkspaceUpdated | None:
-        """Commit the files of a worktree and push the branch. The commit message is made from the text `message`.
-        If `is_urgent` is True, the push takes at most a few seconds.
+        """Commit the files of a worktree and push the branch. `message` is the message or title from which the
+        commit message is made. If `is_urgent` is True, the push takes at most a few seconds.
 
-        Return the event for the log; None if nothing has changed. The call never raises an error: the event
-        describes the failure, and the files and commits stay on the disk.
+        Return the event to append to the log; None if nothing has changed. The call never raises an error. After a
+        failure, the event describes the failure, and the files and commits stay on the disk.
         """
         ...
