@@ -326,9 +326,9 @@ def test_a_linked_file_stays_a_link_and_its_target_is_changed(home: Home, tmp_pa
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("missing.toml", "is a link to {home}/missing.toml: No such file or directory (os error 2)"),
+        ("missing.toml", "is a symbolic link to {home}/missing.toml: No such file or directory (os error 2)"),
         ("folder", "not a regular file"),
-        ("config.toml", "is a link to {home}/config.toml: "),
+        ("config.toml", "is a symbolic link to {home}/config.toml: "),
         ("/dev/null", "not a regular file"),
     ],
 )

@@ -409,9 +409,10 @@ async def test_a_directory_is_searched_and_each_file_is_reported(home: Home, els
     taken = [
         "./history.jsonl: neither an export of Parley nor a rollout file of Codex CLI",
         f"./sessions/2025/08/08/rollout-a.jsonl: imported as {SESSION['id']}, 12 entries;"
-        " left out, because Parley has no equivalent: 1",
+        " items left out, because Parley has no equivalent: 1",
         "./sessions/2025/08/08/rollout-b.jsonl: it contains no messages",
-        "./sessions/2025/08/08/rollout-c.jsonl: a rollout file of a newer Codex CLI; those up to 0.21 can be read",
+        "./sessions/2025/08/08/rollout-c.jsonl: a rollout file of a newer Codex CLI; "
+        "Parley reads rollout files of versions up to 0.21",
         f"./talk.jsonl: imported as {ID}, {len(TALK)} entries",
     ]
     assert imported == Outcome("\n".join((*taken, "")), "2 imported, 0 already here, 3 skipped, 0 failed\n", 0)
@@ -465,7 +466,8 @@ async def test_another_conversation_of_that_id_is_left_alone(home: Home, elsewhe
     ids = [said.stdout.split("imported as ")[1][:36] for said in (renamed, new)]
 
     assert renamed.stdout == (
-        f"talk.jsonl: imported as {ids[0]}, since {ID} is another conversation here, {len(TALK)} entries\n"
+        f"talk.jsonl: imported as {ids[0]}, because {ID} is the id of another conversation here, "
+        f"{len(TALK)} entries\n"
     )
     assert len({ID, *ids}) == 3
     assert [(await elsewhere.head(one)).last for one in ids] == [len(TALK)] * 2
@@ -486,7 +488,7 @@ async def test_a_longer_version_of_a_conversation_does_not_take_its_place(home: 
     again = await home.parley("import", "longer.jsonl")
 
     copy = imported.stdout.split("imported as ")[1][:36]
-    assert f", since {ID} is another conversation here" in imported.stdout
+    assert f", because {ID} is the id of another conversation here" in imported.stdout
     assert again.stdout == f"longer.jsonl: already here as {copy}\n"
     assert entries_in((await home.parley("export", ID)).stdout) == entries_in(mine)
 

@@ -231,7 +231,7 @@ UNUSABLE: Final[list[tuple[dict[str, Any], str]]] = [
     ),
     (
         {"config": {"model_providers": {"chat": {"base_url": "http://[::1/v1"}}}},
-        "config argument: `model_providers.chat.base_url`: not an http or https address",
+        "config argument: `model_providers.chat.base_url`: not an http or https URL",
     ),
     ({"config": {"": 1}}, "config argument: not a key"),
     (

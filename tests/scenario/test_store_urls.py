@@ -17,7 +17,7 @@ BAD = {
     "port": f"postgresql://ada:{SECRET}@127.0.0.1:port/db",
 }
 WHY = (
-    "expected an address such as postgresql://user@host/database;"
+    "expected a URL such as postgresql://user@host/database;"
     " special characters of the password must be percent-encoded"
 )
 

@@ -161,7 +161,7 @@ async def test_other_addresses_are_refused_and_not_shown(parley_model: ScriptedM
         value = await client.value_of(client.call("conversationCreate", cwd=str(client.work)))
 
         assert value["code"] == "bad_setting"
-        assert "`webhook.url`: expected an https address" in value["message"]
+        assert "`webhook.url`: expected an https URL" in value["message"]
         assert not url or url not in value["message"]
 
 

@@ -58,7 +58,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 NEEDED = "is a file that the home itself needs"
-NO_PLACE = "lies in the home, where only new *.jsonl and *.db are written, and only exports written over"
+NO_PLACE = "is in the home, where commands create only *.jsonl and *.db files, and replace only exports"
 
 
 @pytest.mark.parametrize(

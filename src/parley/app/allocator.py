@@ -7,8 +7,8 @@ from typing import Final
 __all__ = ["release_memory", "return_large_blocks"]
 
 MALLOC_MMAP_THRESHOLD: Final = -3
-"""The constant `M_MMAP_THRESHOLD` of <malloc.h>: the option of `mallopt` that sets the minimum size of a block with
-its own mapping.
+"""The constant `M_MMAP_THRESHOLD` of <malloc.h>: the option of `mallopt` that sets the minimum size of a block that
+gets its own memory mapping.
 """
 LARGE_BLOCK_BYTES: Final = 1024 * 1024
 
@@ -19,7 +19,7 @@ def return_large_blocks() -> None:
     By default, glibc keeps freed blocks of up to 32 MB, so after messages of that size the process would hold
     several times the memory that it uses.
     """
-    import ctypes  # imported here: the import takes longer than the first answer
+    import ctypes  # imported here: the import takes longer than the first response
 
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(MALLOC_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)

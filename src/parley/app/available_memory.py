@@ -13,7 +13,7 @@ from msgspec import Struct
 __all__ = ["Available", "available_memory", "why_too_large"]
 
 PEAK: Final = 7
-"""The maximum amount of memory for handling a message, as a multiple of the size of the message."""
+"""The peak memory that handling a message takes, as a multiple of the size of the message."""
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
 """The number of bytes of memory that must stay free for work other than the message."""

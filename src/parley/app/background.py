@@ -17,7 +17,9 @@ from parley.common.home import SERVER_LOG
 __all__ = ["shorten_log", "start_in_background"]
 
 KEPT_LOG_BYTES: Final = 1024 * 1024
-"""The size in bytes to which a running server shortens the log file. A server that starts empties a larger file."""
+"""The size in bytes to which a running server shortens the log file. At its start, a server empties a log file that
+is larger than this.
+"""
 MAX_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
 """The size in bytes beyond which a running server shortens the log file."""
 

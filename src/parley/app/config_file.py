@@ -1,7 +1,7 @@
 """Writes config.toml and auth.json in a home. `config/editing.py` changes the text of config.toml.
 
-Each file can be a link, for example to a file in a repository of configuration files. Then the link is not changed,
-and the target of the link is replaced.
+Each file can be a symbolic link, for example to a file in a repository of configuration files. In this case, the
+link is not changed, and the target of the link is replaced.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def create_config(home: str, text: str) -> str:
 
 
 def store_key(home: str, variable: str, key: str) -> str:
-    """Store a key in auth.json, under the name of the environment variable that it replaces.
+    """Store an API key in auth.json, under the name of the environment variable that could also contain the key.
 
     Only the user can read the file. The other members of the file are kept. Return the path of the file that was
     written.
@@ -116,7 +116,7 @@ def _target(path: str) -> str:
     """Return the path of the file that `path` names, with symbolic links resolved.
 
     Raises:
-        BadSetting: the link leads nowhere, or to something that must not be replaced.
+        BadSetting: the target of a symbolic link does not exist, or the file must not be replaced.
     """
     if not os.path.lexists(path):
         return path
@@ -125,11 +125,11 @@ def _target(path: str) -> str:
     try:
         status = os.stat(target)
     except OSError as error:
-        raise BadSetting(f"is a link to {target}: {os_detail(error)}", source=path) from None
+        raise BadSetting(f"is a symbolic link to {target}: {os_detail(error)}", source=path) from None
     if not stat.S_ISREG(status.st_mode):
         raise BadSetting("not a regular file", source=path)
     if is_link and status.st_uid != os.geteuid():
-        raise BadSetting(f"is a link to {target}, which belongs to another user", source=path)
+        raise BadSetting(f"is a symbolic link to {target}, which belongs to another user", source=path)
     return target
 
 

@@ -1,6 +1,4 @@
-"""Delivers notifications in the background. For each key, only the newest one is delivered, with retries until the
-receiver accepts it.
-"""
+"""Delivers notifications in the background with retries. Only the newest notification for each key is delivered."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ class Deliveries(Generic[K, T]):
         if self._closed:
             return
         if key not in self._due and len(self._due) >= self._most:
-            self._log.warning("a %s notification is dropped: %d are not delivered yet", self._kind, len(self._due))
+            self._log.warning("discarded a %s notification: %d others are waiting", self._kind, len(self._due))
             return
         self._due[key] = notification
         if key not in self._tasks:
@@ -83,7 +81,7 @@ class Deliveries(Generic[K, T]):
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._due:
             self._log.warning(
-                "%d %s notifications are given up, because the server stops", len(self._due), self._kind
+                "discarded %d %s notifications: the server is shutting down", len(self._due), self._kind
             )
 
     def __len__(self) -> int:
@@ -121,7 +119,7 @@ class Deliveries(Generic[K, T]):
                 del self._due[key]
                 if trouble is not None:
                     self._log.warning(
-                        "a %s notification is given up after %d attempts: %s", self._kind, attempts, trouble
+                        "discarded a %s notification after %d attempts: %s", self._kind, attempts, trouble
                     )
                 continue
             self._delayed.add(key)

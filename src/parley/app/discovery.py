@@ -2,7 +2,7 @@
 
 A server holds the lock `serve.lock` while it is running, and the operating system releases the lock when the server
 dies. The running server creates the lock file again if it was removed. The file `serve.json` describes the server.
-After a server was killed, this file still exists.
+A server that is killed leaves this file behind.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def wait_until_stopped(home: str) -> None:
 
 
 def describe(home: str, description: dict[str, Any]) -> None:
-    """Write the description of this server to its file. The server must hold the lock. Raises OSError."""
+    """Write the description of this server to `serve.json`. The server must hold the lock. Raises OSError."""
     path = os.path.join(home, DESCRIPTION)
     unfinished = f"{path}.new"
     with suppress(FileNotFoundError):
@@ -134,7 +134,7 @@ def remove_description(home: str) -> None:
 
 
 def read_description(home: str) -> dict[str, Any]:
-    """Return the description of the server that was started last, or an empty dictionary if there is no
+    """Return the description of the server that was started last; an empty dictionary if there is no valid
     description.
     """
     try:

@@ -1,4 +1,4 @@
-"""The first line of a connection to the resident server, and the answers of the server to such a line."""
+"""The first line of a connection to the resident server, and the server's response to this line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Hello", "decode_hello", "encode_answer", "is_path", "read_first_line
 
 MAX_HELLO_BYTES: Final = 8 * 1024 * 1024
 """The maximum length of a hello, in bytes. A hello contains the environment of a process, and the limit is larger
-than any such environment. A longer first line is a message of an ordinary client.
+than any environment. A longer first line is the first message of an ordinary MCP client.
 """
 
 
@@ -25,7 +25,9 @@ class Hello(Struct):
     """The first line of a relay, or of a connection with a request about the server."""
 
     parley: str
+    """`relay`, or the name of a request about the server, such as `status`."""
     v: int = 0
+    """The version of the relay's protocol (`HELLO_VERSION`)."""
     env: dict[str, str] = {}
     cwd: str = "/"
     overrides: tuple[str, ...] = ()

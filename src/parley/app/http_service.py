@@ -69,7 +69,7 @@ class HttpService:
 
         `metrics` returns the metrics of the server as text; None if there are no metrics.
         `nodes` is the cluster membership of this process; None if the server accepts no connections from other
-        nodes. `page_files` replaces the files of the web page. `now` is the clock of the sign-ins to the page.
+        nodes. `page_files` replaces the files of the web page. `now` returns the time for the sign-ins to the page.
         `open_push` creates the sender of push messages. Its arguments are the sign-ins and a function that returns
         the current settings.
 
@@ -113,7 +113,7 @@ class HttpService:
             detail = os_detail(error)
             raise BadSetting(f"cannot listen on {settings.host} port {settings.port}: {detail}") from None
         self.node_url = None if nodes is None else nodes.settings().url or _own_url(settings, port)
-        """The address at which other nodes reach this server; None if this server accepts no connections from other
+        """The URL at which other nodes reach this server; None if this server accepts no connections from other
         nodes.
         """
         page = None
@@ -138,7 +138,7 @@ class HttpService:
         )
         self.url = _url(settings, port)
         self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None
-        """The address of the page; None if there is no page."""
+        """The URL of the page; None if there is no page."""
         loop = asyncio.get_running_loop()
         self._keeping: list[asyncio.Task[None]] = []
         if tokens is not None:
@@ -160,7 +160,7 @@ class HttpService:
         return "ok" if self._core.context.availability == AVAILABLE else "store unavailable"
 
     async def sign_in_url(self) -> str | None:
-        """Return the address of the page with a new one-time code; None if there is no page.
+        """Return the URL of the page with a new one-time code; None if there is no page.
 
         Raises:
             StoreError: the code cannot be stored.
@@ -195,7 +195,8 @@ class HttpService:
         """Use new settings. New limits, hosts and origins apply from the next request on. A new certificate applies
         to new connections.
 
-        The address must be the same as before, because a new address requires a restart of the server.
+        The host, the port and the use of TLS must be the same as before, because changing them requires a restart
+        of the server.
 
         Raises:
             BadSetting: the settings cannot be used; nothing has changed.
@@ -203,7 +204,7 @@ class HttpService:
         settings = self._choice.applied_to(settings)
         tls = _tls_context(settings)
         if _address(settings) != _address(self._settings):
-            raise BadSetting("serve.host, serve.port, or whether TLS is used can change only with a restart")
+            raise BadSetting("a change of serve.host, of serve.port or of the use of TLS requires a restart")
         self._check_exposure(settings)
         self._settings = settings
         self.sessions.apply(most=settings.max_sessions, idle_seconds=settings.session_minutes * 60)
@@ -224,8 +225,8 @@ class HttpService:
         )
 
     def stop_accepting_clients(self) -> None:
-        """Accept no more clients. A node still accepts connections from other nodes, because they may follow its
-        running turns.
+        """Accept no more clients. A node still accepts connections from other nodes, because these nodes may follow
+        the turns that it is running.
         """
         self._endpoint.refuse_new_clients()
 
@@ -257,7 +258,7 @@ class HttpService:
         if settings.tls_cert is None and settings.public_url is None:
             raise BadSetting(
                 f"serve.host {settings.host!r} is not loopback: set serve.tls_cert and serve.tls_key, or set "
-                "serve.public_url to the address of a proxy that adds TLS"
+                "serve.public_url to the URL of a proxy that adds TLS"
             )
         if not (self.token or self._choice.token or self._tokens or self._nodes is not None):
             raise BadSetting(
@@ -281,7 +282,7 @@ def _tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
     if settings.tls_cert is None and settings.tls_key is None:
         return None
     if settings.tls_cert is None or settings.tls_key is None:
-        raise BadSetting("serve.tls_cert and serve.tls_key belong together")
+        raise BadSetting("serve.tls_cert and serve.tls_key must be set together")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_certificate(context, settings)

@@ -38,7 +38,7 @@ class LocalWorktree(Struct, frozen=True, kw_only=True):
     branch: str
     """The new branch, which begins at the current commit of the repository."""
     cwd: str
-    """The directory in the worktree that corresponds to the given directory."""
+    """The directory in the worktree that corresponds to the working directory of the settings."""
 
 
 async def create_worktree(settings: Settings) -> LocalWorktree:
@@ -115,7 +115,7 @@ class _Repository:
         """Return the directory in the worktree at `path` that corresponds to the working directory.
 
         Create the directory if the commit does not contain it. If the directory would be outside the worktree
-        because of a link in the commit, return `path`.
+        because of a symbolic link in the commit, return `path`.
         """
         directory = os.path.realpath(os.path.join(path, self._prefix))
         if not is_below(directory, os.path.realpath(path)):

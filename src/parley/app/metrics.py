@@ -1,6 +1,6 @@
 """The metrics of a server.
 
-Some are counted from the events that the server reports, and others are read from parts of the server.
+Some metrics are counted from the telemetry, and others are read from the objects of the server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ServerMetrics:
         """Begin to count.
 
         `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log, and
-        `free_bytes` returns the free space on its disk. Both return None if the store is not a file.
+        `free_bytes` returns the free space on the disk of the log, both in bytes. These two functions return None
+        if the store is not a file. `is_store_available` returns whether the store can be used.
         """
         self._conversations = conversations
         self.requests = Counter(
@@ -69,14 +70,14 @@ class ServerMetrics:
             ("provider", "status"),
         )
         self.model_retries = Counter(
-            "parley_model_retries_total", "Requests that a provider refused for now.", ("provider",)
+            "parley_model_retries_total", "Retries after transient errors of a provider.", ("provider",)
         )
         self.model_seconds = Histogram(
             "parley_model_request_duration_seconds", "Duration of requests to models.", ("provider",), bounds=LONG
         )
         self.first_seconds = Histogram(
             "parley_model_first_chunk_seconds",
-            "Time until the first part of a response of a model.",
+            "Time until the first part of a model's response.",
             ("provider",),
             bounds=LONG,
         )
@@ -104,7 +105,7 @@ class ServerMetrics:
             "parley_store_append_seconds", "Time until a write to the store was durable.", bounds=SHORT
         )
         self.lag_seconds = Histogram(
-            "parley_event_loop_lag_seconds", "Delay of a timer of the event loop, once a second.", bounds=SHORT
+            "parley_event_loop_lag_seconds", "Delay of the event loop, measured once a second.", bounds=SHORT
         )
         self.metrics: Metrics = (
             Gauge("parley_info", "The version of the server.", lambda: {(__version__,): 1.0}, ("version",)),
@@ -137,7 +138,7 @@ class ServerMetrics:
         return render(self.metrics)
 
     def watch_loop(self) -> None:
-        """Begin to measure the delay of the event loop. Until then, an idle server has no timer."""
+        """Begin to measure the delay of the event loop. Before the first call, an idle server has no timer."""
         if self._lag is None:
             loop = asyncio.get_running_loop()
             self._lag = loop.call_later(LAG_SECONDS, self._measure_lag, loop, loop.time() + LAG_SECONDS)

@@ -14,9 +14,9 @@ from parley.models.model_list import offered_models
 __all__ = ["answering_providers", "models_of"]
 
 LOCAL_SECONDS: Final = 2.0
-"""The maximum time, in seconds, that a server on this computer may take for each part of its answer."""
+"""The maximum time, in seconds, that a server on this computer may take for each part of its response."""
 PROVIDER_SECONDS: Final = 20.0
-"""The maximum time, in seconds, that a provider on the internet may take for each part of its answer."""
+"""The maximum time, in seconds, that a provider on the internet may take for each part of its response."""
 
 
 async def models_of(settings: Settings) -> tuple[str, ...]:
@@ -33,10 +33,10 @@ async def models_of(settings: Settings) -> tuple[str, ...]:
 
 
 async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
-    """Return the names of each provider's models, keyed by the name of the provider. A provider that does not
-    answer, or has no models, is left out.
+    """Return the names of each provider's models, keyed by the name of the provider. A provider that cannot be
+    reached, refuses the request or has no models is left out.
 
-    All providers are asked concurrently. The providers are servers on this computer.
+    All requests are sent concurrently. The providers must be servers on this computer.
     """
     http = Http()
 

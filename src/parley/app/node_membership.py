@@ -63,14 +63,16 @@ class NodeMembership:
 
     @property
     def signing_key(self) -> bytes:
-        """The key with which all nodes seal data, so that any node can open it."""
+        """The key with which every node seals the data that clients send back later. Every node can open sealed
+        data, because all nodes have the same key.
+        """
         return hmac.digest(self.token.encode(), b"signing key", "sha256")
 
     def settings(self) -> NodeSettings:
         """Return the settings of this node.
 
         Raises:
-            BadSetting: the server listens on all addresses, and the settings do not name its URL.
+            BadSetting: the server listens on all addresses, and the settings do not contain the URL of the node.
             ConfigError: the settings cannot be read.
         """
         settings = self._loader.node_settings()
@@ -82,7 +84,7 @@ class NodeMembership:
         return settings
 
     async def join(self, url: str, *, running: Callable[[], int]) -> None:
-        """Become a node that other nodes reach at a URL. `running` returns the number of running turns.
+        """Become a node that other nodes reach at `url`. `running` returns the number of running turns.
 
         Raises:
             BadHome: another running node has the same id, or the database cannot be used.
@@ -177,7 +179,7 @@ def _missing(roots: Collection[str]) -> tuple[str, ...]:
 def _expanded(roots: Collection[str]) -> tuple[str, ...]:
     """Return the absolute paths of directories.
 
-    For each directory, return the given path and the path with links resolved.
+    For each directory, return the given path and the path with symbolic links resolved.
     """
     given = [os.path.normpath(os.path.expanduser(root)) for root in roots]
     return tuple(dict.fromkeys(path for root in given for path in (root, os.path.realpath(root))))

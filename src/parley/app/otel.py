@@ -1,4 +1,4 @@
-"""Sends traces and metrics to a collector of OpenTelemetry, if the standard variables `OTEL_*` enable this.
+"""Sends traces and metrics to an OpenTelemetry collector, if the standard variables `OTEL_*` enable this.
 
 Names and attributes follow the semantic conventions for generative AI. The libraries are imported only here.
 """
@@ -59,11 +59,11 @@ _ATTRIBUTES: Final = {
     "error": "error.type",
     "first_seconds": "gen_ai.response.time_to_first_chunk",
 }
-"""The names of attributes, keyed by field. The attribute of any other field is called `parley.` followed by the
-name of the field.
+"""Maps fields of an operation to the names of span attributes. The attribute of any other field is called `parley.`
+followed by the name of the field.
 """
 _OPERATIONS: Final = {"turn": "invoke_agent", "model_request": "chat", "tool_call": "execute_tool"}
-"""The values of `gen_ai.operation.name`."""
+"""Maps the names of operations to values of the attribute `gen_ai.operation.name`."""
 _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
 
 
@@ -206,7 +206,8 @@ class OpenTelemetry:
     def _reader(self, metric: Counter | Gauge) -> Callable[[CallbackOptions], Iterable[Observation]]:
         """Return the callback that reads a metric.
 
-        A thread calls the callback, which lets the event loop read the metric.
+        The exporter calls the callback in its own thread. The callback waits until the event loop has read the
+        metric.
         """
 
         async def values() -> dict[Labels, float]:

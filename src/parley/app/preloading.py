@@ -38,7 +38,7 @@ _IMPORTED_BY_OTHERS: Final = (
     "urllib.request",
     "inspect",
 )
-"""The modules that Python or the packages above import while they run."""
+"""The modules that Python or the packages in `_IMPORTED_LATE` import only when a function is called."""
 
 _SWITCH_SECONDS: Final = 0.0005
 """The maximum time, in seconds, for which an import may hold the interpreter lock before the event loop can

@@ -37,11 +37,11 @@ from parley.wire.items import TextItem
 __all__ = ["ProviderAnswer", "ProviderFault", "check_provider"]
 
 ANSWER_SECONDS: Final = 120
-"""The maximum time, in seconds, to wait for the next byte of the answer. The time is long because a local server
+"""The maximum time, in seconds, to wait for the next byte of the response. The time is long because a local server
 may load the model first.
 """
 MAX_OUTPUT_TOKENS: Final = 64
-"""The maximum number of tokens in the answer, for APIs that need such a limit."""
+"""The maximum number of tokens in the response, for APIs that require a limit."""
 MOST_NAMED: Final = 5
 """The maximum number of models that an explanation names."""
 
@@ -52,15 +52,15 @@ CONVERSATION: Final = ConversationId("00000000-0000-4000-8000-000000000000")
 
 
 class ProviderAnswer(Struct, frozen=True, kw_only=True):
-    """The result of a check if the provider answered the request."""
+    """The result of a successful check."""
 
     seconds: float
     usage: TokenCount | None
-    """The tokens of the request; None if the provider did not report them."""
+    """The token counts of the request; None if the provider did not report them."""
 
 
 class ProviderFault(Struct, frozen=True, kw_only=True):
-    """The result of a check if the provider did not answer the request."""
+    """The result of a failed check: the reason, and what the user can do."""
 
     reason: str
     to_do: str
@@ -131,8 +131,8 @@ async def _explained(error: ModelError, settings: Settings) -> ProviderFault:
             return _without_credit(provider.id, f"status 402: {_message(error.body)}")
         case UnexpectedStatus(status=status) if 300 <= status < 400:
             return ProviderFault(
-                reason=f"{provider.base_url} redirects requests to another address (status {status})",
-                to_do=f"set `model_providers.{provider.id}.base_url` to the final address",
+                reason=f"{provider.base_url} redirects requests to another URL (status {status})",
+                to_do=f"set `model_providers.{provider.id}.base_url` to the final URL",
             )
         case UnexpectedStatus():
             return await _refused(error, settings)
@@ -140,13 +140,13 @@ async def _explained(error: ModelError, settings: Settings) -> ProviderFault:
             return _without_credit(provider.id, str(error))
         case RetryLimitExceeded() | HighDemand():
             return ProviderFault(
-                reason=f"{provider.id} reports an error of its own: {error}", to_do="try again in a few minutes"
+                reason=f"{provider.id} reports an internal error: {error}", to_do="try again in a few minutes"
             )
         case CannotConnect(detail=detail) | ConnectionLost(detail=detail):
             return _unreachable(detail, settings)
         case NoResponse() | ModelStreamBroken():
             return ProviderFault(
-                reason=f"the answer is not one of the API {provider.wire_api!r}: {error}",
+                reason=f"the response is not valid for the API {provider.wire_api!r}: {error}",
                 to_do=f"check `base_url` and `wire_api` in `model_providers.{provider.id}`",
             )
         case BadScript():
@@ -163,9 +163,10 @@ def _without_credit(provider: str, detail: str) -> ProviderFault:
 
 
 async def _refused(error: UnexpectedStatus, settings: Settings) -> ProviderFault:
-    """Return an explanation of a refusal.
+    """Return an explanation of a refused request.
 
-    If the provider's list of models does not contain the model, the explanation says that the model is unknown.
+    If the provider's list of models does not contain the model, the explanation says that the provider does not
+    offer the model.
     """
     provider, model = settings.provider, settings.model_name
     detail = f"status {error.status}: {_message(error.body)}"
@@ -201,18 +202,16 @@ def _unreachable(detail: str, settings: Settings) -> ProviderFault:
     if "certificate" in detail:
         return ProviderFault(
             reason=reason,
-            to_do="if your network replaces certificates, name a file with its certificate in SSL_CERT_FILE",
+            to_do="if your network replaces certificates, set SSL_CERT_FILE to a file with its certificate",
         )
     if proxy_for(url, settings.environ) is not None:
         return ProviderFault(
-            reason=f"{reason}; the request went through the proxy of the environment",
+            reason=f"{reason}; the request went through the proxy in the environment variables",
             to_do="check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
         )
     if parts.hostname in ("localhost", "127.0.0.1", "::1"):
-        return ProviderFault(reason=reason, to_do=f"start the model server {provider.id}, or correct its address")
-    return ProviderFault(
-        reason=reason, to_do="check the address and the network; a proxy may be needed (HTTPS_PROXY)"
-    )
+        return ProviderFault(reason=reason, to_do=f"start the model server {provider.id}, or correct its URL")
+    return ProviderFault(reason=reason, to_do="check the URL and the network; a proxy may be needed (HTTPS_PROXY)")
 
 
 class _Detail(Struct, frozen=True):
@@ -224,7 +223,7 @@ class _Error(Struct, frozen=True):
 
 
 def _message(body: str) -> str:
-    """Return the message in the body of a refusal; return the beginning of the body if it has no known form."""
+    """Return the error message in the body of a response. If the body has no known form, return its beginning."""
     try:
         found = msgspec.json.decode(body, type=_Error).error
     except (ValueError, RecursionError):

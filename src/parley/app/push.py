@@ -47,19 +47,19 @@ KNOWN_DOMAINS: Final = (".push.services.mozilla.com", ".push.apple.com", ".notif
 """The domains whose hosts are push services of the common browsers."""
 MAX_UNDELIVERED: Final = 1000
 ATTEMPT_SECONDS: Final = 10.0
-"""The timeout for the answer of a push service, in seconds."""
+"""The timeout for the response of a push service, in seconds."""
 LIFE_SECONDS: Final = 24 * 3600
 """The time in seconds for which a push service keeps a message for a browser that is not connected."""
 AUTH_BYTES: Final = 16
 MAX_URL_CHARACTERS: Final = 2048
 GONE: Final = frozenset({403, 404, 410})
-"""The HTTP statuses with which a push service answers if a subscription has ended or belongs to another sender
+"""The HTTP statuses with which a push service reports that a subscription has ended or belongs to another sender
 key.
 """
 REFUSED: Final = frozenset({400, 401, 413})
 """The HTTP statuses of requests that would fail again if they were repeated."""
 NO_CONTACT: Final = "https://localhost"
-"""The contact URL of a server without a public address, because some push services require one."""
+"""The contact URL of a server without a public https URL. Some push services require a contact URL."""
 
 
 class _Keys(Struct, frozen=True):
@@ -118,7 +118,7 @@ class PushSender:
         except msgspec.DecodeError:
             raise PushRefused("the body is not a push subscription") from None
         if not self._is_known(subscription.endpoint):
-            raise PushRefused("its push service is unknown; `serve.push_hosts` can name further services")
+            raise PushRefused("its push service is unknown; add the host to `serve.push_hosts` to allow it")
         try:
             point, secret = decode_base64url(subscription.keys.p256dh), decode_base64url(subscription.keys.auth)
         except ValueError:
@@ -151,7 +151,7 @@ class PushSender:
         return await asyncio.shield(self._sender)
 
     def _is_known(self, endpoint: str) -> bool:
-        """Return whether an address belongs to a push service that is known or allowed by the settings."""
+        """Return whether the URL `endpoint` belongs to a push service that is known or allowed by the settings."""
         if len(endpoint) > MAX_URL_CHARACTERS or not endpoint.isascii() or not endpoint.isprintable():
             return False
         try:
@@ -184,9 +184,9 @@ class PushSender:
         try:
             status = await self._post(subscription, sender, conversation_id, state)
         except ModelError as error:
-            return type(error).__name__  # the text must not contain the address, which is a secret of the browser
+            return type(error).__name__  # the text must not contain the URL, which is a secret of the browser
         except (OSError, TimeoutError):
-            return "no answer in time"
+            return "no response in time"
         except Exception as error:  # the error is a bug, which must not affect conversations
             log.exception("a push message cannot be sent")
             return type(error).__name__
@@ -207,7 +207,7 @@ class PushSender:
     async def _post(
         self, subscription: _Subscription, sender: SenderKey, conversation_id: ConversationId, state: AttentionState
     ) -> int:
-        """Send a message, and return the status of the answer."""
+        """Send a message, and return the HTTP status of the response."""
         body = encrypted(
             conversation_id.encode(),
             receiver=decode_base64url(subscription.keys.p256dh),

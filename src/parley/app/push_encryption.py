@@ -60,6 +60,7 @@ class SenderKey:
         """Return the value of the header `Authorization` for the push service with the origin `audience`.
 
         `contact` is a URL through which the operator of the push service can reach the operator of this server.
+        `now` is the current time, in seconds since the epoch.
         """
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.asymmetric import ec

@@ -32,7 +32,7 @@ CONTINUE: Final = "Continue."
 """The message that begins a turn for which no message was recorded."""
 
 END: Final = "The recording ends here."
-"""The reply to the outputs of the last calls, if the model did not reply to them."""
+"""The reply to the outputs of the last calls, if the recording contains no such reply."""
 
 NAME_CHARACTERS: Final = 40
 LINE_CHARACTERS: Final = 88
@@ -76,7 +76,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
     @property
     def failure(self) -> Step | None:
-        """The step with which the reply failed; None if it succeeded."""
+        """The step with which the reply failed; None if the reply did not fail."""
         failed = (step for step in self.steps if step.fail is not UNSET or step.error is not UNSET)
         return next(failed, None)
 

@@ -51,8 +51,8 @@ log = logging.getLogger(__name__)
 FIRST_LINE_SECONDS: Final = 30.0
 """The timeout for the first line of a connection, in seconds."""
 MAX_SILENT: Final = 128
-"""The maximum number of open connections without a first line. When another connection arrives, the oldest of these
-connections is closed.
+"""The maximum number of connections that are waiting for their first line. If another connection arrives, the
+server closes the connection that has waited longest.
 """
 CHECK_SECONDS: Final = 60.0
 """The maximum interval, in seconds, between two checks in a server that exits when idle. The server checks whether
@@ -89,7 +89,9 @@ class Resident:
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._is_limited = asyncio.Event()
-        """An event that is set when the remaining time until the stop is limited to `drain_seconds`."""
+        """An event that is set by the first call of `stop`. From then on, the server waits at most `drain_seconds`
+        for running turns.
+        """
         self._idle_since = now()
         self._lock_log = LimitedLog(log)
 
@@ -98,7 +100,8 @@ class Resident:
     def listen(self, path: str | None = None, *, lock: ResidentLock | None = None) -> None:
         """Accept connections on the socket of the home directory and, if `path` is given, on a second socket.
 
-        While the server is listening, it holds `lock`, and acquires it again if its file is removed.
+        While the server is listening, it holds `lock`. If the lock file is removed, the server acquires the lock
+        again.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.
@@ -178,7 +181,7 @@ class Resident:
         return None if self._http is None else self._http.token
 
     async def sign_in_url(self) -> str | None:
-        """Return the address of the web page with a new one-time code; None if the page cannot be used."""
+        """Return the URL of the web page with a new one-time code; None if the page cannot be used."""
         try:
             return None if self._http is None else await self._http.sign_in_url()
         except StoreError as error:
@@ -187,7 +190,7 @@ class Resident:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The addresses and the process id of the server, for clients and other processes."""
+        """The URL, socket path, process id and version of the server, for clients and other processes."""
         return {
             "url": None if self._http is None else self._http.url,
             "socket": None if self._sockets is None else self._sockets.path,
@@ -263,8 +266,8 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn is running, but at most `drain_seconds` after a call of `stop`. Ignore turns that wait
-        for an approval.
+        """Wait until no turn is running, but at most `drain_seconds` after a call of `stop`. Do not wait for turns
+        that are waiting for an approval.
         """
         seconds = self._settings().drain_seconds
         drained = asyncio.ensure_future(self._server.conversations.drain())
@@ -284,8 +287,8 @@ class Resident:
                 log.error("waiting for the running turns failed", exc_info=failure)
 
     def _seconds_to_idle_exit(self) -> float:
-        """Return the time in seconds until the server exits if it stays idle; infinity if the settings turn this
-        off.
+        """Return the time in seconds until the server exits if it stays idle; infinity if the settings disable this
+        exit.
         """
         if self.client_count or self._greeting or self._server.conversations.running:
             self._note_use()
@@ -337,14 +340,14 @@ class Resident:
             try:
                 hello = decode_hello(line)
             except ValidationError as error:
-                await send_answer(channel, {"ok": False, "reason": f"the first line has wrong members: {error}"})
+                await send_answer(channel, {"ok": False, "reason": f"the first line has invalid members: {error}"})
                 return
             if hello is None and self._stopping.is_set():
                 log.info("refused a client: the server is stopping")
             elif hello is None:
                 await self._serve_client(channel, line + rest, None)
             elif hello.v != HELLO_VERSION:
-                reason = f"it speaks version {HELLO_VERSION} of the relay, and was greeted with version {hello.v}"
+                reason = f"it supports version {HELLO_VERSION} of the relay protocol, not version {hello.v}"
                 await send_answer(channel, {"ok": False, "reason": reason})
             elif hello.parley == RELAY:
                 await self._serve_relay(channel, hello, rest)
@@ -365,7 +368,7 @@ class Resident:
                 return
         if not add_installation(hello.installed):
             await send_answer(
-                channel, {"ok": False, "reason": "`installed` has too many paths, or is one of too many"}
+                channel, {"ok": False, "reason": "`installed` has too many paths, or there are too many relays"}
             )
             return
         try:
@@ -412,7 +415,7 @@ class Resident:
             session.interrupt_turns()
 
     async def _answer(self, hello: Hello) -> dict[str, Any]:
-        """Execute a request about the server itself, and return the answer."""
+        """Execute a request about the server itself, and return the members of the response."""
         match hello.parley:
             case "sign-in":
                 if (page := await self.sign_in_url()) is not None:
@@ -445,7 +448,7 @@ class Resident:
                 client = self._clients.get(hello.client or 0)
                 return {"ok": True, "interrupted": 0 if client is None else client.session.interrupt_turns()}
             case _:
-                return {"ok": False, "reason": f"it does not know {hello.parley!r}"}
+                return {"ok": False, "reason": f"it does not know the request {hello.parley!r}"}
 
 
 def _interrupts(loader: Loader) -> bool:

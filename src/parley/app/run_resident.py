@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 LOCK_AGAIN_SECONDS: Final = 0.02
 LOCK_SECONDS: Final = 5.0
-"""The time, in seconds, for which a second server tries to acquire the lock. A first server that is starting or
-ending needs less time to begin to listen or to release the lock.
+"""The time, in seconds, for which a server tries to acquire the lock while another server holds it. The other
+server needs less time to begin to listen if it is starting, or to release the lock if it is ending.
 """
 
 
@@ -44,7 +44,7 @@ class AlreadyRunning(ParleyError):
     def __init__(self, description: Mapping[str, Any], holder: str) -> None:
         """Create the error. `holder` describes the process that holds the lock."""
         self.description = description
-        super().__init__(f"a resident server of this home runs already, as {holder}")
+        super().__init__(f"a resident server of this home is already running: {holder}")
 
 
 async def run_resident(
@@ -60,8 +60,9 @@ async def run_resident(
     If `exits_when_idle` is True, the server also stops when it has been idle for the configured time. `http` is
     None if the server must not serve HTTP. Otherwise the settings determine whether the server serves HTTP. The
     server listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the
-    server accepts connections, `ready` is called with the description of the server and the member `token`. The
-    value of `token` is the HTTP token that was created for this process; None if no token was created.
+    server accepts connections, `ready` is called with the description of the server and the members `token` and
+    `page`. `token` is the HTTP token that was created for this process; None if no token was created. `page` is the
+    URL of the web page with a one-time code; None if the page cannot be used.
 
     Raises:
         AlreadyRunning: another resident server of the home directory is running.
@@ -126,7 +127,8 @@ async def _acquire(lock: ResidentLock, home: str) -> None:
     """Acquire the lock of the resident server. If another server holds it, wait some seconds, because that server
     may be ending.
 
-    A server whose lock file was removed is found by its socket.
+    Also connect to the socket of the home directory, because the lock file of a running server may have been
+    removed.
 
     Raises:
         AlreadyRunning: another server holds the lock, or listens on the socket of the home directory.

@@ -68,7 +68,7 @@ SECOND_INTERRUPT_SECONDS: Final = 2.0
 
 
 WARM_UP_SECONDS: Final = 0.25
-"""The delay, in seconds, between the first answer and the loading of the HTTP library, unless a turn needs the
+"""The delay, in seconds, between the first response and the loading of the HTTP library, unless a turn needs the
 library earlier. The delay is necessary because loading the library immediately would delay the first calls of the
 client.
 """
@@ -92,8 +92,8 @@ class Server:
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
         running commands, because any number of clients may begin turns. A resident server also seals data with the
-        key of the home directory. `prepare_process` is called after the first answer to the client. `node_versions`
-        are the supported versions of the protocol between nodes, the newest first.
+        key of the home directory. `prepare_process` is called after the first response to the client.
+        `node_versions` are the supported versions of the protocol between nodes, the newest first.
 
         Raises:
             ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes
@@ -166,7 +166,7 @@ class Server:
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:
-        """Do the work that was postponed until after the first answer so that the server starts faster."""
+        """Do the work that was postponed until after the first response so that the server starts faster."""
         self._prepare_process()
         if self._warming is None:
             self._warming = asyncio.get_running_loop().call_later(WARM_UP_SECONDS, self._http.warm_up)
@@ -198,7 +198,9 @@ class Server:
             self._otel = open_telemetry(self._environ, self.metrics)
 
     def metrics(self, clients: Callable[[], int] | None = None) -> ServerMetrics:
-        """Return the metrics of this server, and begin to count. `clients` returns the number of clients."""
+        """Return the metrics of this server. The first call begins to count. `clients` returns the number of
+        connected clients.
+        """
         if self._metrics is None:
             from parley.app.metrics import ServerMetrics
 
@@ -329,8 +331,8 @@ def _home(loader: Loader) -> str | None:
 def _take_signals(transport: DescriptorTransport, conversations: ConversationRegistry) -> None:
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
-    SIGINT does the same if stdin is not a terminal, because Claude Code ends its servers with SIGINT. On a
-    terminal, SIGINT interrupts the running turns, or shuts the server down if there are none.
+    If stdin is not a terminal, SIGINT also shuts the server down, because Claude Code ends its servers with SIGINT.
+    On a terminal, SIGINT interrupts the running turns, or shuts the server down if no turns are running.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)

@@ -26,7 +26,9 @@ BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
 command at any time.
 """
 CHECK_SECONDS: Final = 20.0
-"""The timeout for a trivial command, in seconds. The timeout is long enough for a busy computer."""
+"""The timeout for the command that prints its control group, in seconds. The command ends at once, but the computer
+may be busy.
+"""
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
@@ -59,9 +61,9 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
 
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
-    """Describe the sandbox of these settings and the limits that all commands share.
+    """Return a report about the sandbox of these settings, and a description of the limits that all commands share.
 
-    If `settings` is None, describe the sandboxes that the system supports.
+    If `settings` is None, the report is about the sandboxes that the system supports.
 
     Raises:
         CommandNotStarted: no command can be started.
@@ -107,8 +109,8 @@ def why_no_conversations(home: str) -> str | None:
 
 
 def exposed_files(home: str) -> Iterator[str]:
-    """Yield a sentence for each path with unsafe permissions. The home directory and its important files are
-    checked.
+    """Yield a sentence for each path with unsafe permissions. The checked paths are the home directory, and its
+    files with settings, keys and conversations.
 
     Permissions are unsafe if another user can change a file, or can read a file that contains secrets or
     conversations.

@@ -46,9 +46,9 @@ class _Listening(Protocol):
 
 
 def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
-    """Call `changed` for each conversation that another process has changed, with the id of the conversation.
+    """Call `changed` with the id of each conversation that another process changes.
 
-    Do nothing if the store does not report such changes.
+    Do nothing if the store does not report changes by other processes.
     """
     if isinstance(store, _Listening):
 
@@ -108,9 +108,9 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
 
 
 async def inspect_postgres(url: str) -> tuple[bool, list[str]]:
-    """Connect to a database. Return whether it can be used, and sentences that describe it.
+    """Connect to a database. Return whether the database can be used, and sentences that describe the database.
 
-    If it cannot be used, the only sentence states the reason. No sentence contains the password.
+    If the database cannot be used, the only sentence states the reason. No sentence contains the password.
     """
     from parley.errors import StoreError
     from parley.stores.postgres.database import location_of

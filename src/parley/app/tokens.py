@@ -80,7 +80,7 @@ async def create_token(
 async def create_share_token(
     store: Store, conversation_id: ConversationId, *, valid_seconds: float
 ) -> tuple[str, StoredToken]:
-    """Create a token with which one conversation can be read. Return the token and the stored record.
+    """Create a token that allows reading one conversation. Return the token and the stored record.
 
     Raises:
         StoreError: the token cannot be stored.
@@ -96,7 +96,7 @@ async def create_share_token(
 
 
 async def code_sign_ins(store: Store) -> list[StoredSignIn]:
-    """Return the browsers that are signed in to the web page with a one-time code.
+    """Return the sign-ins to the web page for which a one-time code was used.
 
     Raises:
         StoreError: the store cannot be read.
@@ -105,12 +105,12 @@ async def code_sign_ins(store: Store) -> list[StoredSignIn]:
 
 
 async def end_code_sign_ins(store: Store) -> None:
-    """End the sign-ins with a one-time code, and make unused codes invalid.
+    """End all sign-ins for which a one-time code was used, and make unused codes invalid.
 
     Raises:
         StoreError: the store cannot be read or changed.
     """
-    # A browser that is signing in replaces its code by a sign-in between the two calls.
+    # Between the two calls, a browser may sign in and so replace its code with a sign-in.
     while digests := [one.digest for one in await store.sign_ins() if not one.token]:
         await store.remove_sign_ins(digests)
 
@@ -143,8 +143,8 @@ async def all_conversations(store: Store) -> list[ConversationId]:
 def reload_resident_tokens(home: str) -> bool:
     """Make the resident server of the home directory load its tokens again.
 
-    Return False if no server is running or the server does not answer. A server that does not answer loads the
-    tokens within half a minute.
+    Return False if no server is running or the server does not respond. A running server loads the tokens within
+    half a minute in any case.
     """
     try:
         with connect(home) as channel:
@@ -176,7 +176,7 @@ def http_address(loader: Loader) -> str | None:
 
 
 def page_address(loader: Loader) -> str | None:
-    """Return the address of the web page; None if the address is not known.
+    """Return the URL of the web page; None if the URL is not known.
 
     Raises:
         ConfigError: the settings cannot be read.

@@ -1,5 +1,5 @@
-"""Notifies the receiver of `[webhook]` when a conversation of this process begins to wait for a person, has failed
-or has finished.
+"""Notifies the receiver that the settings `[webhook]` name when a conversation of this process begins to wait for a
+person, has failed or has finished.
 
 A notification contains none of the conversation's content. Notifications are sent in the background. No turn or
 client waits for a notification, or is affected if a notification cannot be sent. The headers follow the Standard
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 MAX_CONVERSATIONS: Final = 1000
 """The maximum number of conversations with an undelivered notification."""
 ATTEMPT_SECONDS: Final = 10.0
-"""The timeout for the receiver's answer, in seconds."""
+"""The timeout for the receiver's response, in seconds."""
 
 
 class _Notification(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class _Notification(Struct, frozen=True, kw_only=True):
 
 
 def signature(key: bytes, delivery_id: str, timestamp: str, body: bytes) -> str:
-    """Return the value of the header `webhook-signature`."""
+    """Return the value of the header `webhook-signature`, with which the receiver verifies a notification."""
     import base64  # imported here: few homes have a webhook
     import hashlib
     import hmac
@@ -105,8 +105,8 @@ class WebhookSender:
     async def _attempt(self, conversation_id: ConversationId, due: _Notification) -> str | None:
         """Send a notification once.
 
-        Return None if the receiver accepted the notification, or if the webhook has been removed. Otherwise return
-        a description of the problem.
+        Return None if the receiver accepted the notification, or if the settings no longer contain a webhook.
+        Otherwise return a description of the problem.
         """
         webhook = self._webhook()
         if webhook is None:
@@ -126,10 +126,10 @@ class WebhookSender:
                     webhook.url, headers=headers, body=body, idle_seconds=2 * ATTEMPT_SECONDS, environ=proxies
                 )
         except ModelError as error:
-            # The text must not contain the address, whose path may be a secret.
-            return str(getattr(error, "detail", "no answer"))
+            # The text must not contain the URL, whose path may be a secret.
+            return str(getattr(error, "detail", "no response"))
         except (OSError, TimeoutError) as error:
-            return str(error) or "no answer in time"
+            return str(error) or "no response in time"
         except Exception as error:  # the error is a bug, which must not affect conversations
             log.exception("a webhook notification cannot be sent")
             return type(error).__name__

@@ -1,8 +1,7 @@
 """Checks for the values that a setting may have, and for tables of settings.
 
 The arguments of a check are a value, as TOML or JSON represents it, and the key of the value. A failed check raises
-`Wrong`. The caller knows the file or argument with the value, converts the error to a `BadSetting` and names the
-source.
+`Wrong`. The caller, which knows the file or argument with the value, converts this error to a `BadSetting`.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def path_or_home_path(value: Any, at: KeyPath) -> str:
 def address(value: Any, at: KeyPath) -> str:
     url = text(value, at)
     if url and not is_address(url):  # an empty URL means no URL
-        raise Wrong(at, "not an http or https address")  # the URL is not shown, because it may hold a password
+        raise Wrong(at, "not an http or https URL")  # the URL is not shown, because it may contain a password
     return url
 
 
@@ -191,7 +190,7 @@ def is_host_name(text: str) -> bool:
 def webhook_address(value: Any, at: KeyPath) -> str:
     url = text(value, at)
     if not _is_webhook_address(url):  # the URL is not shown, because its path may be a secret
-        raise Wrong(at, "expected an https address, or an http address with a loopback IP, without a password")
+        raise Wrong(at, "expected an https URL, or an http URL with a loopback IP, without a password")
     return url
 
 
@@ -299,7 +298,7 @@ def database_address(value: Any, at: KeyPath) -> str:
 
 
 DATABASE_ADDRESS: Final = (
-    "expected an address such as postgresql://user@host/database;"
+    "expected a URL such as postgresql://user@host/database;"
     " special characters of the password must be percent-encoded"
 )
 
@@ -352,7 +351,7 @@ def repository_address(value: Any, at: KeyPath) -> str:
     url = _secret(value, at)
     try:
         parse_git_address(url)
-    except ValueError as error:  # the address is not shown, because it may contain a password
+    except ValueError as error:  # the URL is not shown, because it may contain a password
         raise Wrong(at, str(error)) from None
     return url
 

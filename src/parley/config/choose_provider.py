@@ -1,4 +1,4 @@
-"""Finds the provider of a conversation by its name, in the settings, the environment and the ready providers."""
+"""Finds the provider of a conversation by its name, among the preconfigured providers and those in the settings."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def choose_provider(
     home: str,
     sources: Sequence[Source],
 ) -> Provider:
-    """Return the provider with a name. `named_by` is the source of the name, and `tables` contains the tables of
-    the providers in the settings.
+    """Return the provider called `name`. `named_by` is the source that contains the name. `tables` contains the
+    tables of the providers in the settings, keyed by name.
 
     Raises:
-        BadSetting: the provider has no address, or an environment variable contains no address.
-        ProviderNotFound: there is no such provider.
+        BadSetting: the provider has no URL, or an environment variable contains an invalid URL.
+        ProviderNotFound: no provider has this name.
     """
     # A file cannot redefine `openai` and `oss`, because it could then send the OpenAI key to another host.
     if name == "openai":
@@ -70,10 +70,10 @@ def choose_provider(
 
 
 def with_provider_of(before: str, model: str, *, tables: Container[str], environ: Mapping[str, str]) -> str:
-    """Return `model` with the provider that the model `before` names, as in `anthropic/claude-opus-4-5`.
+    """Return `model` with the provider in the model `before` as its prefix, as in `anthropic/claude-opus-4-5`.
 
-    Return `model` unchanged if it names a provider itself, if `before` names no provider, or if OPENAI_BASE_URL is
-    set, because then no model names a provider.
+    Return `model` unchanged if it already has a provider, if `before` has no provider, or if OPENAI_BASE_URL is
+    set, because a prefix does not select a provider in this case.
     """
     if environ.get("OPENAI_BASE_URL", "").strip() not in ("", URL_OF_OPENAI):
         return model
@@ -86,7 +86,7 @@ def with_provider_of(before: str, model: str, *, tables: Container[str], environ
 def _address_in(variable: str, environ: Mapping[str, str]) -> str | None:
     url = utf8(environ.get(variable, "").strip(), source=variable)
     if url and not is_address(url):
-        raise BadSetting("not an http or https address", source=variable)
+        raise BadSetting("not an http or https URL", source=variable)
     return url or None
 
 

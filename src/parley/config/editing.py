@@ -32,7 +32,7 @@ def with_setting(text: str, key: str, value: str) -> tuple[str, KeyPath, Any]:
 
     Raises:
         BadSetting: the key is not a setting, or the value is invalid.
-        UneditableFile: the text cannot be changed in this way.
+        UneditableFile: the setting cannot be changed without changing other settings.
     """
     table, path = parse_setting(key, value)
     checked(None, refuse_misspelt([table]))
@@ -59,7 +59,7 @@ def without_setting(text: str, key: str) -> tuple[str, KeyPath] | None:
 
     Raises:
         BadSetting: `key` is neither in the text nor the key of a setting.
-        UneditableFile: the text cannot be changed in this way.
+        UneditableFile: the setting cannot be removed without changing other settings.
     """
     path = _path(key)
     expected = parse_toml(text)
@@ -86,7 +86,9 @@ def _path(key: str) -> KeyPath:
 
 
 def _refuse_tables(path: KeyPath) -> None:
-    """Check that a path names a setting, and not a table with several settings, which could lose its comments."""
+    """Check that a path names a setting, and not a table of settings, because replacing a table could remove
+    comments.
+    """
     check = check_at(path)
     if isinstance(check, Table) or (isinstance(check, Named) and isinstance(check.entry, Table)):
         example = next(iter(check.fields)) if isinstance(check, Table) else "NAME"
@@ -132,8 +134,8 @@ def _with_line(text: str, path: KeyPath, value: Any) -> str:
 
 
 def _with_item(text: str, path: KeyPath, value: Any) -> str:
-    """Return the text with a changed value or with a new key in an existing table. The result is empty if the text
-    cannot be changed in this way.
+    """Return the text with a changed value, or with a new key in an existing table. Return an empty string if
+    tomlkit cannot make this change.
     """
     if isinstance(value, dict):
         inline = tomlkit.inline_table()

@@ -63,8 +63,8 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
 
 
 def effective_settings(loader: Loader) -> Iterator[EffectiveSetting]:
-    """Yield every setting in the order of the documentation. Entries of tables with names that the user chose, such
-    as providers, are included if a source sets them or if the default conversation uses them.
+    """Yield every setting in the order of the documentation. Settings of entries with a name that the user chose,
+    such as providers, are included if a source sets them, or if a conversation with default settings uses them.
 
     Raises:
         ConfigError: the settings cannot be used.
@@ -124,9 +124,9 @@ class _Report:
                 yield self._setting(at, default if value is None else value)
 
     def _entry(self, at: KeyPath, check: Check, value: Mapping[str, Any]) -> Iterator[EffectiveSetting]:
-        """Yield the settings of a named entry that a source sets.
+        """Yield those settings of an entry, such as a provider, that a source sets.
 
-        Settings with their documented defaults are not yielded.
+        The other settings of the entry have their documented defaults and are not yielded.
         """
         for name, one in value.items():
             inner = check_below(check, name)
@@ -136,7 +136,7 @@ class _Report:
                 yield self._setting((*at, name), one)
 
     def _provider_in_use(self) -> Iterator[EffectiveSetting]:
-        """Yield the address, the API and the key variable of the provider, even if no source sets them."""
+        """Yield the URL, the API and the key variable of the provider, even if no source sets them."""
         provider: Provider = self._provider
         for name in ("base_url", "wire_api", "env_key"):
             value = "OPENAI_API_KEY" if name == "env_key" and provider.is_openai else getattr(provider, name)
@@ -182,7 +182,7 @@ class _Report:
 
 
 _ADDRESSES: Final = {"openai": "OPENAI_BASE_URL", "oss": "CODEX_OSS_BASE_URL", "azure": AZURE_ENDPOINT}
-"""The environment variables that contain the addresses of providers, keyed by the name of the provider."""
+"""The environment variables that contain the URLs of providers, keyed by the name of the provider."""
 
 
 def _named(defaults: Mapping[str, Any], name: str) -> Any:

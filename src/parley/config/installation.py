@@ -81,8 +81,8 @@ def add_installation(paths: tuple[str, ...]) -> bool:
 def own_installation() -> tuple[str, ...]:
     """Return the absolute paths where the Parley of this process is installed.
 
-    The path of the package `parley` is first. A path that contains links is returned twice: unresolved, and with
-    all links resolved. Some paths may not exist.
+    The path of the package `parley` is first. A path that contains symbolic links is returned twice: unresolved,
+    and with all symbolic links resolved. Some paths may not exist.
     """
     names = dict.fromkeys(os.path.normpath(path) for path in _names() if os.path.isabs(path))
     return tuple(dict.fromkeys((*names, *map(os.path.realpath, names))))

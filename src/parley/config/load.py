@@ -161,7 +161,7 @@ class Loader:
         return ResolvedSettings(values, before.settings if settings == before.settings else settings)
 
     def absolute(self, cwd: str) -> str:
-        """Return a working directory as an absolute path. A relative path begins in the directory of the server."""
+        """Return a working directory as an absolute path. A relative path is relative to the server's directory."""
         return absolute(cwd, self._server_dir)
 
     def sources(self) -> tuple[Source, Source]:
@@ -257,10 +257,10 @@ class Loader:
         return tuple(self._table("model_providers"))
 
     def ready_providers(self) -> dict[str, str | None]:
-        """Return the names of the ready providers.
+        """Return the preconfigured providers, each with the environment variable that is missing for it.
 
-        The value for each provider is the name of an environment variable that the provider needs and that is not
-        set; None if the provider can be used. A key in auth.json replaces the variable.
+        The keys are the names of the providers. Each value is the name of an environment variable that the provider
+        needs and that is not set; None if the provider can be used. A key in auth.json replaces the variable.
         """
         tables = self._table("model_providers")
         missing: dict[str, str | None] = {}
@@ -392,7 +392,8 @@ class Loader:
         """Merge the settings of one source, `over`, into `values`, which contains the settings of the sources with
         less precedence.
 
-        If no source sets `model_provider`, a model without a provider keeps the provider of the model before it.
+        If no source sets `model_provider`, a model without a provider gets the provider of the model that `values`
+        contained before.
         """
         before = values["model"]
         merge(over, into=values)
@@ -486,8 +487,8 @@ class Loader:
         return frozenset(table["token_env"] for table in self._repository_tables().values() if "token_env" in table)
 
     def _clones(self) -> tuple[str, ...]:
-        """Return the path of the directory with the clones, as given in the settings and without symbolic links.
-        The result is empty if the settings contain no such directory.
+        """Return the path of the directory with the clones, and the same path with symbolic links resolved. The
+        result is empty if the settings contain no directory for worktrees.
         """
         directory: str | None = self._loaded_table("workspace").get("directory")
         if directory is None:
@@ -538,9 +539,9 @@ class Loader:
 
 
 def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the variables that contain keys.
+    """Return the names of the environment variables that may contain keys, tokens or other secrets.
 
-    Keys of unused providers are included, because the next conversation may use them.
+    The variables of unused providers are included, because the next conversation may use these providers.
     """
     named = {"OPENAI_API_KEY", "PARLEY_SERVE_TOKEN", "PARLEY_TOKEN", STORE_VARIABLE, NODE_VARIABLE}
     named |= {f"OTEL_EXPORTER_OTLP_{part}HEADERS" for part in ("", "TRACES_", "METRICS_", "LOGS_")}
@@ -577,7 +578,7 @@ def _without_repositories(workspace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
-    """Return the keys of a tool server whose values are missing.
+    """Return those keys in the settings of a tool server whose values are missing.
 
     An earlier call supplied these values, but they were not stored, because they may be secrets, and no current
     source supplies them.
@@ -599,8 +600,8 @@ def check_overrides(overrides: SettingsOverrides) -> None:
 
 
 def why_unusable(loader: Loader) -> ConfigError | None:
-    """Return the error that a server would report if it used the settings of a loader; None if a server can use
-    them.
+    """Return the error that a server would report if it used the settings of a loader; None if the settings can be
+    used.
     """
     try:
         loader.choose(SettingsOverrides())

@@ -42,7 +42,7 @@ DEFAULT_PRICES: Final[Mapping[str, Mapping[str, Price]]] = {
 """The prices of a million tokens in US dollars, keyed by the host of the provider and the name of the model."""
 
 _DATED: Final = re.compile(r"(.+)-(?:\d{8}|\d{4}-\d{2}-\d{2})", re.ASCII)
-"""The pattern of a model's name with the date of one of its versions, such as `claude-opus-4-5-20251101`."""
+"""The pattern of a model name that ends with the date of a version, such as `claude-opus-4-5-20251101`."""
 
 
 def default_price(provider: Provider, model: str) -> Price | None:

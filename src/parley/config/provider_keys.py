@@ -15,8 +15,8 @@ from parley.config.types import Provider
 __all__ = ["AUTH_FILE", "find_key", "key_variable", "may_use_stored_key"]
 
 AUTH_FILE: Final = "auth.json"
-"""The name of the file that stores keys. It contains a JSON object. The name of each member is an environment
-variable, and its value is the key that replaces the value of this variable.
+"""The name of the file that stores keys. The file contains a JSON object, which maps names of environment variables
+to the keys that replace the values of these variables.
 """
 OPENAI_KEY: Final = "OPENAI_API_KEY"
 
@@ -37,11 +37,10 @@ def find_key(provider: Provider, home: str, environ: Mapping[str, str]) -> str |
 
 
 def may_use_stored_key(provider: Provider) -> bool:
-    """Return whether a key in auth.json may be sent to a provider: to OpenAI, and to a ready provider at its own
-    address.
+    """Return whether a key in auth.json may be sent to a provider.
 
-    A key must not be sent to any other address, because clients can change the addresses of providers for their
-    conversations.
+    The key may be sent to OpenAI, and to a preconfigured provider whose URL and key variable were not changed. It
+    must not be sent to any other URL, because clients can change the URLs of providers for their conversations.
     """
     if provider.is_openai:
         return True

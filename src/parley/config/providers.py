@@ -1,4 +1,4 @@
-"""The ready providers: providers that can be used without settings. Most of them need a key in the environment."""
+"""The preconfigured providers, which need no settings. Most of them need a key in the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 __all__ = ["AZURE_ENDPOINT", "READY_PROVIDERS", "provider_table", "split_model"]
 
 AZURE_ENDPOINT: Final = "AZURE_OPENAI_ENDPOINT"
-"""The environment variable with the URL of the resource at Azure, to which the path of the API is appended."""
+"""The environment variable with the URL of the Azure resource. The path of the API is appended to this URL."""
 
 
 def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ READY_PROVIDERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llamacpp": _server("llama.cpp", 8080),
     "lmstudio": _server("LM Studio", 1234),
 }
-"""The tables of the ready providers, in the form of `[model_providers.NAME]`, keyed by NAME."""
+"""The tables of the preconfigured providers, in the form of `[model_providers.NAME]`, keyed by NAME."""
 
 
 def provider_table(
@@ -49,9 +49,9 @@ def provider_table(
 ) -> dict[str, Any] | None:
     """Return the settings table of a provider; None if there is no such provider.
 
-    The settings in `tables` override the settings of the ready provider with the same name. The key of a ready
-    provider is sent only to its own address: if `tables` contains another address, it must also name the variable
-    with the key.
+    The settings in `tables` override the settings of the preconfigured provider with the same name. The key of a
+    preconfigured provider is sent only to the preconfigured URL. If the table in `tables` contains another URL,
+    that table must also contain the name of the variable with the key.
     """
     ready, own = READY_PROVIDERS.get(name), tables.get(name)
     if ready is None:
@@ -67,7 +67,8 @@ def provider_table(
 
 def split_model(model: str, tables: Container[str]) -> tuple[str, str] | None:
     """Split a text such as `anthropic/claude-opus-4-5` into the name of the provider and the name of the model.
-    Return None if the text does not begin with the name of a ready provider or of a provider in `tables`.
+    Return None if the text does not begin with `openai`, the name of a preconfigured provider, or the name of a
+    provider in `tables`.
     """
     provider, slash, name = model.partition("/")
     is_known = provider in READY_PROVIDERS or provider in tables or provider == "openai"

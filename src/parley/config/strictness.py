@@ -36,8 +36,8 @@ def looser_setting(proposed: ResolvedSettings, limit: ResolvedSettings) -> str |
     """Return the name of a setting in `proposed` that may allow more than the same setting in `limit`; None if no
     setting allows more.
 
-    `sandbox_mode` and `approval_policy` may be stricter than in `limit`. The model and the schema of answers may
-    differ. All other settings must be equal. The working directory is not compared, because the caller checks it.
+    `sandbox_mode` and `approval_policy` may be stricter than in `limit`. The model and the output schema may
+    differ. The working directory is not compared, because the caller checks it. All other settings must be equal.
     """
     for name in STRICTEST_FIRST:
         if getattr(proposed.settings, name) not in values_within(name, limit.settings):

@@ -135,7 +135,7 @@ def lines_of_keys(text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
     key: list[str] = []
-    value_of: KeyPath | None = None  # the table is None while a key or a header is being read
+    value_of: KeyPath | None = None  # the key of the value that is being read; None while no value is being read
     # Brackets in values, each with the table and key to return to.
     open_brackets: list[tuple[str, KeyPath, KeyPath]] = []
     line = 1

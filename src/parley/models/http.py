@@ -115,7 +115,7 @@ class Http:
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 )
         except aiohttp.ConnectionTimeoutError:
-            raise CannotConnect(_shown(url), "no answer in time") from None
+            raise CannotConnect(_shown(url), "no response in time") from None
         except TimeoutError:
             raise ModelStreamBroken(SILENT) from None
         # The library's errors contain the request with its keys, so they must not be chained or passed on.

@@ -85,7 +85,7 @@ async def test_a_provider_that_answers_gets_one_request_without_tools(
         (
             503,
             "",
-            "mine reports an error of its own: exceeded retry limit, last status: 503 Service Unavailable",
+            "mine reports an internal error: exceeded retry limit, last status: 503 Service Unavailable",
             "try again in a few minutes",
         ),
         (
@@ -97,7 +97,7 @@ async def test_a_provider_that_answers_gets_one_request_without_tools(
         (
             200,
             "<html>welcome</html>",
-            "the answer is not one of the API 'chat': stream disconnected before completion: "
+            "the response is not valid for the API 'chat': stream disconnected before completion: "
             "the body contains no response; it begins with: <html>welcome</html>",
             "check `base_url` and `wire_api` in `model_providers.mine`",
         ),
@@ -140,7 +140,7 @@ async def test_an_address_without_a_server_is_explained(tmp_path: Path) -> None:
     reason, to_do = await fault(settings(tmp_path, f"http://127.0.0.1:{port}/v1?token={KEY}"))
 
     assert reason == f"http://127.0.0.1:{port} cannot be reached: Connection refused"
-    assert to_do == "start the model server mine, or correct its address"
+    assert to_do == "start the model server mine, or correct its URL"
 
 
 @pytest.mark.promises("doctor.online")
@@ -150,7 +150,7 @@ async def test_a_proxy_that_fails_is_named(tmp_path: Path) -> None:
     with refusing_proxy(407) as proxy:
         refused = await fault(settings(tmp_path, "https://api.example/v1", https_proxy=proxy))
 
-    route = "; the request went through the proxy of the environment"
+    route = "; the request went through the proxy in the environment variables"
     to_do = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
     unreachable = "the proxy cannot be reached: Connection refused (os error 111)"
     assert plain == (f"http://api.example cannot be reached: {unreachable}{route}", to_do)

@@ -48,7 +48,7 @@ async def test_by_default_it_listens_on_loopback_with_a_free_port() -> None:
         ({"host": "::"}, HttpChoice(token=TOKEN), "is not loopback: set serve.tls_cert"),
         ({"host": "0.0.0.0", "public_url": "https://parley.example"}, HttpChoice(), "there is no token"),
         ({}, HttpChoice(token="short"), "at least 32 characters"),
-        ({"tls_cert": "/nowhere.pem"}, HttpChoice(), "belong together"),
+        ({"tls_cert": "/nowhere.pem"}, HttpChoice(), "must be set together"),
         ({"tls_cert": "/nowhere.pem", "tls_key": "/nowhere.pem"}, HttpChoice(), "cannot be used"),
         ({"host": "192.0.2.1", "public_url": "https://parley.example"}, HttpChoice(token=TOKEN), "cannot listen"),
     ],

@@ -181,7 +181,7 @@ async def test_an_older_state_of_a_conversation_is_left_alone(tmp_path: Path, se
 
     imported = await import_file(store, newer, settings)
 
-    assert f", since {ID} is another conversation here" in imported.text
+    assert f", because {ID} is the id of another conversation here" in imported.text
     assert await store.head(ID) == before
 
 

@@ -90,7 +90,7 @@ async def test_the_log_says_when_a_notification_is_given_up(logged: Callable[[],
         await receiver.wait_for(MAX_ATTEMPTS)
         await until(lambda: one.sender.deliveries.is_idle)
 
-        assert logged() == ["a webhook notification is given up after 10 attempts: status 503"]
+        assert logged() == ["discarded a webhook notification after 10 attempts: status 503"]
         one.sender.notify(FIRST, "finished")
         await receiver.wait_for(MAX_ATTEMPTS + 1)
 
@@ -132,7 +132,7 @@ async def test_the_number_of_waiting_notifications_is_limited(logged: Callable[[
         one.webhook = None  # the other notifications are dropped
         await until(lambda: one.sender.deliveries.is_idle)
 
-        assert logged() == ["a webhook notification is dropped: 1000 are not delivered yet"]
+        assert logged() == ["discarded a webhook notification: 1000 others are waiting"]
         assert receiver.received == []
 
 
@@ -162,7 +162,7 @@ async def test_a_server_that_stops_waits_for_an_attempt_and_repeats_none(logged:
         await one.sender.close(seconds=DRAIN_SECONDS)
 
         assert [sent.json["conversation_id"] for sent in receiver.received] == ["first", "other"]
-        assert logged() == ["1 webhook notifications are given up, because the server stops"]
+        assert logged() == ["discarded 1 webhook notifications: the server is shutting down"]
         one.sender.notify(FIRST, "failed")
         assert one.sender.deliveries.is_idle
 
@@ -180,7 +180,7 @@ async def test_a_receiver_that_cannot_be_reached_is_named_without_its_path(
         await until(lambda: one.sender.deliveries.is_idle)
 
         (line,) = logged()
-        assert line.startswith("a webhook notification is given up after 10 attempts: ")
+        assert line.startswith("discarded a webhook notification after 10 attempts: ")
         assert "secret" not in line
 
 

@@ -60,7 +60,7 @@ def test_a_port_that_is_none_is_refused(home: Home, port: str) -> None:
 
 @pytest.mark.parametrize(("provider", "variable"), [("openai", "OPENAI_BASE_URL"), ("oss", "CODEX_OSS_BASE_URL")])
 @pytest.mark.parametrize(
-    ("url", "said"), [("nonsense", "not an http or https address"), ("http://\udcff", "not valid UTF-8")]
+    ("url", "said"), [("nonsense", "not an http or https URL"), ("http://\udcff", "not valid UTF-8")]
 )
 def test_an_address_in_the_environment_that_is_none_is_refused(
     home: Home, provider: str, variable: str, url: str, said: str

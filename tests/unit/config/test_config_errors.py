@@ -152,16 +152,16 @@ from unit.config.home import Home
         ),
         (
             "model_providers.x.base_url = 'http://[::1/v1'",
-            "`model_providers.x.base_url`: not an http or https address",
+            "`model_providers.x.base_url`: not an http or https URL",
         ),
         (
             "model_providers.x.base_url = 'ftp://u:p@x'",
-            "`model_providers.x.base_url`: not an http or https address",
+            "`model_providers.x.base_url`: not an http or https URL",
         ),
-        ("model_providers.x.base_url = 'nonsense'", "`model_providers.x.base_url`: not an http or https address"),
+        ("model_providers.x.base_url = 'nonsense'", "`model_providers.x.base_url`: not an http or https URL"),
         (
             "model_providers.x.base_url = 'http://x:99999'",
-            "`model_providers.x.base_url`: not an http or https address",
+            "`model_providers.x.base_url`: not an http or https URL",
         ),
         (
             r'model_providers.x.http_headers = { "\u0000" = "v" }',

@@ -111,7 +111,7 @@ def test_the_usual_addresses_of_a_database_are_accepted(home: Home, url: str) ->
 )
 def test_an_address_that_is_not_one_of_postgres_is_refused_without_showing_it(home: Home, url: str) -> None:
     why = (
-        "expected an address such as postgresql://user@host/database;"
+        "expected a URL such as postgresql://user@host/database;"
         " special characters of the password must be percent-encoded"
     )
     home.write(f'[store]\nurl = "{url}"\n')

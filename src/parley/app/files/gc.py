@@ -17,7 +17,7 @@ LISTED_AT_ONCE: Final = 1000
 
 
 class Unneeded(NamedTuple):
-    """The conversations, blobs and free space that can be removed from a store."""
+    """The conversations and blobs that can be removed from a store, and the space that can be reclaimed."""
 
     conversations: Sequence[ConversationListing]
     conversation_bytes: int

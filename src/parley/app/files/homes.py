@@ -25,7 +25,7 @@ NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
 """The suffixes of the files that commands may create in a home directory."""
 HEAD_BYTES: Final = 1024**2
-"""The number of bytes at the beginning of a file within which the first line of an export must end."""
+"""The maximum length of the first line of an export, in bytes."""
 
 
 @asynccontextmanager
@@ -77,7 +77,7 @@ def why_not_overwrite(home: str, path: str) -> str | None:
     if inside.name.startswith(DATABASE) or inside.suffix == ".lock" or inside.parts[0] == "run":
         return NEEDED
     if inside.suffix not in ALLOWED or (is_there and not _is_export(path)):
-        return "lies in the home, where only new *.jsonl and *.db are written, and only exports written over"
+        return "is in the home, where commands create only *.jsonl and *.db files, and replace only exports"
     return None
 
 

@@ -45,7 +45,7 @@ class Imported(NamedTuple):
 
     outcome: Outcome
     text: str
-    """A sentence that describes the result to the user."""
+    """A description of the result for the user."""
     conversation: ConversationId | None = None
     """The new conversation, or the existing conversation with the same content; None if nothing was imported."""
 
@@ -105,8 +105,8 @@ async def import_file(
     except OSError as error:
         return Imported(Outcome.FAILED, os_detail(error))
     is_another = not new_id and place != file.conversation_id
-    note = f", since {file.conversation_id} is another conversation here" if is_another else ""
-    lost = f"; left out, because Parley has no equivalent: {file.left_out}" if file.left_out else ""
+    note = f", because {file.conversation_id} is the id of another conversation here" if is_another else ""
+    lost = f"; items left out, because Parley has no equivalent: {file.left_out}" if file.left_out else ""
     return Imported(Outcome.IMPORTED, f"imported as {place}{note}, {file.count} entries{lost}", place)
 
 

@@ -38,7 +38,8 @@ async def migrate_home(
     """Copy all conversations, tokens and read marks of a home to an empty database. The home is not changed.
 
     A migration that was interrupted continues with the first conversation that the database lacks. `report` is
-    called with the number of conversations in the database and their total number.
+    called with the number of conversations that are already in the database, and the number of conversations in the
+    home.
 
     Raises:
         BadHome: a server is using the home, the home has no conversations, or the database is not empty.
@@ -70,7 +71,7 @@ async def migrate_home(
 
 
 def _name_of(home: str) -> str:
-    """Return a name that identifies the home and that no other home has."""
+    """Return a name for the home that differs from the name of any other home."""
     return f"{os.uname().nodename}:{os.path.realpath(home)}"
 
 

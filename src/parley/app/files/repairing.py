@@ -31,7 +31,7 @@ _SETTINGS_CHOSEN: Final = record_type(SettingsChosen)
 
 
 class Repaired(NamedTuple):
-    """The number of conversations for each result of their repair."""
+    """The numbers of conversations that were copied completely, were copied in part, and could not be copied."""
 
     whole: int
     partial: int
@@ -39,7 +39,7 @@ class Repaired(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """The entries with which a damaged conversation can continue, and its summary."""
+    """The entries and the summary of a repaired conversation."""
 
     entries: list[Entry]
     summary: Summary

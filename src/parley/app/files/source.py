@@ -1,7 +1,7 @@
 """A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-The module reads the entries. A file from which a conversation could not continue raises `BadFile`. The caller
-stores the entries.
+This module reads the entries, and the caller stores them. Reading raises `BadFile` if a conversation could not
+continue from the entries of the file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class SourceFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if the file contains no entries. The import then stores only an entry with the settings."""
+        """True if the file contains no messages. The only entry is then the one with the settings, which this class
+        adds to the entries of a rollout file.
+        """
         return self._is_rollout and self.count == 1
 
     def why_not_importable(self) -> str | None:
@@ -82,7 +84,7 @@ class SourceFile:
         if not self._is_rollout or {"id", "timestamp"} <= set(members):
             return None
         if members.get("type") == "session_meta":
-            return "a rollout file of a newer Codex CLI; those up to 0.21 can be read"
+            return "a rollout file of a newer Codex CLI; Parley reads rollout files of versions up to 0.21"
         return "neither an export of Parley nor a rollout file of Codex CLI"
 
     def ids(self) -> Iterator[ConversationId]:
@@ -162,7 +164,7 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_default_settings(entry: Entry) -> Entry:
-    """Remove the secrets from the settings in an entry. Return any other entry unchanged.
+    """Return an entry that contains settings without the secrets in them. Return any other entry unchanged.
 
     Raises:
         BadFile: the settings are invalid, so the conversation could not continue with them.
