@@ -12,7 +12,7 @@ __all__: list[str] = []
 
 if __name__ == "__main__":
     if sys.version_info < (3, 11):  # noqa: UP036 - pip does not check the version for `python -m parley`
-        sys.exit(f"parley: needs Python 3.11 or newer, and this is Python {sys.version.split()[0]}")
+        sys.exit(f"parley: requires Python 3.11 or newer, but this is Python {sys.version.split()[0]}")
 
     from parley.config.installation import remove_cwd_from_sys_path
 

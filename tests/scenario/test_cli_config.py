@@ -366,6 +366,6 @@ def test_a_limit_on_the_cost_without_a_price_is_reported(home: Home) -> None:
     assert (code, out) == (0, f"limits.turn_cost = 2.5  # {home.file}\n")
     assert err == (
         "parley config: the limit has no effect for the model my-model, because its price is unknown; "
-        "set `prices.my-model.input` and `prices.my-model.output`, for a million tokens\n"
+        "set `prices.my-model.input` and `prices.my-model.output` to the prices of a million tokens\n"
     )
     assert priced[2] == ""

@@ -116,10 +116,10 @@ async def test_a_test_request_that_fails_is_reported_after_the_file_was_written(
     ("options", "code", "reason"),
     [
         (("--provider", "antropic"), 2, "unknown provider 'antropic' (choose from openai, anthropic, "),
-        (("--provider", "groq"), 2, "the option --model is needed for the provider 'groq'"),
-        (("--provider", "groq", "--env-key", "X", "--model", "x"), 2, "--env-key needs --base-url"),
+        (("--provider", "groq"), 2, "the provider 'groq' requires the option --model"),
+        (("--provider", "groq", "--env-key", "X", "--model", "x"), 2, "--env-key requires --base-url"),
         (("--base-url", "localhost", "--model", "x"), 2, "model_providers.server.base_url"),
-        (("--provider", "openai", "--base-url", "http://x"), 2, "the address of 'openai' cannot be changed"),
+        (("--provider", "openai", "--base-url", "http://x"), 2, "the URL of 'openai' cannot be changed"),
         (("--sandbox", "none"), 2, "invalid choice: 'none'"),
     ],
 )
@@ -146,7 +146,7 @@ async def test_an_existing_file_changes_only_with_force_and_keeps_its_comments(t
     done = await run_parley(tmp_path, *INIT, "--provider", "anthropic", "--force")
 
     assert (refused.exit_code, unchanged) == (1, before)
-    assert "already exists; --force changes the settings" in refused.stderr
+    assert "already exists; --force replaces the provider" in refused.stderr
     assert (done.exit_code, settings_of(tmp_path)) == (
         0,
         ANTHROPIC | {"sandbox_mode": "read-only", "approval_policy": "on-request", "limits": {"turn_calls": 9}},
@@ -274,10 +274,10 @@ def test_providers_without_a_key_and_with_a_script_are_offered_and_not_asked(tmp
 def test_another_server_is_asked_for_its_models(tmp_path: Path, service: ModelService) -> None:
     with terminal(tmp_path, "--sandbox", "read-only", "--approval", "untrusted", OWN_KEY=KEY) as program:
         program.answer("Provider [1]: ", "other")
-        program.answer("Address, such as http://localhost:8000/v1: ", "localhost:8000")
+        program.answer("Base URL, such as http://localhost:8000/v1: ", "localhost:8000")
         program.answer(
-            "'localhost:8000' is not an address; it begins with http:// or https://\n"
-            "Address, such as http://localhost:8000/v1: ",
+            "'localhost:8000' is not a URL that begins with http:// or https://\n"
+            "Base URL, such as http://localhost:8000/v1: ",
             service.base_url,
         )
         program.answer("Environment variable with the key (empty if the server needs no key): ", "OWN_KEY")

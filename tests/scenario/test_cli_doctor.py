@@ -153,7 +153,7 @@ async def test_it_names_the_repositories_without_their_addresses(tmp_path: Path)
     assert found.text("workspace") == [
         "git, below /srv/missing",
         "repositories: app; /srv/git",
-        "/srv/missing does not exist: the turns of its directories fail",
+        "/srv/missing does not exist, so turns in its subdirectories fail",
     ]
     assert "never-told" not in f"{found} {wrong}"
     assert wrong.exit_code == 1
@@ -341,7 +341,8 @@ async def test_a_limit_on_the_cost_without_a_price_is_reported(tmp_path: Path) -
     known = await doctor(tmp_path, "-c", "limits.turn_cost=1")
 
     assert lacking.text("price") == ["unknown for this model, so the limits on the cost have no effect"]
-    assert "set `prices.unknown.input` and `prices.unknown.output`, for a million tokens" in lacking.text("to do")
+    advice = "set `prices.unknown.input` and `prices.unknown.output` to the prices of a million tokens"
+    assert advice in lacking.text("to do")
     assert priced.text("price") == known.text("price") == []
 
 

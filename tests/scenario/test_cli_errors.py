@@ -225,7 +225,7 @@ async def test_an_old_python_gets_one_sentence() -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS):
         out, err = await process.communicate()
 
-    assert (out, err) == (b"", b"parley: needs Python 3.11 or newer, and this is Python 3.9.1\n")
+    assert (out, err) == (b"", b"parley: requires Python 3.11 or newer, but this is Python 3.9.1\n")
     assert process.returncode == 1
 
 

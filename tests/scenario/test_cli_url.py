@@ -86,7 +86,7 @@ async def test_a_missing_token_and_a_refused_token_are_named_and_never_shown(
     refused = await run(nothing, "ls", "--url", server.url, "--token-env", "MINE", MINE="wrong-token")
 
     assert (missing.exit_code, missing.stdout) == (1, "")
-    assert "needs a token; put it into the environment variable PARLEY_TOKEN" in missing.stderr
+    assert "requires a token; put it into the environment variable PARLEY_TOKEN" in missing.stderr
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "refused the token in MINE; the token may be mistyped, expired or revoked" in refused.stderr
     assert "wrong-token" not in refused.stderr

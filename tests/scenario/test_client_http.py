@@ -169,7 +169,7 @@ async def test_a_wrong_token_a_wrong_path_and_a_wrong_host_are_named(server: Htt
         misnamed = await refusal(port.url, server.token)
 
     assert isinstance(unauthorized, ServerRefused)
-    assert str(unauthorized) == f"{server.url} refused the token, or needs one (401)"
+    assert str(unauthorized) == f"{server.url} requires a token, or rejected the given token (401)"
     assert str(nobody) == str(unauthorized)
     assert str(elsewhere) == f"there is no MCP server at {server.url.replace('/mcp', '/other')} (404)"
     assert str(misnamed) == (
@@ -205,7 +205,7 @@ async def test_a_certificate_that_is_not_trusted_is_an_error_that_says_so(tmp_pa
     assert isinstance(error, ServerUnreachable)
     assert error.detail == "the certificate is not trusted: self-signed certificate"
     assert isinstance(plain, ServerUnreachable)
-    assert plain.detail == "the connection was closed before an answer"
+    assert plain.detail == "the connection was closed before a response arrived"
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1/mcp", "http://", ""])

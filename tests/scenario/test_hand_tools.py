@@ -560,7 +560,7 @@ async def test_interrupt_ends_the_turn_of_any_client(
     code, out, err = await parley("interrupt", conversation.id[:8], "--json", env=resident.environ)
     await until_state(client, conversation.id, "idle")
 
-    assert idle == (0, "", "parley interrupt: no turn runs\n")
+    assert idle == (0, "", "parley interrupt: no turn is running\n")
     assert (code, err) == (0, "")
     assert lines(out) == [{"type": "interrupt", "conversation_id": conversation.id, "was_running": True}]
     assert (await conversation.read()).events[-1].msg.reason == "interrupted"  # type: ignore[union-attr] # it is an `error`

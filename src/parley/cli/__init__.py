@@ -1,3 +1,3 @@
-"""The command line, one module per subcommand."""
+"""The command line of Parley, with one module for each command."""
 
 __all__: list[str] = []

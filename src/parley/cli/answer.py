@@ -20,10 +20,10 @@ __all__ = ["DECISIONS", "DESCRIPTION", "configure", "run"]
 DESCRIPTION: Final = """\
 List the open approval requests of agents in the home, oldest first, or decide one:
 approve it once, approve it and the same action for the session, deny it, or deny it
-and end the turn (abort). The first decision of any client counts.
+and end the turn (abort). Only the first decision has an effect.
 
-If no server has the conversation, the turn continues in this command until it ends
-or asks again. Control characters are escaped on a terminal.
+If no other server uses the conversation, the turn continues in this command until it
+ends or requests another approval. Control characters are escaped on a terminal.
 
 With --json, each line is a JSON object: `{"type": "approval"}` with `approval_id`,
 `conversation_id`, `kind`, `message`, and `command`, `cwd` or `changes`; or, after a
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "id", metavar="APPROVAL_ID", nargs="?", help="the id of the approval, or a unique prefix of it"
     )
     parser.add_argument("decision", metavar="DECISION", nargs="?", choices=DECISIONS, help=" | ".join(DECISIONS))
-    parser.add_argument("--reason", metavar="TEXT", help="the reason for a denial, which the agent reads")
+    parser.add_argument("--reason", metavar="TEXT", help="the reason for a denial; the agent reads the reason")
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
     add_server_options(parser)
 

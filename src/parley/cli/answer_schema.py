@@ -31,7 +31,7 @@ _Problems = Iterator[str]
 
 
 class SchemaMismatch(Exception):
-    """Raised when a value does not match a schema. The text names the place in the value, and the reason."""
+    """Raised when a value does not match a schema. The text contains the path in the value, and the reason."""
 
 
 class _TooLong(Exception):
@@ -57,7 +57,7 @@ def read_schema(path: str) -> dict[str, Any]:
 
 
 class AnswerSchema:
-    """A JSON Schema for answers."""
+    """Checks the answers of an agent against one JSON Schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._root = schema
@@ -82,7 +82,7 @@ class AnswerSchema:
         return None
 
     def check(self, value: Any) -> None:
-        """Check a JSON value.
+        """Check a decoded JSON value against the schema.
 
         Raises:
             SchemaMismatch: the value does not match the schema.
@@ -198,8 +198,8 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 def _of_value(value: Any, schema: Mapping[str, Any]) -> _Problems:
-    """Yield the reasons why a value does not match a schema. Check only the keywords that contain no other
-    schema.
+    """Yield the reasons why a value does not match a schema. Check only the keywords that contain no nested
+    schemas.
     """
     if "type" in schema:
         kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]

@@ -16,7 +16,7 @@ DESCRIPTION: Final = """\
 Archive a conversation of the home. `parley ls` lists it only with --archived, and
 `parley gc` deletes it when it is old. With --undo, restore an archived conversation.
 
-With --json, the line is a JSON object `{"type": "archive"}` with `conversation_id`
+With --json, the output is a JSON object `{"type": "archive"}` with `conversation_id`
 and `archived`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""

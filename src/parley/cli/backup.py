@@ -20,7 +20,7 @@ use the conversations meanwhile. To restore a backup, put the file into a home a
 parley.db; the home must not contain a parley.db-wal of another database. Settings
 and keys are not in the file.
 
-With --json, the line is a JSON object `{"type": "backup"}` with `file` and `bytes`.
+With --json, the output is a JSON object `{"type": "backup"}` with `file` and `bytes`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 

@@ -29,10 +29,10 @@ class CommandLines:
         self._head = head
         self._decoders: dict[str, IncrementalDecoder] = {}
         self._partial: dict[str, str] = {}
-        """The text after the last line end of each stream, keyed by stream."""
+        """The incomplete last line of each stream, keyed by stream."""
         self._shown = self._later = 0
-        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of lines after
-        these.
+        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of lines that
+        arrived afterwards.
         """
         self._tail: deque[str] = deque(maxlen=tail)
 
@@ -47,7 +47,7 @@ class CommandLines:
         return self._add(lines)
 
     def end(self) -> tuple[list[str], int]:
-        """End the output. Return the last lines, and the number of lines between them and the first lines."""
+        """End the output. Return the last lines to show, and the number of lines before them that are not shown."""
         last = self._add([text for text in self._partial.values() if text])
         tail = [*last, *self._tail]
         return tail, self._later - len(self._tail)

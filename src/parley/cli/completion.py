@@ -34,7 +34,7 @@ exit code: 0 on success, 2 for wrong arguments."""
 
 SHELLS: Final = ("bash", "zsh", "fish")
 IDS: Final = ("conversations", "approvals")
-"""The kinds of ids that the scripts request. The help does not list these arguments."""
+"""The values of SHELL with which the completion scripts request ids. The help does not list these values."""
 
 _ID: Final = re.compile(r"[0-9A-Za-z_.-]+")
 

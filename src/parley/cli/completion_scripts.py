@@ -29,7 +29,9 @@ def completion_script(shell: str) -> str:
 
 
 def _setting_keys(check: Check = SETTINGS, at: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the keys of the settings whose names are fixed."""
+    """Yield the dotted keys of the settings in the schema. Keys that the user chooses, such as the names of
+    profiles, are not included.
+    """
     if isinstance(check, Table):
         for name, inner in check.fields.items():
             if isinstance(inner, Table):

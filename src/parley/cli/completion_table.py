@@ -69,7 +69,7 @@ class NodeOfTable(NamedTuple):
 
 
 def command_table() -> list[NodeOfTable]:
-    """Return `parley` itself, all commands, and all their actions."""
+    """Return one node for `parley` itself, for each command, and for each action of a command."""
     names = [(name, one.summary) for one in COMMANDS for name in (one.name, *one.aliases)]
     own = (
         Option(("-h", "--help"), "list the commands", None),
@@ -95,7 +95,7 @@ def _nodes(parser: argparse.ArgumentParser, path: tuple[str, ...], summary: str)
     operands: list[Operand] = []
     actions: list[tuple[str, str]] = []
     below: list[NodeOfTable] = []
-    for one in parser._actions:  # argparse offers no other way to list them
+    for one in parser._actions:  # argparse has no public list of the arguments
         if one.help == argparse.SUPPRESS:
             continue
         if isinstance(one, argparse._SubParsersAction):

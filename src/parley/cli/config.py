@@ -235,7 +235,7 @@ def _report_missing_price() -> None:
         print_note(
             "config",
             f"the limit has no effect for the model {settings.model}, because its price is unknown; "
-            f"set `{table}.input` and `{table}.output`, for a million tokens",
+            f"set `{table}.input` and `{table}.output` to the prices of a million tokens",
         )
 
 

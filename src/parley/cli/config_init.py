@@ -54,8 +54,10 @@ _OPTIONS: Final = ("provider", "base_url", "env_key", "model", "sandbox", "appro
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--provider", metavar="NAME", help="the provider, such as anthropic")
-    parser.add_argument("--base-url", metavar="URL", help="the address of a provider that Parley does not know")
-    parser.add_argument("--env-key", metavar="NAME", help="the environment variable with the key of that provider")
+    parser.add_argument("--base-url", metavar="URL", help="the base URL of a provider that Parley does not know")
+    parser.add_argument(
+        "--env-key", metavar="NAME", help="the environment variable that contains the key for --base-url"
+    )
     parser.add_argument("--model", metavar="NAME", help="the name of the model at the provider")
     parser.add_argument("--sandbox", choices=get_args(SandboxMode), help="where commands may write")
     parser.add_argument("--approval", choices=get_args(ApprovalPolicy), help="when the agent asks for an approval")
@@ -115,7 +117,8 @@ def _set_up(
     exists = os.path.lexists(path)
     if exists and not force:
         raise CommandFailed(
-            f"{path} already exists; --force changes the settings that the questions are about, and keeps the rest"
+            f"{path} already exists; --force replaces the provider, the model and the permissions, and keeps all "
+            "other settings"
         )
     current = _current(loader) if exists else None
     try:
@@ -169,7 +172,7 @@ def _checked(text: str) -> str:
 
 
 def _model_settings(answers: Answers) -> dict[str, str]:
-    """Return the settings that name the provider and the model."""
+    """Return the keys and values of the settings `model` and, if necessary, `model_provider`."""
     if answers.provider in UNLISTED:
         return {"model": answers.model, "model_provider": answers.provider}
     if answers.provider == "openai" and split_model(answers.model, {}) is None:

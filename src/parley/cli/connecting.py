@@ -1,6 +1,4 @@
-"""The connection of a command to a server: the server at a URL, the resident server of the home, or a child
-process.
-"""
+"""Connects a command to a server: the server at a URL, the resident server of the home, or a child process."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ CLIENT: Final = "parley-cli"
 CONFIG_ERRORS: Final = ("bad_setting", "profile_not_found", "provider_not_found")
 """The error codes which mean that the settings cannot be used."""
 HANDSHAKE_SECONDS: Final = 30.0
-"""The maximum number of seconds until the server at a URL has answered the handshake."""
+"""The maximum duration of the handshake with the server at a URL, in seconds."""
 NOT_RUNNING: Final = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
 
 
@@ -56,14 +54,14 @@ REPLACE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class ConnectionOptions:
-    """The options and callbacks of a command for its connection."""
+    """The options and callbacks for the connection of a command to a server."""
 
     report: Callable[[str], None] | None = None
     """A function that is called with each message about the connection that the user should see. By default, the
     messages are printed to stderr.
     """
     on_lost: Callable[[], None] | None = None
-    """A function that is called when the connection has been lost, after the message about it was reported."""
+    """A function that is called when the connection has been lost, after the loss was reported."""
     on_approval: OnApproval | None = None
     """A function that is called with each approval that the server asks this command to decide; None if the command
     decides no approvals.
@@ -79,7 +77,9 @@ class ConnectionOptions:
 class Connected(NamedTuple):
     client: Client
     child: ServerProcess | None
-    """The server, if it is a child process; otherwise None. Turns in a child process end with this command."""
+    """The server, if it is a child process; otherwise None. When this command ends, the child process ends its
+    turns.
+    """
 
     @property
     def is_resident(self) -> bool:
@@ -105,7 +105,7 @@ async def connected(
     resident: bool = False,
     options: ConnectionOptions | None = None,
 ) -> AsyncIterator[Connected]:
-    """Connect to the server at an address. If `address` is None, connect to the resident server of the home. If no
+    """Connect to the server at `address`. If `address` is None, connect to the resident server of the home. If no
     resident server is running, start a child process as the server.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
@@ -168,10 +168,11 @@ def _check_settings(config: Sequence[str]) -> None:
 
 
 class _ReplacedServer(ResidentSocket):
-    """The socket of a resident server.
+    """A transport that reconnects to the resident server and, if necessary, starts another resident server first.
 
-    A server that was killed is replaced: its socket file still exists, but connections to the socket fail. A server
-    that was stopped has removed the socket file, and is started again only if `wants_server` returns True.
+    If the server was killed, its socket file still exists, but connections to the socket fail. Then another server
+    is always started. If the server was stopped, it has removed its socket file. Then another server is started
+    only if `wants_server` returns True.
     """
 
     def __init__(
@@ -255,7 +256,7 @@ async def _remote(
             raise CommandFailed(str(error)) from None
         raise CommandFailed(_why_unauthorized(address)) from None
     except TimeoutError:
-        raise CommandFailed(f"{address.shown} did not answer within {HANDSHAKE_SECONDS:.0f} s") from None
+        raise CommandFailed(f"{address.shown} did not respond within {HANDSHAKE_SECONDS:.0f} s") from None
     except ClientError as error:
         raise CommandFailed(str(error)) from None
 
@@ -263,7 +264,7 @@ async def _remote(
 def _why_unauthorized(address: ServerAddress) -> str:
     if address.token is None:
         return (
-            f"{address.shown} needs a token; put it into the environment variable {address.token_variable}, or "
+            f"{address.shown} requires a token; put it into the environment variable {address.token_variable}, or "
             "name another variable with --token-env"
         )
     return (

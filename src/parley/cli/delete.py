@@ -20,7 +20,7 @@ DESCRIPTION: Final = """\
 Delete a conversation of the home permanently. The command asks for confirmation on a
 terminal. Without a terminal, it needs --yes. `parley archive` keeps the conversation.
 
-With --json, the line is a JSON object `{"type": "delete"}` with `conversation_id`.
+With --json, the output is a JSON object `{"type": "delete"}` with `conversation_id`.
 
 exit code: 0 on success, or if the deletion was not confirmed; 2 for wrong arguments
 or settings; otherwise 1."""

@@ -1,8 +1,7 @@
-"""`parley demo`: shows a whole conversation on the terminal. The demo uses its own resident server and the scripted
-model.
+"""`parley demo`: shows a whole conversation on the terminal, with its own resident server and a scripted model.
 
-The demo prints what the client sends (`->`) and receives (`<-`) in real time. The server and the killed client are
-real processes.
+The demo prints in real time what the client sends (`->`) and receives (`<-`). The server, and the client that the
+demo kills, are real processes.
 """
 
 from __future__ import annotations
@@ -187,7 +186,9 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
 
 
 async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]) -> bool:
-    """Show that no event is lost when a client is killed. Return True if all events have arrived."""
+    """Show that no text is lost when a client is killed. Return whether this client has received exactly the
+    messages that the server has stored.
+    """
     page.step("Create a conversation and stream it")
     page.sent("conversationCreate")
     conversation = await client.create(model="demonstration", cwd=cwd)
@@ -216,7 +217,7 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
     kept = [event.message for _, event, *_ in found if isinstance(event, events.AgentMessage)]
     page.received(f"{len(found)} events, with {len(kept)} messages of {sum(map(len, kept))} characters")
     if [first, second] != kept:
-        page.paragraph("\nSomething is wrong: that is not what this client was sent.")
+        page.paragraph("\nSomething is wrong: this client has received other messages than the server has stored.")
         return False
     page.paragraph("\nThis client was sent every one of these characters, once. Nothing was lost.")
     return True

@@ -93,7 +93,7 @@ def _fault(home: str) -> str | None:
 def _why_not_writable(directory: str) -> str | None:
     """Return the reason why a small file cannot be written in a directory; None if a file can be written.
 
-    This test file is removed.
+    The test file is removed.
     """
     import tempfile
 
@@ -108,7 +108,7 @@ def _why_not_writable(directory: str) -> str | None:
 
 
 def _nearest(path: str) -> str:
-    """Return the nearest existing directory to a path: the path itself, or one that contains it."""
+    """Return `path` if it exists; otherwise return its nearest existing parent."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -178,7 +178,9 @@ def _check_node(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_workspace(report: DoctorReport, loader: Loader) -> None:
-    """If the settings name directories or repositories for a node, check them."""
+    """Check the workspace settings: that Git is installed, and that the root directories exist. Print nothing if no
+    workspace setting is set.
+    """
     try:
         workspace = loader.workspace_settings()
     except ConfigError as error:
@@ -196,7 +198,7 @@ def _check_workspace(report: DoctorReport, loader: Loader) -> None:
             report.warn("workspace", f"git is not installed in {GIT_SEARCH_PATH}: turns in repositories fail")
     for root in workspace.roots:
         if not os.path.isdir(os.path.expanduser(root)):
-            report.warn("workspace", f"{root} does not exist: the turns of its directories fail")
+            report.warn("workspace", f"{root} does not exist, so turns in its subdirectories fail")
 
 
 def check_programs(report: DoctorReport, settings: Settings) -> None:
@@ -212,8 +214,8 @@ def check_programs(report: DoctorReport, settings: Settings) -> None:
 
 
 def shown_address(url: str | None) -> str:
-    """Return the text ` at URL`, in which the URL lacks the parts that may contain secrets. Return an empty string
-    if `url` is empty.
+    """Return the text ` at URL`, without the parts of the URL that may contain secrets. Return an empty string if
+    `url` is empty or None.
     """
     if not url:
         return ""

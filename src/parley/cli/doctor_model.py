@@ -42,7 +42,7 @@ def _price_advice(settings: Settings) -> str:
     from parley.config.toml_lines import written_key
 
     table = written_key(("prices", settings.model))
-    return f"set `{table}.input` and `{table}.output`, for a million tokens"
+    return f"set `{table}.input` and `{table}.output` to the prices of a million tokens"
 
 
 def _check_script(report: DoctorReport, path: str) -> None:

@@ -16,9 +16,9 @@ State = Literal["ok", "info", "warning", "failed"]
 
 
 class DoctorReport:
-    """Prints rows as they are found, and collects the problems for the verdict.
+    """Prints the row of each check, and collects the problems for the verdict.
 
-    Each row has a stable name, for people and for scripts.
+    Each row has a stable name, so that scripts can find it.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -39,11 +39,11 @@ class DoctorReport:
         self._print(name, text, "ok")
 
     def warn(self, name: str, text: str, *, to_do: str | None = None) -> None:
-        """Print a problem that prevents neither servers nor turns."""
+        """Print a problem that does not prevent servers or turns from running."""
         self._print(name, text, "warning", to_do)
 
     def lack(self, name: str, text: str, *, lacks: str, to_do: str | None = None) -> None:
-        """Print a problem that prevents turns, but not servers.
+        """Print a problem that prevents turns, but not servers, from running.
 
         The verdict contains `lacks` as the name of the problem.
         """

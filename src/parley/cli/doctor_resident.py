@@ -22,8 +22,8 @@ RESTART: Final = "restart it: `parley serve --stop`, and then `parley serve`"
 
 
 def check_resident(report: DoctorReport, loader: Loader) -> None:
-    """Check whether a resident server runs and answers, and whether it uses the installed version of Parley and the
-    current settings.
+    """Check whether a resident server is running and reachable, and whether the server uses the installed version
+    of Parley and the current settings.
     """
     from parley.app.discovery import describe_holder, is_running
 
@@ -40,7 +40,7 @@ def check_resident(report: DoctorReport, loader: Loader) -> None:
             "resident",
             f"runs as {describe_holder(home)}, but cannot be reached: {detail or 'its socket was removed'}",
             problem="the resident server does not answer",
-            to_do="wait a few seconds, because it creates its socket again; if it hangs, end the process",
+            to_do="wait a few seconds until the server has created its socket again; if it hangs, end the process",
         )
     except Refused as error:
         report.fail(

@@ -56,7 +56,7 @@ NOT_BY_A_SWITCH: Final = (
 
 
 async def check_sandbox(report: DoctorReport, settings: Settings | None) -> None:
-    """Check the sandbox, with the default policy if `settings` is None."""
+    """Check the sandbox with the policy of `settings`, or with the default policy if `settings` is None."""
     from parley.app.standalone import sandbox_report
 
     try:

@@ -1,4 +1,4 @@
-"""Lengths of time on a command line, such as `7d`."""
+"""Parses the durations in command-line arguments, such as `7d`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LENGTH: Final = re.compile(r"([1-9][0-9]{0,8})([mhdw])")
 
 
 def seconds(text: str) -> float:
-    """Return a length of time in seconds.
+    """Parse a duration such as `30m`, `12h`, `7d` or `4w`, and return it in seconds.
 
     Raises:
-        argparse.ArgumentTypeError: the text is not a number followed by a unit, or the time is too long.
+        argparse.ArgumentTypeError: the text is not a number followed by a unit, or the duration is too long.
     """
     found = _LENGTH.fullmatch(text)
     length = int(found[1]) * UNITS[found[2]] if found else 0
@@ -31,7 +31,7 @@ def seconds(text: str) -> float:
 
 
 def time_limit(text: str) -> float:
-    """Return a time limit in seconds, such as `90`, `90s`, `10m` or `2h`.
+    """Parse a time limit such as `90`, `90s`, `10m` or `2h`, and return it in seconds.
 
     Raises:
         argparse.ArgumentTypeError: the text is not a number of seconds, minutes or hours, or the time is too long.

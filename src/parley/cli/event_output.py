@@ -1,4 +1,4 @@
-"""Events as the output of a command: formatted for people, or as JSON objects, one on each line."""
+"""Prints events as the output of a command: as text for people, or as JSON objects, one on each line."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ class EventOutput:
         self._renderer = None if out is None else EventRenderer(out, cwd=cwd, shows_failures=shows_failures)
 
     async def show(self, event: StreamEvent) -> None:
-        """Print an event. If the event is an approval request, also print the command that answers the request."""
+        """Print an event. If the event is an approval request, also print each open approval of the conversation:
+        as JSON, or as the command that answers the approval.
+        """
         meta = event.meta
         self.show_stored(
             event.msg,

@@ -81,7 +81,7 @@ class EventRenderer:
         self._is_empty = True
         """True if nothing has been written."""
         self._is_open = False
-        """True if the last line has no line end yet."""
+        """True if the last line does not end with a newline yet."""
         self._streamed: type[_Delta] | None = None
         """The kind of the streamed text in the current line; None if the line contains no streamed text."""
         self._pieces: dict[type[_Delta], list[str]] = {}
@@ -123,7 +123,7 @@ class EventRenderer:
         self._is_open = not piece.endswith("\n")
 
     def _write_whole(self, event: _Whole) -> None:
-        """Write a complete text, unless its pieces have been written."""
+        """Write a complete text, unless all of it has been written in pieces."""
         kind = _PIECES[type(event)]
         text = event.message if isinstance(event, events.AgentMessage) else event.text
         if "".join(self._pieces.get(kind, ())) != text:
@@ -156,14 +156,12 @@ class EventRenderer:
                 place = "" if self._cwd in (None, cwd) else f"  (in {self._short(cwd)})"
                 self._lines(command_lines(command), first="$ ", then="  ", last=place, style=self._bold)
             case events.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk):
-                if call_id not in self._patches:  # the output of a patch only repeats the names of its files
+                if call_id not in self._patches:  # the output of a patch contains only the names of its files
                     output = self._outputs.setdefault(call_id, self._command_lines())
                     self._output(output.add(stream, bytes(chunk)))
             case events.ExecCommandEnd(call_id=call_id, exit_code=exit_code, duration=duration):
                 self._end_output(call_id)
-                how = (
-                    "not run to its end, or failed in the sandbox" if exit_code == -1 else f"exit code {exit_code}"
-                )
+                how = "not completed, or failed in the sandbox" if exit_code == -1 else f"exit code {exit_code}"
                 self._line(f"  {how} ({_seconds(duration)})")
             case events.PatchApplyBegin(call_id=call_id, changes=changes):
                 self._patches.add(call_id)
@@ -280,7 +278,7 @@ class EventRenderer:
             self._line(f"{then if number else first}{line}{end}", style)
 
     def _line(self, text: str, style: str = "") -> None:
-        """Write one line. Line ends in the text are replaced by blanks."""
+        """Write one line. Newlines in the text are replaced by spaces."""
         self._write(" ".join(text.splitlines()) or text, style)
         self._write("\n")
 

@@ -1,4 +1,4 @@
-"""`parley exec`: runs one turn in a directory and prints its answer."""
+"""`parley exec`: runs one turn in a directory and prints the agent's last message."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ async def _run(
         answers: SendOptions = {} if schema is None else {"output_schema": schema}
         options: SendOptions = {**overrides, **answers}
         async with AsyncExitStack() as stack:
-            # The stream is opened before the message is sent, so that no delta is missed. In an existing
-            # conversation, another turn can end before the new turn begins. The stream of the new turn leaves out
-            # the events of that turn.
+            # The stream of a new conversation is opened before the message is sent, so that no delta is missed. In
+            # an existing conversation, another turn may still be running. `turn.detailed` omits the events of that
+            # other turn.
             stream = await stack.enter_async_context(conversation.stream()) if is_new else None
             turn = await conversation.send(content, **options)
             if not args.quiet:

@@ -45,8 +45,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="overwrite an existing file; a link, a device, or a file of the home that is not an export is "
-        "never overwritten",
+        help="overwrite an existing file; a symbolic link, a device, or a file of the home that is not an export "
+        "is never overwritten",
     )
     parser.add_argument("--json", action="store_true", help="print JSON about the written file")
 

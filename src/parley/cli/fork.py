@@ -16,11 +16,11 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
 Create a conversation with a copy of the history of another one, and print its id. The
-copy ends with the turn of the last message, or with the turn of the message that --at
-names. `parley show ID --json` shows the ids of the messages. The files in the working
+copy ends with the turn of the message that --at names, by default the last message.
+`parley show ID --json` shows the ids of the messages. The files in the working
 directory are not copied: both conversations use the same directory.
 
-With --json, the line is a JSON object `{"type": "fork"}` with `conversation_id` and
+With --json, the output is a JSON object `{"type": "fork"}` with `conversation_id` and
 `forked_from`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""

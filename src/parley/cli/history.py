@@ -15,8 +15,8 @@ PAGE: Final = 1000
 
 
 async def all_pages(conversation: Conversation, *, times: bool = False) -> AsyncIterator[EventPage]:
-    """Yield at least one page. The last page contains the unfinished texts. If `times` is True, the events have
-    times.
+    """Yield all pages of events, at least one. The last page contains the unfinished texts. If `times` is True,
+    each event has the time at which it was stored.
     """
     after: Seq = START
     while True:

@@ -1,4 +1,4 @@
-"""Ids on a command line: a complete id, or a unique prefix of an id."""
+"""Finds the conversations, messages and approvals whose ids, or unique prefixes of ids, are on a command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parley.client import Approval, Client, Conversation
 __all__ = ["SHORT", "find_approval", "find_conversation", "is_complete", "match_conversation", "match_message"]
 
 SHORT: Final = 8
-"""The number of characters of an id that lists print."""
+"""The number of characters of an id that are printed in lists."""
 
 PAGE: Final = 1000
 MAX_NAMED: Final = 5
@@ -37,7 +37,7 @@ async def find_conversation(client: Client, given: str) -> Conversation:
 
 
 def is_complete(given: str) -> bool:
-    """Return whether a text is a complete id, and not a prefix."""
+    """Return whether a text is a complete id, not only a prefix of an id."""
     return _WHOLE.fullmatch(given.lower()) is not None
 
 

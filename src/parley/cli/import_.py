@@ -40,13 +40,14 @@ arguments or settings."""
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="a file, or a directory of which every *.jsonl is imported"
+        "files", metavar="FILE", nargs="+", help="a file, or a directory whose *.jsonl files are imported"
     )
     parser.add_argument("--new-id", action="store_true", help="give every conversation a new id")
     parser.add_argument(
         "--cwd",
         metavar="DIR",
-        help="the working directory of conversations from rollout files, which do not name it; this one by default",
+        help="the working directory of conversations from rollout files, which contain no working directory; by "
+        "default the current directory",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object on each line")
     add_config_option(parser)

@@ -13,10 +13,11 @@ from parley.cli.server_address import add_server_options, server_address
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Interrupt the running turn of a conversation of the home, in whichever process it
-runs. Its commands are killed, and the conversation can be continued.
+Interrupt the running turn of a conversation of the home, even if another process
+runs the turn. The commands of the turn are killed. `parley continue` can continue
+the conversation.
 
-With --json, the line is a JSON object `{"type": "interrupt"}` with
+With --json, the output is a JSON object `{"type": "interrupt"}` with
 `conversation_id` and `was_running`.
 
 exit code: 0 on success, even if no turn runs; 2 for wrong arguments or settings;
@@ -37,5 +38,5 @@ async def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"type": "interrupt", "conversation_id": conversation.id, "was_running": was_running})
     elif not was_running:
-        print_note("interrupt", "no turn runs")
+        print_note("interrupt", "no turn is running")
     return 0

@@ -18,14 +18,16 @@ EVENTS: Final = {
     "tool_call": (None, "tool_call.ended", logging.INFO),
     "approval": ("approval.requested", "approval.decided", logging.INFO),
 }
-"""The events at the beginning and at the end of each operation, and their level."""
+"""The names of the events that are logged at the beginning and at the end of each operation, and the log level of
+the events. None means that no event is logged at the beginning.
+"""
 
 _INHERITED: Final = ("conversation_id", "turn_id", "client_id")
-"""The fields that an operation takes from the operations that caused it."""
+"""The fields that an operation inherits from its parent operations."""
 
 
 class LogObserver:
-    """Logs operations and other events."""
+    """Logs the beginning and the end of operations, and events without an operation."""
 
     def __init__(self, *, has_content: bool) -> None:
         self.wants_content = has_content

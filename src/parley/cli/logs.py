@@ -38,7 +38,7 @@ class OneLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """A log formatter that makes a JSON object of each message."""
+    """A log formatter that formats each message as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -52,7 +52,7 @@ class JsonLine(logging.Formatter):
             line["message"] = record.getMessage()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        # An event has its own names for fields, so no field can replace one of these.
+        # These members come last, so that no field of an event can replace one of them.
         return _as_json({**getattr(record, "fields", {}), **line})
 
 

@@ -18,8 +18,8 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 DESCRIPTION: Final = """\
 List the conversations of the home, latest activity first: the beginning of the id,
 the state (idle, running, asking, or failed for an idle conversation whose last turn
-failed), `*` if a turn has ended that was not read, the time of the last activity, and
-the title.
+failed), `*` if a turn has ended since the conversation was last read, the time of the
+last activity, and the title.
 
 With --json, each line is a JSON object `{"type": "conversation"}` with
 `conversation_id`, `title`, `updated_at`, `cwd`, `state`, `unread` and `failed`.

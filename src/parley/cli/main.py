@@ -38,7 +38,7 @@ COMMANDS: Final = (
     Command("fork", "create a conversation with a copy of another one's history", "fork"),
     Command("diff", "print the changes that the patches of a conversation have made", "diff"),
     Command("attention", "list the conversations that need a person", "attention"),
-    Command("replay", "play the stored events of a conversation with their original pace", "replay"),
+    Command("replay", "play the stored events of a conversation at their original pace", "replay"),
     Command("rename", "change the title of a conversation", "rename"),
     Command("archive", "archive a conversation, or restore an archived one", "archive"),
     Command("delete", "delete a conversation", "delete"),
@@ -58,8 +58,8 @@ COMMANDS: Final = (
 )
 
 _START: Final = Command("config init", "open the chat, after the set-up if nothing is configured", "start")
-"""The command that runs on a terminal if the command line names no command. Its errors name `parley config
-init`.
+"""The command that runs on a terminal if the command line names no command. Its error messages begin with `parley
+config init`.
 """
 
 _HELP: Final = f"""\
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
     """Run a command and return its exit code. `exits` is True if the process exits after this call."""
     if sys.platform == "win32":
-        print("parley: needs Linux or macOS; on Windows run it inside WSL2", file=sys.stderr)
+        print("parley: requires Linux or macOS; on Windows, run Parley in WSL2", file=sys.stderr)
         return 1
 
     import signal

@@ -100,7 +100,7 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
     home = named.path
     may_start = args.resident
     if not (may_start or os.path.lexists(os.path.join(home, SOCKET)) or _wants_resident(home, args)):
-        return None  # a relay does not need the imports below
+        return None  # without a resident server, the imports below are not needed
     from parley.app.relay import Relay
     from parley.common.resident_socket import NoResident, Refused
 
@@ -111,17 +111,17 @@ def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
             relay = Relay(home, environ=os.environ, directory=directory, overrides=args.config)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         except Refused as error:
-            _print_line(f"the resident server refused this client, which is served without it: {error}")
+            _print_line(f"the resident server refused this client, so this process serves the client: {error}")
             return None
         except NoResident as error:
             if may_start is None:
                 log = os.path.join(home, SERVER_LOG)
-                _print_line(f"no resident server could be started, so the client is served without it; see {log}")
+                _print_line(f"no resident server could be started, so this process serves the client; see {log}")
                 return None
             if str(error):
                 from parley.app.discovery import describe_holder
 
-                _print_line(f"{error} ({describe_holder(home)}); the client is served without it")
+                _print_line(f"{error} ({describe_holder(home)}); this process serves the client")
                 return None
             if not (may_start or _wants_resident(home, args)):
                 return None

@@ -1,4 +1,4 @@
-"""The message of a command: its argument, and the text that another command sends to its stdin."""
+"""Reads the message of a command from its argument and from stdin."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ Copy all conversations, tokens and read marks of the home to an empty PostgreSQL
 database. No server may use the home meanwhile. The home is not changed. A migration
 that was interrupted continues when the command is repeated.
 
-The address of the database comes from PARLEY_STORE_URL or `[store] url`, where servers
-find it too, or from --to.
+--to is the URL of the database. Without --to, the URL comes from PARLEY_STORE_URL or
+`[store] url`, as for servers.
 
-With --json, the line is a JSON object `{"type": "migrate"}` with the numbers
-`conversations`, `copied` (of them, those that this run copied) and `tokens`.
+With --json, the output is a JSON object `{"type": "migrate"}` with the numbers
+`conversations`, `copied` (the conversations that this run copied) and `tokens`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 

@@ -1,4 +1,4 @@
-"""A page on the terminal: numbered steps, and the messages that the client sends (`->`) and receives (`<-`)."""
+"""Writes numbered steps, and the messages that a client sends (`->`) and receives (`<-`), on the terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PARTS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Page:
-    """Writes a conversation in real time: messages are wrapped at 80 columns, and coloured on a terminal.
+    """Writes the steps and the messages of a conversation in real time, coloured on a terminal.
 
-    Output of commands and diffs keep their lines.
+    Messages are wrapped at 79 columns. The lines of command output and of diffs are not wrapped.
 
     On a terminal, control characters are escaped, because the text may come from the model or its commands.
     """

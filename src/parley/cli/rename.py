@@ -15,7 +15,7 @@ __all__ = ["DESCRIPTION", "configure", "run"]
 DESCRIPTION: Final = """\
 Change the title of a conversation of the home.
 
-With --json, the line is a JSON object `{"type": "rename"}` with `conversation_id`
+With --json, the output is a JSON object `{"type": "rename"}` with `conversation_id`
 and `title`.
 
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""

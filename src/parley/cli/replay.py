@@ -1,4 +1,6 @@
-"""`parley replay`: plays the stored events of a conversation with their original pace, or converts it to a test."""
+"""`parley replay`: plays the stored events of a conversation at their original pace, or converts the conversation
+to a test.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ from parley.client import Client, Conversation, Event, events
 __all__ = ["DESCRIPTION", "Pace", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Play the stored events of a conversation from the beginning, with the pauses that they
-had. Texts appear whole, because the server does not store when their parts were
-written. Pauses between turns are shortened to 3 seconds. Nothing is sent to the model,
-and no command runs. Control characters are escaped on a terminal.
+Play the stored events of a conversation from the beginning, with the original pauses
+between them. Each text appears at once, because the server does not store when the
+parts of a text were written. Pauses between turns are shortened to 3 seconds. Nothing
+is sent to the model, and no command runs. Control characters are escaped on a
+terminal.
 
 With --as-test, write the conversation as a pytest test instead, to a new file or to
 stdout. ID can then also be the path of a recording (`parley exec --record`). In the
@@ -104,9 +107,9 @@ class Pace:
         self._last: datetime | None = None
 
     def pause_before(self, event: Event, at: str) -> float:
-        """Return the pause before the next event, in seconds.
+        """Return the pause before `event`, in seconds.
 
-        `at` is the time in ISO 8601 format at which the event was stored.
+        `at` is the time at which the event was stored, in ISO 8601 format.
         """
         moment = datetime.fromisoformat(at)
         pause = 0.0 if self._last is None else (moment - self._last).total_seconds()

@@ -30,7 +30,7 @@ FAILED: Final = 1
 USAGE_ERROR: Final = 2
 """The exit code for invalid arguments or settings."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-"""The errors of a disk without space for the output."""
+"""The error numbers for a full disk and an exhausted disk quota."""
 
 
 class CommandModule(Protocol):

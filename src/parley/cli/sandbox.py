@@ -138,7 +138,7 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
 
 
 class _Interrupted(Exception):
-    """Raised if a signal arrives while a write is waiting for its reader."""
+    """Raised if a signal arrives while a write is blocked."""
 
 
 class _Output:

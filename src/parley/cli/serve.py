@@ -28,13 +28,13 @@ until it is stopped. While it runs, `parley mcp` connects its client to it, and 
 continue after the client has disconnected. There is one resident server for each
 home; a second one reports the first and exits with 4.
 
-The server prints the address of its web page with a one-time code. The code is valid
-once, within a minute. --sign-in prints a new address while the server is running.
+The server prints the URL of its web page with a one-time code. The code is valid
+once, within a minute. --sign-in prints a new URL while the server is running.
 
 SIGTERM, Ctrl-C and --stop let running turns end, for at most `serve.drain_seconds`
 (30); a second signal interrupts them immediately. --drain lets them end without a
 limit, and --stop then adds the limit. In both cases, the server refuses new clients
-and begins no more turns; if it is a node, other nodes begin them.
+and begins no more turns; if the server is a node, other nodes begin the new turns.
 
 Logs go to stderr; PARLEY_LOG sets their level (debug, info, warning, error), their
 format (text, json) and their file (file=PATH), for example PARLEY_LOG=info,json.
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--sign-in",
         action="store_true",
-        help="print the address of the web page with a new one-time code; exit with 3 if no server runs",
+        help="print the URL of the web page with a new one-time code; exit with 3 if no server runs",
     )
     what.add_argument(
         "--stop",

@@ -1,4 +1,4 @@
-"""The options `--url` and `--token-env`: the address of a server that a command uses over HTTP."""
+"""The options `--url` and `--token-env`, which select the server that a command uses over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDPOINT: Final = "/mcp"
 
 
 class ServerAddress(NamedTuple):
-    """The server that `--url` names."""
+    """The URL of the server that `--url` selects, with the token for the server."""
 
     url: str
     token: str | None
@@ -47,7 +47,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def server_address(args: argparse.Namespace) -> ServerAddress | None:
-    """Return the address that the options of a command specify; None if the command uses the home.
+    """Return the server that the options of a command select; None if the command uses the home.
 
     Raises:
         UsageError: the URL or the token cannot be used, or the options contradict each other.
@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _endpoint(given: str) -> SplitResult:
-    """Return the parts of a URL. If the URL has no path, add the path of the MCP server."""
+    """Return the parts of a URL. If the URL has no path, add the path of the MCP endpoint."""
     try:
         url = urlsplit(given)
         port = url.port

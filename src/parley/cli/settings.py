@@ -1,4 +1,4 @@
-"""Loads the settings of a command that a person starts."""
+"""Loads the settings for a command, from the home, the environment and the working directory of this process."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -
 
 
 def refuse_database(loader: Loader, instead: str) -> None:
-    """Check that the conversations are not in a PostgreSQL database.
-
-    Commands that work only with the home call this function.
+    """Raise an error if the conversations are in a PostgreSQL database, for commands that support only the home.
 
     `instead` is the part of the error message that tells the user what to do instead.
 

@@ -70,7 +70,7 @@ def suggested_answers(loader: Loader, given: GivenAnswers, current: Settings | N
     provider, table = chosen_provider(loader, given)
     model = given.model or (models[0] if models else SUGGESTED_MODELS.get(provider))
     if model is None:
-        raise UsageError(f"the option --model is needed for the provider {provider!r}", prog="parley config init")
+        raise UsageError(f"the provider {provider!r} requires the option --model", prog="parley config init")
     sandbox, approval = suggested_style(current)
     return Answers(provider, table, model, given.sandbox or sandbox, given.approval or approval)
 
@@ -80,8 +80,8 @@ def suggested_style(current: Settings | None) -> tuple[str, str]:
 
 
 def with_split_model(loader: Loader, given: GivenAnswers) -> GivenAnswers:
-    """If no option names a provider or its URL, take the provider from the beginning of the model's name. Return
-    the resulting answers.
+    """Return the answers with a provider if the options imply one. `--base-url` implies the provider `server`. A
+    model name such as `anthropic/claude-opus-4-5` contains the provider, which is then removed from the name.
     """
     if given.provider is not None:
         return given
@@ -104,14 +104,14 @@ def chosen_provider(loader: Loader, given: GivenAnswers) -> tuple[str, Mapping[s
         if name not in ("openai", *READY_PROVIDERS, *UNLISTED, *own):
             known = ", ".join(("openai", *READY_PROVIDERS, *own))
             raise UsageError(
-                f"unknown provider {name!r} (choose from {known}, or give its address with --base-url)",
+                f"unknown provider {name!r} (choose from {known}, or give its URL with --base-url)",
                 prog="parley config init",
             )
         if given.env_key is not None:
-            raise UsageError("--env-key needs --base-url", prog="parley config init")
+            raise UsageError("--env-key requires --base-url", prog="parley config init")
         return name, {}
     if name in ("openai", *UNLISTED):
-        raise UsageError(f"the address of {name!r} cannot be changed; use another name", prog="parley config init")
+        raise UsageError(f"the URL of {name!r} cannot be changed; use another name", prog="parley config init")
     return name, {"base_url": given.base_url} | ({"env_key": given.env_key} if given.env_key else {})
 
 

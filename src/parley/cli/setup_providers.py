@@ -35,7 +35,7 @@ def has_key(settings: Settings) -> bool:
 
 
 def candidates(loader: Loader) -> list[Candidate]:
-    """Return the providers, with the usable ones first."""
+    """Return the providers that the set-up offers, with the usable providers first."""
     names = dict.fromkeys((*loader.providers(), "openai", *READY_PROVIDERS))
     settings = {name: one for name in names if (one := _usable_settings(loader, name)) is not None}
     local = [one for one in settings.values() if key_variable(one.provider) is None and _is_local(one)]
@@ -45,7 +45,7 @@ def candidates(loader: Loader) -> list[Candidate]:
 
 
 def _is_local(settings: Settings) -> bool:
-    """Return whether the address of the provider is on this computer."""
+    """Return whether the base URL of the provider refers to this computer."""
     return urlsplit(settings.provider.base_url or "").hostname in ("localhost", "127.0.0.1", "::1")
 
 
@@ -56,7 +56,7 @@ async def _answering(local: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
 
 
 def _candidate(name: str, settings: Settings | None, models: tuple[str, ...] | None) -> Candidate:
-    if settings is None:  # Azure is the only listed provider without a fixed address
+    if settings is None:  # Azure is the only listed provider without a fixed URL
         return Candidate(name, f"{AZURE_ENDPOINT} is not set", is_usable=False)
     variable = key_variable(settings.provider)
     if variable is None:
@@ -75,7 +75,7 @@ def _candidate(name: str, settings: Settings | None, models: tuple[str, ...] | N
 
 
 def _usable_settings(loader: Loader, provider: str) -> Settings | None:
-    """Return the settings in which a provider is chosen; None if the provider has no address."""
+    """Return the settings in which a provider is chosen; None if the URL of the provider is not set."""
     try:
         return with_provider(loader, provider, {}, "unknown")
     except ConfigError:

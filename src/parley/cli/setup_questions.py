@@ -76,10 +76,10 @@ def _ask_for_server(given: GivenAnswers) -> GivenAnswers:
     from parley.config.checks import is_address
 
     url = ask(
-        "Address, such as http://localhost:8000/v1",
+        "Base URL, such as http://localhost:8000/v1",
         given.base_url or "",
         check=lambda text: (
-            None if is_address(text) else f"{text!r} is not an address; it begins with http:// or https://"
+            None if is_address(text) else f"{text!r} is not a URL that begins with http:// or https://"
         ),
     )
     variable = ask("Environment variable with the key (empty if the server needs no key)", given.env_key or "")
@@ -123,7 +123,9 @@ def _list_models(models: Sequence[str]) -> None:
 
 
 def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[str, str]) -> tuple[str, str]:
-    """Ask for the permissions of the agent. Offer only the answers that agree with the given values."""
+    """Ask for the permissions of the agent. Offer only the choices with the given sandbox mode and approval policy,
+    where None means any value. Return the sandbox mode and the approval policy.
+    """
     styles = {
         style: choice
         for style, choice in STYLES.items()
@@ -139,7 +141,9 @@ def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[s
 
 
 def offer_to_store_key(settings: Settings) -> None:
-    """Ask for a missing API key and store the key, if Parley may store keys for this provider."""
+    """If the API key of the provider is missing, and Parley may store a key for the provider, ask for the key and
+    store it.
+    """
     from parley.app.config_file import store_key
 
     provider = settings.provider
@@ -177,7 +181,7 @@ def offer_test_request(loader: Loader, answers: Answers, *, online: bool) -> Ans
 
 
 async def send_test_request(settings: Settings) -> ProviderFault | None:
-    """Send a test request. Return the reason why it failed; None if the provider answered."""
+    """Send a test request. Return the reason why the request failed; None if it succeeded."""
     from parley.app.provider_check import ProviderFault, check_provider
 
     found = await check_provider(settings)

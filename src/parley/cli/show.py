@@ -19,8 +19,9 @@ from parley.wire.tools import ConversationStatusResult
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Show a conversation of the home: its state, and its events from the beginning.
-`parley watch` follows new events. Control characters are escaped on a terminal.
+Show a conversation of the home: its state, and its events from the beginning. Then
+mark the conversation as read. `parley watch` follows new events. Control characters
+are escaped on a terminal.
 
 With --json, each line is a JSON object: `{"type": "conversation"}` with
 `conversation_id` and the members of `conversationStatus`, for each event

@@ -34,9 +34,9 @@ exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 ROLES: Final = ("observer", "driver", "approver", "admin")
 PAGE: Final = "page"
-"""The name that stands for the browsers that signed in to the web page with a code, in the list and in `revoke`."""
+"""The name that `ls` and `revoke` use for all browsers that signed in to the web page with a code."""
 NO_ADDRESS: Final = "http://127.0.0.1:PORT/mcp"
-"""The placeholder for the address of a server that is not running and has no fixed port."""
+"""The placeholder for the URL of a server that is not running and has no fixed port."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +125,8 @@ async def _create(args: argparse.Namespace) -> int:
     if url is None:
         print_note(
             "token",
-            "replace PORT: no server of this home serves HTTP, and `serve.port` is not set; `parley serve` does",
+            "replace PORT with the port of the server: `serve.port` is not set, and no server of this home "
+            "serves HTTP; `parley serve` starts one",
         )
     elif not loader.serve_settings().port and loader.serve_settings().public_url is None:
         print_note("token", "the port changes with each start of the server unless `serve.port` is set")

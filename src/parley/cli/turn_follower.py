@@ -63,7 +63,7 @@ class TurnFollower:
         self._timeout_seconds = timeout_seconds
         self._outcome = TurnOutcome()
         self._late: str | None = None
-        """The message that the turn has exceeded its time limit; None while the turn has not exceeded it."""
+        """The message that the turn has exceeded its time limit; None if the turn has not exceeded the limit."""
         self._began = asyncio.Event()
         self._interrupting: asyncio.Task[None] | None = None
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()

@@ -21,7 +21,7 @@ valid.
 
 
 _FILTERS: Final = frozenset({"content_filter", "sensitive"})
-"""The reasons with which a provider truncates a reply that its rules do not allow."""
+"""The reasons that a provider gives if it truncates a reply because of the content."""
 
 _CALLS: Final = (events.ExecCommandBegin, events.PatchApplyBegin, events.McpToolCallBegin, events.WebSearch)
 
@@ -38,7 +38,7 @@ class EndedTurn(NamedTuple):
     """
     exit_code: int
     cut_off: str | None = None
-    """A note that the provider has truncated the last reply; None if it is complete or the turn failed."""
+    """A note that the provider has truncated the last reply; None if the reply is complete or the turn failed."""
 
 
 class TurnOutcome:
@@ -78,9 +78,8 @@ class TurnOutcome:
         return self._summary.add(event)
 
     def exceed(self, seconds: float) -> str:
-        """Record that the turn has exceeded its time limit and will be interrupted.
-
-        Return a message about this for the user.
+        """Record that the turn has exceeded its time limit and will be interrupted. Return the reason as a message
+        for the user.
         """
         self._over_time = f"the turn took longer than {seconds:g} s"
         self._was_waiting = self._open_approvals > 0

@@ -20,9 +20,10 @@ from parley.client.turn_result import ends_turn
 __all__ = ["DESCRIPTION", "configure", "run"]
 
 DESCRIPTION: Final = """\
-Follow a conversation of the home until Ctrl-C. If a turn runs, its events so far
-come first. Any number of clients can follow a conversation, and following it changes
-nothing. Control characters are escaped on a terminal.
+Follow a conversation of the home until Ctrl-C. If a turn is running, its events so
+far come first. Any number of clients can follow a conversation. Following a
+conversation marks it as read when a turn ends, and changes nothing else. Control
+characters are escaped on a terminal.
 
 With --json, each line is a JSON object: for each event `{"type": "event"}` with
 `conversation_id`, `msg`, and the position (`seq` for a stored event, `item` and

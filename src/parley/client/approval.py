@@ -1,4 +1,4 @@
-"""Approvals: requests from the agent that a client decides."""
+"""Approvals: requests of the agent, which the client approves or denies."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 ApprovalKind: TypeAlias = Literal["exec", "patch", "limit"]
 
 Decide: TypeAlias = Callable[[Decision, str | None, float | None], Awaitable[None]]
-"""A function that sends a decision on an approval to the server. Its arguments are the decision, the reason, and a
-time limit in seconds.
+"""A function that sends a decision on an approval to the server. Its arguments are the decision, the reason for the
+decision (None for no reason), and the timeout of the call in seconds (None for the default timeout).
 """
 
 
@@ -29,8 +29,8 @@ class Approval:
     Approvals are passed to the `on_approval` callback and listed by `Client.approvals`. Only the first decision has
     an effect. If the approval has already been decided, the methods of an approval from `on_approval` raise
     `AlreadyDecided`, and the methods of an approval from `Client.approvals` raise `ToolFailed`. All methods raise
-    `Disconnected` if the server has ended. The methods of an approval from `Client.approvals` raise `CallTimedOut`
-    if the server does not answer in time.
+    `Disconnected` if the connection to the server has ended. The methods of an approval from `Client.approvals`
+    raise `CallTimedOut` if the server does not respond in time.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class Approval:
         self.call_id = call_id
         """The id of the model's tool call; empty if the approval is about a limit."""
         self.command, self.cwd = command, cwd
-        """The command and its working directory; None for other kinds of approvals."""
+        """The command and its working directory; None if the approval is not about a command."""
         self.changes = changes
-        """The changes of a patch, by absolute path; None for other kinds of approvals."""
+        """The file changes of a patch, keyed by absolute path; None if the approval is not about a patch."""
         self.reason = reason
         """The reason that the model gave; None if the model gave no reason, or if `Client.approvals` returned this
         approval.
@@ -79,7 +79,9 @@ class Approval:
         await self._decide("approved", None, timeout_seconds)
 
     async def approve_for_session(self, *, timeout_seconds: float | None = None) -> None:
-        """Allow the action, and allow the same action later while the approval for the session is valid."""
+        """Allow the action. If the action is a command, also allow the same command for some hours, in the same
+        directory and with the same sandbox settings.
+        """
         await self._decide("approved_for_session", None, timeout_seconds)
 
     async def deny(self, reason: str | None = None, *, timeout_seconds: float | None = None) -> None:

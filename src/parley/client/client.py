@@ -77,8 +77,8 @@ server.
 """
 
 _MCP_NOTIFICATION: Final = "notifications/"
-"""The prefix of the notification methods of MCP. The method of an event is the type of the event, without this
-prefix.
+"""The prefix of the methods of MCP's own notifications. A notification that contains an event has the type of the
+event as its method, without this prefix.
 """
 
 _elicitation_decoder: Final = msgspec.json.Decoder(ElicitationParams)
@@ -108,8 +108,8 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connect to a server, and disconnect at the end of the block.
 
-    `socket` is the path of the socket of a resident server. `url` is the address of an HTTP server, and `token` is
-    the bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
+    `socket` is the path of the socket of a resident server. `url` is the URL of an HTTP server, and `token` is the
+    bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
     of the home if one is running. Otherwise the client starts a child process, which ends with the block.
 
     `on_approval` is called with each approval that the server asks this client to decide. Without `on_approval`,
@@ -123,8 +123,8 @@ async def connect(
     Raises:
         TypeError: more than one of `transport`, `socket` and `url` is given, or `token` is given without `url`.
         OSError: the server cannot be started or reached, or does not accept this client.
-        CallTimedOut: the server did not answer in time.
-        Disconnected: the server ended before it answered.
+        CallTimedOut: the server did not respond to the handshake in time.
+        Disconnected: the connection ended before the handshake was complete.
     """
     if sum(given is not None for given in (transport, socket, url)) > 1:
         raise TypeError("connect takes only one of `transport`, `socket` and `url`")
@@ -164,8 +164,8 @@ async def connect(
 class Client:
     """A connection to a server, created by `connect`. Any number of calls can run at the same time.
 
-    Typed calls raise `ToolFailed` if their tool fails. All calls accept `timeout_seconds`. They raise
-    `CallTimedOut` if no result arrives in time, and `Disconnected` if the server has ended.
+    Typed calls, such as `create`, raise `ToolFailed` if their tool fails. All calls accept `timeout_seconds`. They
+    raise `CallTimedOut` if no result arrives in time, and `Disconnected` if the connection to the server has ended.
     """
 
     initialize_result: InitializeResult
@@ -187,7 +187,9 @@ class Client:
         self._undecided: dict[RequestId, asyncio.Task[None]] = {}
         """The tasks that run `on_approval`, by the id of the server's request that asks for the decision."""
         self._answers: dict[RequestId, bytes] = {}
-        """The answers that were sent to requests of the server over this connection, by request id."""
+        """The encoded responses to the server's requests, by request id. The dict is cleared when the connection
+        is lost.
+        """
         self._connection = Connection(
             transport,
             on_notification=self._receive_notification,
@@ -212,11 +214,11 @@ class Client:
     # --- beginning and end ---------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the transport. The transport then connects to the server or starts the server."""
+        """Start the transport, which connects to the server or starts the server as a child process."""
         await self._connection.start()
 
     async def initialize(self, protocol_version: str, client_name: str) -> None:
-        """Perform the MCP handshake now. The client repeats the handshake after each reconnection."""
+        """Perform the MCP handshake now, and again after each reconnection."""
         self._protocol_version, self._client_name = protocol_version, client_name
         await self._handshake()
         self._connection.establish()
@@ -233,7 +235,7 @@ class Client:
         await self.notify(Initialized.METHOD)
 
     async def close(self) -> None:
-        """Close the transport and cancel the callbacks for approvals."""
+        """Close the transport and cancel all running `on_approval` callbacks."""
         try:
             await self._connection.close()
         finally:
@@ -251,8 +253,9 @@ class Client:
         timeout_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Create a conversation in a directory, or in a repository of the server. Nothing is sent to the model. At
-        protocol version 2025-06-18 and older, `model` and `cwd` are required.
+        """Create a conversation in the directory `cwd`, or in a repository, whose name in the server's settings is
+        `repository`. Nothing is sent to the model. At protocol version 2025-06-18 and earlier, `model` and `cwd`
+        are required.
         """
         places = {"model": model, "cwd": None if cwd is None else str(cwd), "repository": repository}
         named = {name: value for name, value in places.items() if value is not None}
@@ -298,8 +301,8 @@ class Client:
         cursor: str | None = None,
         timeout_seconds: float | None = None,
     ) -> ConversationSearchResult:
-        """Return a page of the messages that contain `text`; the newest message is first. Search one conversation,
-        by default all conversations.
+        """Return a page of the messages that contain `text`; the newest message is first. If `conversation` is
+        given, search only that conversation.
         """
         given = {"text": text, "conversation_id": conversation, "limit": limit, "cursor": cursor}
         arguments = {name: value for name, value in given.items() if value is not None}
@@ -324,8 +327,8 @@ class Client:
     async def approvals(
         self, conversation: str | None = None, *, timeout_seconds: float | None = None
     ) -> tuple[Approval, ...]:
-        """Return the open approvals in one conversation, by default in all conversations. The list includes
-        approvals of turns that other clients began.
+        """Return the open approvals in one conversation, or in all conversations if `conversation` is None. The
+        result includes approvals in turns that other clients began.
         """
         arguments = {} if conversation is None else {"conversation_id": conversation}
         found = await self._connection.call_typed(
@@ -422,7 +425,7 @@ class Client:
         """Return the text of a resource, such as the transcript `parley://conversations/ID`.
 
         Raises:
-            RequestFailed: there is no resource with this address.
+            RequestFailed: there is no resource with this URI.
         """
         result = await self.request(
             ReadResourceParams.METHOD, ReadResourceParams(uri=uri), timeout_seconds=timeout_seconds
@@ -433,9 +436,9 @@ class Client:
         """Send a request of any method, and return its result as encoded JSON.
 
         Raises:
-            RequestFailed: the server answered with a JSON-RPC error.
-            CallTimedOut: no result arrived in time.
-            Disconnected: the server has ended.
+            RequestFailed: the server responded with a JSON-RPC error.
+            CallTimedOut: no response arrived in time.
+            Disconnected: the connection to the server has ended.
         """
         return bytes(await self._connection.result_of(self._connection.request(method, params), timeout_seconds))
 
@@ -443,7 +446,7 @@ class Client:
         self._connection.notify(method, params)
 
     def send_raw(self, data: bytes) -> None:
-        """Send raw bytes. The caller must include the line end of each message."""
+        """Send raw bytes. The caller must end each message with a newline."""
         self._connection.send_raw(data)
 
     # --- from the server -----------------------------------------------------------------
@@ -459,8 +462,8 @@ class Client:
             self._on_log(decode_lenient(_log_decoder, params))
 
     def _receive_loss(self) -> None:
-        """Cancel the callbacks for open approvals, because the connection was lost. The server asks again after a
-        reconnection.
+        """Cancel all running `on_approval` callbacks, because the connection was lost. After a reconnection, the
+        server sends the requests for open approvals again.
         """
         self._cancel_approvals()
         self._feeds.suspend()
@@ -484,7 +487,9 @@ class Client:
             on_event(decode_event(event.msg))
 
     def _receive_cancelled(self, params: Raw) -> None:
-        """Cancel the callback for an approval if another client has decided the approval or the turn has ended."""
+        """Cancel the callback for an approval request that the server has cancelled, for example because another
+        client has decided the approval or the turn has ended.
+        """
         request_id = decode_lenient(_cancelled_decoder, params).request_id
         if (task := self._undecided.pop(request_id, None)) is not None:
             task.cancel()
@@ -495,7 +500,7 @@ class Client:
         elif request_id in self._undecided:
             pass  # a resumed stream can deliver a request twice
         elif (answer := self._answers.get(request_id)) is not None:
-            self._connection.send(answer)  # the stream was resumed before the server received the answer
+            self._connection.send(answer)  # the stream was resumed before the server received the response
         elif method == ElicitationParams.METHOD and self._on_approval is not None:
             try:
                 elicitation = decode_lenient(_elicitation_decoder, params)
@@ -508,8 +513,8 @@ class Client:
             self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
     async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_approval: OnApproval) -> None:
-        """Call `on_approval` with the approval in a request of the server. If the callback returns without a
-        decision, the approval stays open.
+        """Call `on_approval` with the approval that a request of the server describes. If the callback returns
+        without a decision, the approval stays open.
         """
 
         async def decide(decision: Decision, reason: str | None, timeout_seconds: float | None) -> None:

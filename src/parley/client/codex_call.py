@@ -23,7 +23,7 @@ async def tool_result(
     connection: Connection, call: Call, timeout_seconds: float | None = None, *, keeps_waiting: bool = False
 ) -> CallToolResult:
     """Wait for the result of a tool call and return the result, even if the tool failed. `keeps_waiting` has the
-    same meaning as for `Connection.result_of`.
+    same meaning as in `Connection.result_of`.
     """
     result = await connection.result_of(call, timeout_seconds, keeps_waiting=keeps_waiting)
     return decode_lenient(_result_decoder, result)
@@ -34,8 +34,8 @@ class CodexCall:
 
     Awaiting the call returns the result of the call, even if the turn failed.
 
-    Awaiting the call after `cancel` raises `CallCancelled`. If the turn takes longer than the time limit of the
-    call, awaiting raises `CallTimedOut`, and the turn continues. The call can then be awaited again or cancelled.
+    Awaiting the call after `cancel` raises `CallCancelled`. If the turn takes longer than the timeout of the call,
+    awaiting raises `CallTimedOut`, and the turn continues. The call can then be awaited again or cancelled.
     """
 
     def __init__(self, connection: Connection, call: Call, timeout_seconds: float | None = None) -> None:

@@ -1,7 +1,7 @@
-"""JSON-RPC requests and results over one transport.
+"""Sends JSON-RPC requests over one transport and matches each response to its request.
 
-The connection finds the request that each result belongs to, and reconnects when the transport has ended. The
-callers of this module handle the notifications and requests of the server.
+The connection reconnects when the transport has ended. The callers of this module handle the notifications and
+requests of the server.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ double each time.
 
 
 class Call(NamedTuple):
-    """A request that has been sent, with the future for its result."""
+    """A request to the server, with the future for its result."""
 
     request_id: RequestId
     name: str
@@ -69,11 +69,11 @@ class _Pending(NamedTuple):
 
 
 class Connection:
-    """A connection to a server, which sends requests and finds the result of each. When the server has ended, every
+    """Sends requests to a server and matches each response to its request. After the connection has ended, every
     call raises `Disconnected`.
 
     If the transport can be restarted, a lost connection is restored. Calls that were waiting for a result then
-    raise `CallLost`. Calls that are made before the connection is restored are sent later.
+    raise `CallLost`. Requests that are made before the connection is restored are sent afterwards.
     """
 
     def __init__(
@@ -90,9 +90,10 @@ class Connection:
         timeout_seconds: float | None,
         reconnect_seconds: float,
     ) -> None:
-        """Create a connection. `on_frame` is called with every message from the server before the message is
-        handled. `on_lost` is called when the connection is lost, and `on_end` when the connection cannot be
-        restored. After a reconnection, `handshake` is awaited and then `on_restored` is called.
+        """Create a connection. `on_notification` and `on_request` are called with the notifications and requests of
+        the server. `on_frame` is called with every message from the server before the message is handled. `on_lost`
+        is called when the connection is lost, and `on_end` when the connection cannot be restored. After a
+        reconnection, `handshake` is awaited and then `on_restored` is called.
         """
         self._transport = transport
         self._separate = transport if isinstance(transport, SeparateRequests) else None
@@ -151,10 +152,12 @@ class Connection:
         name: str | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a request. `on_result` is called with the result before the next message from the server is handled.
+        """Send a request. `name` is the name of the call in errors; the default is the method. `on_result` is
+        called with the result before the next message from the server is handled. `on_result` is not called if the
+        server responds with an error.
 
         Raises:
-            Disconnected: the server has ended.
+            Disconnected: the connection to the server has ended.
         """
         self._last_id += 1
         request_id = self._last_id
@@ -181,7 +184,7 @@ class Connection:
         progress_token: RequestId | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a `tools/call` request. The result of the returned call is not decoded."""
+        """Send a `tools/call` request. The result of the returned call is encoded JSON."""
         meta = UNSET if progress_token is None else RequestMeta(progress_token=progress_token)
         params = CallToolParams(name=tool, arguments=Raw(encode(arguments)), meta=meta)
         return self.request(CallToolParams.METHOD, params, name=tool, on_result=on_result)
@@ -189,15 +192,15 @@ class Connection:
     async def result_of(
         self, call: Call, timeout_seconds: float | None = None, *, keeps_waiting: bool = False
     ) -> Raw:
-        """Wait for the result of a call. If `timeout_seconds` is None, the time limit of the connection applies. If
-        `keeps_waiting` is True, the call can be awaited again or cancelled after `CallTimedOut`. Otherwise a late
-        result is discarded.
+        """Wait for the result of a call. If `timeout_seconds` is None, the default timeout of the connection
+        applies. If `keeps_waiting` is True, the call can be awaited again or cancelled after `CallTimedOut`.
+        Otherwise a result that arrives after `CallTimedOut` is discarded.
 
         Raises:
-            CallTimedOut: no result arrived in time.
-            RequestFailed: the server answered with a JSON-RPC error.
-            CallLost: the connection was lost before the result arrived, and is being restored.
-            Disconnected: the server has ended.
+            CallTimedOut: no response arrived in time.
+            RequestFailed: the server responded with a JSON-RPC error.
+            CallLost: the connection was lost before the response arrived, and is being restored.
+            Disconnected: the connection to the server has ended.
         """
         seconds = self.time_limit(timeout_seconds)
         try:
@@ -209,8 +212,8 @@ class Connection:
             raise CallTimedOut(call.name, seconds or 0) from None
 
     def time_limit(self, timeout_seconds: float | None) -> float | None:
-        """Return the time limit for a call, in seconds; None means no limit. The limit of the connection applies if
-        `timeout_seconds` is None.
+        """Return the timeout of a call, in seconds; None means no timeout. The default timeout of the connection
+        applies if `timeout_seconds` is None.
         """
         return self._timeout_seconds if timeout_seconds is None else timeout_seconds
 
@@ -223,7 +226,7 @@ class Connection:
         *,
         is_repeatable: bool = False,
     ) -> T:
-        """Call a tool and return the value of its typed result.
+        """Call a tool and return the structured content of its result, decoded as a value of the type `kind`.
 
         If `is_repeatable` is True, the call is sent again if the connection is lost before its result arrives.
         Making such a call twice must have the same effect as making it once.
@@ -252,7 +255,9 @@ class Connection:
         self.send(notification(method, _encoded(params)))
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a request on the server. Do nothing if the connection has ended."""
+        """Stop waiting for the response to a request, and ask the server to cancel the request. If the connection
+        has ended or is being restored, send nothing.
+        """
         self._forget(request_id)
         if self._ended is None and self._restarting is None:
             self.notify(Cancelled.METHOD, Cancelled(request_id=request_id))
@@ -268,7 +273,11 @@ class Connection:
         self._waiting.pop(request_id, None)
 
     def send(self, frame: bytes) -> None:
-        """Send one message, without its line end. If the connection is lost, the message is discarded."""
+        """Send one message, given without its final newline.
+
+        Raises:
+            Disconnected: the connection has ended or is being restored, so the message was not sent.
+        """
         self.send_raw(frame + b"\n")
 
     def send_raw(self, data: bytes) -> None:
@@ -294,9 +303,9 @@ class Connection:
                 self._on_frame(frame)
             self._dispatch(decode_message(frame))
         except msgspec.DecodeError as error:
-            log.warning("ignored a message of the server: %s", error)
+            log.warning("ignored an invalid message from the server: %s", error)
         except Exception:
-            log.exception("failed to handle a message of the server")
+            log.exception("failed to handle a message from the server")
 
     def _dispatch(self, message: Message) -> None:
         if isinstance(message.method, str):
@@ -313,8 +322,8 @@ class Connection:
             _fail(pending.result, RequestFailed(error.code, error.message, code=error.name))
             return
         result = _NO_PARAMS if isinstance(message.result, UnsetType) else message.result
-        # `on_result` is called even if the caller has stopped waiting, because the confirmed stream may have other
-        # readers.
+        # `on_result` is called even if the caller has stopped waiting, because the stream that the result confirms
+        # may have other readers.
         if pending.on_result is not None:
             pending.on_result(result)
         if not pending.result.done():
@@ -327,7 +336,7 @@ class Connection:
     # --- the end of the connection -------------------------------------------------------
 
     def _end(self, exit_code: int | None) -> None:
-        """Handle the end of the transport: set errors on the futures of the sent requests, and reconnect if the
+        """Handle the end of the transport: make all requests that have been sent fail, and reconnect if the
         transport can be restarted.
         """
         self._is_open = False
@@ -344,7 +353,7 @@ class Connection:
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     def _give_up(self, error: Disconnected) -> None:
-        """Set `error` on the futures of all requests, because the connection cannot be restored."""
+        """Make all requests fail with `error`, because the connection cannot be restored."""
         self._ended = error
         pending, self._pending = self._pending, {}
         self._waiting.clear()
@@ -398,7 +407,7 @@ def _fail(result: asyncio.Future[Raw], error: ClientError) -> None:
 
 
 class _ToolResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of a tool. Its structured content is not decoded yet."""
+    """The result of a tool, with its structured content as encoded JSON."""
 
     content: tuple[TextContent, ...] = ()
     is_error: bool = False
@@ -415,7 +424,7 @@ _failure_decoder: Final = msgspec.json.Decoder(_Failure)
 
 
 def typed_value(tool: str, result: Raw, kind: type[T]) -> T:
-    """Decode and return the value of a typed result.
+    """Return the structured content of a tool result, decoded as a value of the type `kind`.
 
     Raises:
         ToolFailed: the tool failed.

@@ -37,7 +37,8 @@ class ReadEvent(NamedTuple):
     seq: Seq
     msg: Event
     offset: int | None = None
-    """The byte offset of a part of a command's output; None for other events."""
+    """For a part of a command's output, the byte offset of the part in the whole output; None for any other event.
+    """
     at: str | None = None
     """The time at which the event was stored, in ISO 8601 format; None if `read` was called without `times`."""
 
@@ -61,7 +62,7 @@ class Conversation:
     """A handle for a conversation on the server.
 
     Every call accepts `timeout_seconds`. Every call raises `ToolFailed` if its tool fails, `CallTimedOut` if no
-    result arrives in time, and `Disconnected` if the server has ended.
+    result arrives in time, and `Disconnected` if the connection to the server has ended.
     """
 
     def __init__(
@@ -135,8 +136,8 @@ class Conversation:
         times: bool = False,
         timeout_seconds: float | None = None,
     ) -> EventPage:
-        """Read a page of events without a stream. If there are no new events, wait up to `wait_seconds` for the
-        next one.
+        """Read a page of at most `limit` events after the position `after`, without a stream. If there are no such
+        events yet, wait up to `wait_seconds` for the next event.
 
         If `before` is given, read the last events before that position. If that position is beyond the end, read
         the last events of the conversation. If `times` is True, each event has the time at which it was stored.
@@ -165,7 +166,9 @@ class Conversation:
         return EventPage(events, found.open, found.seq, found.state, earlier)
 
     async def mark_read(self, seq: int, *, timeout_seconds: float | None = None) -> None:
-        """Store that a person has read the conversation up to a position. An earlier position has no effect."""
+        """Store that a person has read the conversation up to the position `seq`. A position before the stored
+        position has no effect.
+        """
         await self._read("conversationMarkRead", PlainOk, timeout_seconds, seq=seq)
 
     async def status(self, *, timeout_seconds: float | None = None) -> ConversationStatusResult:
@@ -178,11 +181,11 @@ class Conversation:
         await self._call("conversationInterrupt", PlainOk, timeout_seconds)
 
     async def continue_turn(self, *, timeout_seconds: float | None = None) -> None:
-        """Continue after a turn that was interrupted or failed, without a new message."""
+        """Begin a turn that continues an interrupted or failed turn, without a new message."""
         await self._call("conversationContinue", PlainOk, timeout_seconds)
 
     async def compact(self, *, timeout_seconds: float | None = None) -> None:
-        """Begin a turn in which a summary replaces the history that the model sees. The call fails while a turn is
+        """Begin a turn that replaces the history for the model with a summary. The call fails while a turn is
         running, or if there is nothing to summarize.
         """
         await self._call("conversationCompact", PlainOk, timeout_seconds)
@@ -194,15 +197,15 @@ class Conversation:
     async def edit_queued(
         self, message_id: str, content: str | Iterable[InputItem], *, timeout_seconds: float | None = None
     ) -> None:
-        """Replace the content of a message in the queue. The call fails if its turn has begun."""
+        """Replace the content of a message in the queue. The call fails if the turn of the message has begun."""
         await self._call("queueEdit", PlainOk, timeout_seconds, message_id=message_id, content=_items(content))
 
     async def remove_queued(self, message_id: str, *, timeout_seconds: float | None = None) -> None:
-        """Remove a message from the queue. The call fails if its turn has begun."""
+        """Remove a message from the queue. The call fails if the turn of the message has begun."""
         await self._call("queueRemove", PlainOk, timeout_seconds, message_id=message_id)
 
     async def resume_queue(self, *, timeout_seconds: float | None = None) -> None:
-        """Resume the queue if it is paused. Its next message then begins a turn."""
+        """Resume the queue if it is paused. The next message in the queue then begins a turn."""
         await self._call("queueResume", PlainOk, timeout_seconds)
 
     async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:
@@ -222,7 +225,8 @@ class Conversation:
     async def fork(self, *, at_message_id: str | None = None, timeout_seconds: float | None = None) -> Conversation:
         """Create a conversation with a copy of this conversation's history.
 
-        The copy ends with the turn of the message `at_message_id`, by default the last message.
+        The copy ends with the turn of the message `at_message_id`, or with the last turn if `at_message_id` is
+        None.
         """
         arguments = {} if at_message_id is None else {"at_message_id": at_message_id}
         forked = await self._call("conversationFork", ConversationForked, timeout_seconds, **arguments)
@@ -234,8 +238,8 @@ class Conversation:
         )
 
     async def _read(self, tool: str, kind: type[T], timeout_seconds: float | None, **arguments: object) -> T:
-        """Call a tool and return its typed result. If the connection is lost, repeat the call. The tool must only
-        read, or have the same effect when it is called twice.
+        """Call a tool and return its typed result. If the connection is lost, repeat the call. Calling the tool
+        twice must have the same effect as calling it once.
         """
         return await self._connection.call_typed(
             tool, {"conversation_id": self.id, **arguments}, kind, timeout_seconds, is_repeatable=True

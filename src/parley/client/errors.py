@@ -31,7 +31,7 @@ class ClientError(ParleyError):
 
 
 class RequestFailed(ClientError):
-    """Raised when the server answers a request with a JSON-RPC error.
+    """Raised when the server responds to a request with a JSON-RPC error.
 
     `number` is the JSON-RPC error code. `code` is the stable name of the error, or None if the server sends no
     codes.
@@ -59,13 +59,13 @@ class ServerUnreachable(ClientError, ConnectionError):
 
 
 class ServerRefused(ClientError, ConnectionError):
-    """Raised when the server at a URL answers with an HTTP error status."""
+    """Raised when the server at a URL responds with a redirect or with an HTTP error status."""
 
     def __init__(self, url: str, status: int, reason: str) -> None:
         address = shown_url(url)
         match status:
             case HTTPStatus.UNAUTHORIZED:
-                why = f"{address} refused the token, or needs one (401)"
+                why = f"{address} requires a token, or rejected the given token (401)"
             case HTTPStatus.FORBIDDEN:
                 why = f"{address} refused the host name of the URL (403); use the URL that the server prints"
             case HTTPStatus.NOT_FOUND | HTTPStatus.METHOD_NOT_ALLOWED:
@@ -73,7 +73,7 @@ class ServerRefused(ClientError, ConnectionError):
             case HTTPStatus.TEMPORARY_REDIRECT:
                 why = f"{address}: {reason}"
             case _:
-                why = f"{address} answered {status:d} {reason}".rstrip()
+                why = f"{address} responded with {status:d} {reason}".rstrip()
         super().__init__(why)
         self.url, self.status = url, status
 
@@ -95,7 +95,7 @@ class ToolFailed(ClientError):
 
 
 class CallCancelled(ClientError):
-    """Raised when this client cancelled the call. The server sends no result for the call."""
+    """Raised when this client has cancelled the call. The server sends no result for the call."""
 
     def __init__(self) -> None:
         super().__init__("the call was cancelled")
@@ -110,9 +110,10 @@ class CallTimedOut(ClientError, TimeoutError):
 
 
 class StreamEnded(ClientError):
-    """Raised when a stream ends before the awaited event. `reason` is None if the server gave no reason.
+    """Raised when a stream ends before the awaited event.
 
-    `code` is the stable name of the reason, or None if the server sends no codes.
+    `reason` is the server's reason for ending the stream, or None if the server gave no reason. `code` is the
+    stable name of the reason, or None if the server sends no codes.
     """
 
     def __init__(self, reason: str | None, *, code: str | None = None) -> None:
@@ -146,7 +147,7 @@ class TurnNotFollowable(ClientError):
     """
 
     def __init__(self) -> None:
-        super().__init__("following a turn requires protocol version 2025-11-25")
+        super().__init__("following a turn requires protocol version 2025-11-25 or later")
 
 
 class AlreadyDecided(ClientError):
@@ -157,17 +158,17 @@ class AlreadyDecided(ClientError):
 
 
 class Disconnected(ClientError):
-    """Raised when the server closed its output or exited.
+    """Raised when the connection to the server has ended and is not restored.
 
-    `exit_code` is its exit code; None if the server has not exited.
+    The connection ends when the server closes its output or exits.
     """
 
     def __init__(self, exit_code: int | None, reason: str | None = None) -> None:
         how = "closed its output" if exit_code is None else f"exited with {exit_code}"
         super().__init__(reason or f"the server {how}")
         self.exit_code, self.reason = exit_code, reason
-        """The exit code of the server (None if the server has not exited), and the reason why the connection ended
-        (None if the reason is unknown).
+        """The exit code of the server (None if the server has not exited or is not a child process), and the reason
+        why the connection ended (None if the reason is unknown).
         """
 
 

@@ -62,17 +62,17 @@ class StreamEvent(Struct, frozen=True):
 
 
 class Reader:
-    """A reader of one feed: it stores the events that a stream or a turn has received and not read yet."""
+    """Reads one feed for a `Stream` or a `Turn`, and stores the events that have arrived but have not been read."""
 
     def __init__(self, after: Seq, *, last: int | None = None, exclusive: bool = False) -> None:
         self.after = after
         """The position after which the reader needs all events."""
         self.last = last
-        """The reader begins with this number of the latest events; None if the reader begins at a known
-        position.
+        """The number of latest events with which the reader begins; None if the reader begins after the position
+        `after`.
         """
         self.exclusive = exclusive
-        """True if the stream that is opened for the reader ends the streams of other clients."""
+        """True if opening a stream for this reader ends the streams of other clients."""
         self.unread: deque[StreamEvent] = deque()
         self.request: RequestId | None = None
         """The id of the request that opened a stream for the reader, while the reader is waiting for the snapshot
@@ -92,7 +92,7 @@ class Reader:
         """Return the next event, or None after the last event of a stream that has ended.
 
         Raises:
-            Disconnected: the server has ended.
+            Disconnected: the connection to the server has ended.
             ServerRefused: the server did not continue the stream after a reconnection.
         """
         while not self.unread:
@@ -108,7 +108,7 @@ class Reader:
 
         Raises:
             CallLost: the connection was lost; the stream has to be requested again.
-            StreamEnded, Disconnected: there will be no snapshot.
+            StreamEnded, Disconnected: the stream or the connection ended before the snapshot arrived.
         """
         while not self.has_joined:
             if self.closed:
@@ -161,7 +161,7 @@ class Reader:
 
 
 class Feed:
-    """The events of one conversation for all its readers in this client.
+    """Delivers the events of one conversation to all readers of the conversation in this client.
 
     A stream from the server is open while there are readers. After a reconnection, a new stream continues after the
     last position, and the readers skip events that they already have.
@@ -176,7 +176,8 @@ class Feed:
         self._feeds, self._connection = feeds, connection
         self._readers: list[Reader] = []
         self._joining: Reader | None = None
-        """The reader for which the newest stream was requested; None if the snapshot of this stream has arrived."""
+        """The reader for which the newest stream was requested; None after the snapshot of this stream has arrived.
+        """
         self._opening = asyncio.Lock()
         self._request: RequestId | None = None
         """The request id of the open stream; None if no stream is open."""
@@ -236,7 +237,7 @@ class Feed:
                         typed_value(TOOL, await call.result, StreamStarted)
                         await reader.wait_until_joined(call.request_id)
                     except CallLost:
-                        pass  # the next request is sent when the connection is restored
+                        pass  # the loop sends the next request, which waits until the connection is restored
             finally:
                 self._joining = None
 
@@ -342,7 +343,9 @@ class Feed:
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
-        """Record that the server has accepted a request for a stream. The previous stream ends at this point."""
+        """Handle the result of a stream request. If the server has accepted the request, this ends the previous
+        stream.
+        """
         self._pending.discard(call.request_id)
         try:
             typed_value(TOOL, result, StreamStarted)
@@ -453,7 +456,9 @@ def _after(events: Sequence[StreamEvent], seq: Seq) -> Sequence[StreamEvent]:
 
 
 def _length(event: Event) -> int:
-    """Return the length of a delta, or 0 for an event of an unknown type."""
+    """Return the length of a delta: the number of bytes of command output, or the number of characters of a text.
+    Return 0 if the event is not a delta.
+    """
     match event:
         case ExecCommandOutputDelta(chunk=chunk):
             return len(chunk)

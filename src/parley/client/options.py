@@ -1,4 +1,4 @@
-"""The optional arguments of the typed calls, with names in Python's spelling."""
+"""The optional keyword arguments of the typed calls."""
 
 from __future__ import annotations
 
@@ -35,9 +35,7 @@ class SendOptions(Overrides, total=False):
     has ended. The default is "join".
     """
     output_schema: dict[str, Any]
-    """A JSON Schema for the agent's answer, which is then a JSON text. The schema applies only to the turn that the
-    message begins.
-    """
+    """A JSON Schema for the text of the agent in the turn that the message begins."""
 
 
 class ListOptions(TypedDict, total=False):

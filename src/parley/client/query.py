@@ -33,11 +33,11 @@ async def query(
     meaning as in `connect` and `Client.create`.
 
     Raises:
-        OSError: the server cannot be started.
+        OSError: the server cannot be started or reached.
         CallTimedOut: a call got no result within `timeout_seconds`. The turn itself may take longer.
         ToolFailed: the conversation cannot be created.
         TurnFailed: the turn failed or was interrupted. All its events were yielded before.
-        StreamEnded, Disconnected: the stream or the server ended before the turn.
+        StreamEnded, Disconnected: the stream or the connection ended before the turn ended.
     """
     async with connect(transport, on_approval=on_approval, timeout_seconds=timeout_seconds) as client:
         conversation = await client.create(cwd=cwd, model=model, **options)

@@ -28,7 +28,7 @@ from parley.wire.mcp import Cancelled, Initialized, InitializeParams
 __all__ = ["RemoteServer"]
 
 CLOSE_SECONDS: Final = 3.0
-"""The maximum number of seconds to wait for the server to accept the end of the session."""
+"""The maximum number of seconds to wait for the response to the request that ends the session."""
 
 FLUSH_SECONDS: Final = 0.5
 """The maximum number of seconds to wait for the last messages to reach the server."""
@@ -50,10 +50,10 @@ _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 
 
 class RemoteServer:
-    """A connection to the server at a URL, such as `http://127.0.0.1:8080/mcp`."""
+    """A transport to the server at a URL, such as `http://127.0.0.1:8080/mcp`."""
 
     def __init__(self, url: str, *, token: str | None = None, env: Mapping[str, str] | None = None) -> None:
-        """Create a connection. The token is sent only to this URL: redirects are not followed.
+        """Create a transport. The token is sent only to this URL: redirects are not followed.
 
         `env` contains the proxy variables; by default it is the environment of this process.
         """
@@ -167,7 +167,7 @@ async def _close(http: StreamableHttp, receiver: _Receiver) -> None:
 
 
 class _Receiver:
-    """Receives the messages of one session, and passes them on in the order that the client needs."""
+    """Receives the messages of one session, and delivers them to the client in the order that the client needs."""
 
     limit: int | None = None
     """The size limit for a message, in bytes; None means no limit. The client sets no limit, because it trusts the
@@ -180,7 +180,8 @@ class _Receiver:
         """The id of the `initialize` request; None until it is sent."""
         self.version = ""
         self.first: set[RequestId] = set()
-        """The ids of requests whose results are delivered before messages that belong to no request."""
+        """The ids of the requests whose results must be delivered before any message that belongs to no request.
+        """
         self._held: deque[bytes] = deque()
 
     def receive(self, frame: bytes, *, of_request: RequestId | None = None) -> bool:
@@ -203,7 +204,7 @@ class _Receiver:
         if self._server is None:
             return
         if not self.version and isinstance(error, SessionLost) and not isinstance(error, CannotReach):
-            error = CannotReach("the connection was closed before an answer")
+            error = CannotReach("the connection was closed before a response arrived")
         if isinstance(error, CannotReach) and self.version:
             self.end()  # the server has ended, so all its calls are lost
         else:
@@ -213,7 +214,9 @@ class _Receiver:
             self.forget(request_id)
 
     def forget(self, request_id: RequestId) -> None:
-        """Stop waiting for the result of a request, and pass on the messages that were held back until then."""
+        """Stop waiting for the result of a request. If no other result must be delivered first, deliver the
+        messages that were held back.
+        """
         self.first.discard(request_id)
         while self._held and not self.first:
             self._deliver(self._held.popleft())
@@ -229,7 +232,7 @@ class _Receiver:
             server.ended()
 
     def detach(self) -> None:
-        """From now on, pass on no messages and report nothing."""
+        """Stop delivering messages, errors and the end of the session to the client."""
         self._server = None
 
     def _deliver(self, frame: bytes) -> None:
@@ -238,8 +241,8 @@ class _Receiver:
 
 
 def _client_error(url: str, error: SessionError) -> ClientError | None:
-    """Convert an error of the HTTP session to the error that the caller of a request gets; None if the connection
-    was lost.
+    """Convert an error of the HTTP session to the error that the caller of a request gets. Return None if the
+    connection was lost.
     """
     match error:
         case CannotReach():

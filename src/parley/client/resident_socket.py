@@ -1,7 +1,8 @@
 """The transport to the resident server of a home, over its unix socket.
 
-The transport first sends a hello, as the relay does. The hello contains the environment and the working directory
-of this process, which turns then use. Reading never pauses, so the server never waits for the client.
+The transport first sends a hello, as the relay `parley mcp` does. The hello contains the environment and the
+working directory for the turns that this client begins. Reading never pauses, so the server never waits for the
+client.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from parley.wire.framing import LineFramer
 __all__ = ["ResidentSocket"]
 
 BACKLOG_SECONDS: Final = 0.05
-"""If the backlog of the server is full, the number of seconds to wait before the next attempt to connect."""
+"""The number of seconds between two attempts to connect while the backlog of the server's socket is full."""
 
 CLOSE_SECONDS: Final = 3.0
 """The maximum number of seconds to wait for the server to close its side of a connection that the client has ended.
@@ -38,7 +39,7 @@ CLOSE_SECONDS: Final = 3.0
 
 
 class ResidentSocket:
-    """A connection to the resident server that listens on a unix socket."""
+    """A transport to the resident server that listens on a unix socket."""
 
     def __init__(
         self,
@@ -48,11 +49,11 @@ class ResidentSocket:
         cwd: str | PathLike[str] | None = None,
         overrides: Sequence[str] = (),
     ) -> None:
-        """Create a connection. The default path is the socket in the home of this process.
+        """Create a transport. The default path is the path of the socket in the home of this process.
 
         `env` is the environment, `cwd` is the working directory, and `overrides` contains the `-c` overrides for
-        the turns that this client begins. By default, the environment and the directory of this process are used,
-        without overrides.
+        the turns that this client begins. By default, the environment and the working directory of this process are
+        used, without overrides.
         """
         self.path = None if path is None else os.fspath(path)
         self.env, self.cwd, self.overrides = env, cwd, overrides
@@ -121,7 +122,7 @@ class _Protocol(asyncio.Protocol):
         """Send the hello and wait for the answer.
 
         Raises:
-            OSError: the server ended, or does not accept this client.
+            OSError: the server ended, or refused this client.
         """
         assert self._answer is not None
         try:

@@ -48,8 +48,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
         stderr: int | IO[bytes] | None = None,
         new_session: bool = False,
     ) -> None:
-        """Create a transport. `env` is the complete environment of the program, and `stderr` is the destination of
-        its log, as the argument `stderr` of the functions in `subprocess`.
+        """Create a transport. `env` is the complete environment of the program; None means the environment of this
+        process. `stderr` has the same meaning as in `subprocess.Popen`; the program writes its log to stderr.
 
         If `new_session` is True, the program does not get signals from the terminal, such as the SIGINT that Ctrl-C
         sends.

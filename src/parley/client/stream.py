@@ -36,7 +36,7 @@ class Stream:
         timeout_seconds: float | None,
     ) -> None:
         if after is not None and last is not None:
-            raise TypeError("a stream takes one of after and last")
+            raise TypeError("a stream takes only one of `after` and `last`")
         self.snapshot: list[Event] = []
         """The events that happened before the stream was opened."""
         self.seq = START if after is None else Seq(after)
@@ -83,7 +83,7 @@ class Stream:
             ToolFailed: the conversation or the position does not exist.
             StreamEnded: the server ended the stream before its snapshot.
             CallTimedOut: no snapshot arrived in time.
-            Disconnected: the server has ended.
+            Disconnected: the connection to the server has ended.
         """
         await self._feed.join(self._reader, timeout_seconds=self._timeout_seconds)
         self.seq = self._reader.after
@@ -115,7 +115,7 @@ class Stream:
 
         Raises:
             StreamEnded: the stream ended before the turn.
-            Disconnected: the server has ended.
+            Disconnected: the connection to the server has ended.
         """
         events: list[Event] = []
         async for event in self:
@@ -126,7 +126,7 @@ class Stream:
 
     async def text(self) -> str:
         """Return the agent's messages up to the end of the next turn as a single string. Messages are joined with
-        line ends.
+        newlines.
 
         The next turn of a stream is the first turn that has not been read, which can be an old turn.
         `Conversation.send` returns the turn of a message.
@@ -134,7 +134,7 @@ class Stream:
         Raises:
             TurnFailed: the turn failed or was interrupted.
             StreamEnded: the stream ended before the turn.
-            Disconnected: the server has ended.
+            Disconnected: the connection to the server has ended.
         """
         summary = TurnSummary()
         for event in await self.turn():

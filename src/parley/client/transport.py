@@ -12,8 +12,8 @@ __all__ = ["OnFailed", "RestartableTransport", "SeparateRequests", "Transport"]
 
 
 OnFailed = Callable[[RequestId, ClientError | None], None]
-"""A callback for a request that gets no result. Its arguments are the request id and the error; the error is None
-if the connection was lost.
+"""A callback for a request to which no JSON-RPC response will arrive. Its arguments are the request id and the
+error; the error is None if the connection was lost.
 """
 
 
@@ -35,8 +35,8 @@ class Transport(Protocol):
         """
 
     def send(self, data: bytes) -> None:
-        """Send one message, which includes its line end. Return immediately; data that the server has not read
-        stays in memory.
+        """Send one message, which ends with a newline. Return immediately; data that the server has not read stays
+        in memory.
         """
 
     async def close(self) -> None:
@@ -61,8 +61,8 @@ class RestartableTransport(Transport, Protocol):
 class SeparateRequests(Transport, Protocol):
     """A transport that sends each request separately.
 
-    A request can fail without affecting others. Its result can arrive after later messages. The server may send
-    unfinished texts again from their beginning.
+    A request can fail without affecting other requests. The client can receive messages in a different order than
+    the server sent them. The server may send unfinished texts again from their beginning.
     """
 
     async def start(
@@ -72,7 +72,9 @@ class SeparateRequests(Transport, Protocol):
         on_end: Callable[[int | None], None],
         on_failed: OnFailed = lambda request_id, error: None,
     ) -> None:
-        """Connect, as `Transport.start` does. `on_failed` is called for each request that gets no result."""
+        """Connect, as `Transport.start` does. `on_failed` is called for each request to which no JSON-RPC response
+        will arrive.
+        """
 
     def deliver_first(self, request_id: RequestId) -> None:
         """Deliver the result of this request before any message that belongs to no request. Call this method before

@@ -40,7 +40,7 @@ class Turn:
             StreamEnded: the server ended the stream before the end of the turn.
             ToolFailed: the conversation does not exist any more.
             TurnNotFollowable: the server does not report which turn a message belongs to.
-            Disconnected: the server has ended.
+            Disconnected: the connection to the server has ended.
         """
         async with aclosing(self.detailed()) as events:
             async for event in events:

@@ -32,11 +32,11 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     """The result of a turn: its text, its usage, its diff, and the reason for its end."""
 
     text: str
-    """The messages of the agent, joined with line ends."""
+    """The messages of the agent, joined with newlines."""
     usage: Tokens | None
     """The sum of the token counts of all responses in the turn; None if the model reported no counts."""
     diff: str | None
-    """The changes that the patches of the turn made, as a unified diff; None if there were no patches."""
+    """The changes that the patches of the turn made, as a unified diff; None if the turn applied no patch."""
     reason: TurnEndReason
     """The reason why the turn ended."""
 

@@ -1,4 +1,4 @@
-"""Test tools for programs that use Parley: a scripted model, server processes, and validation of their messages.
+"""Test tools for programs that use Parley: a scripted model, server processes, and validation of server messages.
 
 If Parley is installed, every pytest run imports this package. Each name of the package is therefore imported only
 when it is first used.

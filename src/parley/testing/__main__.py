@@ -28,7 +28,9 @@ def _port(text: str) -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m parley.testing", description="A model with scripted replies.")
+    parser = argparse.ArgumentParser(
+        prog="python -m parley.testing", description="Serve a model with scripted replies."
+    )
     parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1 (default: a free port)")
     parser.add_argument("--text", help="text of each reply (default: Done)")
     parser.add_argument("--deltas", type=int, help="repeat the text N times, as fast as the client reads it")

@@ -1,6 +1,4 @@
-"""Checks requests by the rules of Anthropic's service. The service answers a request with an invalid history with
-an error.
-"""
+"""Checks requests by the rules of the Anthropic Messages API, which rejects an invalid history with an error."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ __all__ = ["refused_by_anthropic"]
 
 
 def refused_by_anthropic(body: dict[str, Any]) -> Failure | None:
-    """Return the error with which the service would answer a request; None if the request is valid."""
+    """Return the error with which the Anthropic Messages API would reject a request; None if it would accept it."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(body.get("max_tokens"), int):
         return _refusal("`messages` and `max_tokens` are required")

@@ -50,7 +50,7 @@ _RESULT_OF: Final = {
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:
-    """Check one message from a server, as a client that negotiated `version` receives it.
+    """Check one message from a server to a client that has negotiated the protocol version `version`.
 
     Raises:
         AssertionError: the message is not valid; the text contains the reason and the message.
@@ -142,7 +142,7 @@ def _check_vendor(method: str, params: Raw) -> None:
     elif method in EVENT_TYPES:
         kind = _check_codex_event(params) if "id" in msgspec.json.decode(params) else _check_live_event(params)
         if kind != method:
-            raise ValueError(f"the event {kind} under the method {method}")
+            raise ValueError(f"a notification with the method {method} contains an event of the type {kind}")
     else:
         raise ValueError(f"a server does not send the notification {method}")
 
@@ -168,7 +168,7 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """Check that encoding the decoded value again gives the same JSON. Then no member is unknown or missing."""
+    """Check that encoding the decoded value again gives the same JSON, so that no member is unknown or missing."""
     sent, again = msgspec.json.decode(encoded), msgspec.json.decode(msgspec.json.encode(read))
     if sent != again:
-        raise ValueError(f"read as {again}")
+        raise ValueError(f"a member is unknown or missing; decoding and encoding again gives {again}")

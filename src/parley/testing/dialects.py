@@ -48,14 +48,14 @@ class Dialect(Struct, frozen=True, kw_only=True):
     comment: bytes = b""
     """Bytes that are sent before the first event."""
     usage: Literal["after", "second_finish", "unasked"] = "after"
-    """The place of the token counts: in an event of their own after the finish reason (`after`), with a second
-    finish reason (`second_finish`), or with the finish reason, even if the request does not ask for token counts
-    (`unasked`).
+    """The event that contains the token counts: a separate event after the finish reason (`after`), an event with a
+    second finish reason (`second_finish`), or the event with the finish reason, even if the request does not ask
+    for token counts (`unasked`).
     """
     extra: dict[str, Any] = {}
     """Additional members for the event that contains the finish reason."""
     requires: Literal["reasoning_content", "reasoning_details", "thought_signature"] | None = None
-    """The field of the model's messages that the next request must repeat in messages with tool calls; None if no
+    """The field that the provider requires in each assistant message with tool calls in the history; None if no
     field is required.
     """
     takes_empty_reasoning: bool = True
@@ -94,7 +94,7 @@ _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
 def signature_of(call_id: str) -> str:
-    """Return the thought signature for a tool call."""
+    """Return the signature that the scripted model sends for a tool call or a thinking text."""
     return f"signature of {call_id}"
 
 

@@ -32,7 +32,7 @@ def _async_fixture(function: Callable[..., Any]) -> Any:
 
         @pytest.fixture(name=function.__name__)
         def missing() -> None:
-            pytest.fail(f"the fixture `{function.__name__}` needs pytest-asyncio", pytrace=False)
+            pytest.fail(f"the fixture `{function.__name__}` requires pytest-asyncio", pytrace=False)
 
         return missing
     return pytest_asyncio.fixture(function)

@@ -1,7 +1,7 @@
-"""A scripted model: an HTTP server on the loopback interface with both model APIs.
+"""A scripted model: an HTTP server on the loopback interface that serves all model APIs.
 
-Replies are queued and sent in the order of the requests, or chosen by the handler of `set_handler`. `requests`
-records all requests.
+Each request gets the next reply of a queue, or the reply that the function passed to `set_handler` returns.
+`requests` records all requests.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ class _Reader(asyncio.StreamReader):
 
 
 class ScriptedModel:
-    """A model with scripted replies, used as `async with ScriptedModel() as model`. Its address is
-    `model.base_url`.
-    """
+    """A model with scripted replies, used as `async with ScriptedModel() as model`. Its URL is `model.base_url`."""
 
     def __init__(self, *, port: int = 0, dialect: DialectName = "openai") -> None:
         self.requests: list[RecordedRequest] = []
@@ -89,7 +87,7 @@ class ScriptedModel:
     # --- the script ----------------------------------------------------------------------
 
     def says(self, *steps: Step) -> None:
-        """Queue a complete reply. A string is one delta of text."""
+        """Queue a complete reply. A step that is a string is sent as one text delta."""
         self.queue(Says(steps))
 
     def fails(self, status: int, *, body: str = "", headers: Mapping[str, str] | None = None) -> None:

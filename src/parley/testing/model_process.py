@@ -28,7 +28,7 @@ async def model_process(*, deltas: int | None = None, text: str | None = None, p
 
     def end(_: int | None) -> None:
         if not base_url.done():
-            base_url.set_exception(RuntimeError("the process of the model ended before it served"))
+            base_url.set_exception(RuntimeError("the model process ended before it printed its base URL"))
 
     options = ["--port", str(port), "--until-stdin-closes"]
     if deltas is not None:

@@ -178,7 +178,7 @@ class RawParley(_Server):
         self._arrived.put_nowait(line)
 
     def write(self, data: bytes) -> None:
-        """Write raw bytes. A message must include its line end."""
+        """Write raw bytes. Each message must end with a newline."""
         self.process.send(data)
 
     def send(self, message: object) -> None:
@@ -189,7 +189,7 @@ class RawParley(_Server):
         """Return the next message from the server, decoded.
 
         Raises:
-            EOFError: the server has ended.
+            EOFError: the server's output has ended.
             TimeoutError: no message arrived in time.
         """
         if self._arrived.empty():

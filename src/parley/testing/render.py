@@ -138,8 +138,8 @@ class ChatWriter:
 
 
 class ResponsesWriter:
-    """Writes a reply in the format of the Responses API: text deltas, the whole item, and `response.completed` with
-    the usage.
+    """Writes a reply in the format of the Responses API: text deltas, each complete item, and `response.completed`
+    with the usage.
     """
 
     def __init__(self) -> None:

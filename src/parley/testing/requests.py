@@ -29,7 +29,7 @@ class RecordedRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def api(self) -> Api | None:
-        """The model API that the path belongs to; None for other paths."""
+        """The model API that the path belongs to; None if the path belongs to no model API."""
         path = self.path.partition("?")[0]
         return next((api for end, api in _APIS.items() if path.endswith(end)), None)
 

@@ -65,7 +65,7 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
     """Send `text` as a delta `deltas` times, followed by the end of the reply."""
     (delta,) = api.text(text)
-    tuple(api.text(text * (deltas - 1)))  # this call counts the text, because the end of the reply repeats the text
+    tuple(api.text(text * (deltas - 1)))  # the writer stores the text for the end of the reply
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)
     block = chunk(delta) * BULK_WRITE_DELTAS
     for _ in range(many):

@@ -39,7 +39,7 @@ class Reasoning(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A call of a tool by the model."""
+    """A tool call by the model."""
 
     name: str
     arguments: Mapping[str, Any] | str
@@ -49,7 +49,9 @@ class Call(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """The token counts of a response. Over Chat Completions they are sent only if the request asks for them."""
+    """The token counts of a response. Over Chat Completions, most dialects send the counts only if the request asks
+    for them.
+    """
 
     input_tokens: int = 10
     cached_input_tokens: int = 0

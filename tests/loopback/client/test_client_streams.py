@@ -405,7 +405,7 @@ async def test_a_stream_that_the_server_refuses_after_a_reconnection_ends_with_t
         assert await anext(stream) == AgentMessage(message="one")
         transport.lose(None)
 
-        with pytest.raises(ServerRefused, match=f"answered {status} No"):
+        with pytest.raises(ServerRefused, match=f"responded with {status} No"):
             await anext(stream)
         assert transport.opened == [0, 1]
 

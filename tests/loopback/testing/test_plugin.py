@@ -57,7 +57,7 @@ def test_without_pytest_asyncio_a_fixture_says_what_is_missing(tmp_path: Path) -
     env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(tmp_path)}
     printed = run_pytest(tmp_path, "-p", "parley.testing.fixtures", **env)
 
-    assert "the fixture `parley_model` needs pytest-asyncio" in printed
+    assert "the fixture `parley_model` requires pytest-asyncio" in printed
 
 
 def test_importing_the_plugin_imports_little_of_parley() -> None:

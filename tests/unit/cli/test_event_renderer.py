@@ -141,7 +141,7 @@ def test_a_command_elsewhere_names_its_directory_and_a_script_keeps_its_lines() 
     begin = exec_command_begin("c", "sh", "-c", "cd a\nls", cwd="/tmp")
 
     assert rendered(begin, exec_command_end("c", exit_code=-1)) == (
-        "$ cd a\n  ls  (in /tmp)\n  not run to its end, or failed in the sandbox (0.0 s)\n"
+        "$ cd a\n  ls  (in /tmp)\n  not completed, or failed in the sandbox (0.0 s)\n"
     )
     assert rendered(exec_command_begin("c", "echo", "a b")) == "$ echo 'a b'\n"
 

@@ -138,7 +138,8 @@ def test_on_windows_every_command_says_where_it_runs(
     monkeypatch.setattr(sys, "platform", "win32")
 
     code = main([command])
-    assert (code, *capsys.readouterr()) == (1, "", "parley: needs Linux or macOS; on Windows run it inside WSL2\n")
+    error = "parley: requires Linux or macOS; on Windows, run Parley in WSL2\n"
+    assert (code, *capsys.readouterr()) == (1, "", error)
 
 
 def test_on_windows_there_is_help(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
