@@ -17,7 +17,7 @@ principal has read the conversation; otherwise it is None.
 
 
 class Activity:
-    """The watchers that are notified of changes to the conversations in a home directory."""
+    """The callbacks that are notified of changes to the conversations of a home."""
 
     def __init__(self) -> None:
         self._watchers: dict[Hashable, OnActivity] = {}
@@ -26,13 +26,13 @@ class Activity:
     def is_watched(self) -> bool:
         return bool(self._watchers)
 
-    def watch(self, owner: Hashable, call: OnActivity) -> None:
-        """Call `call` after each change to a conversation. Each owner has at most one callback."""
-        self._watchers[owner] = call
+    def watch(self, watcher: Hashable, call: OnActivity) -> None:
+        """From now on, call `call` after each change to a conversation. Each watcher has at most one callback."""
+        self._watchers[watcher] = call
 
-    def unwatch(self, owner: Hashable) -> None:
-        """Remove an owner's callback, if the owner has one."""
-        self._watchers.pop(owner, None)
+    def unwatch(self, watcher: Hashable) -> None:
+        """Remove the callback of a watcher. Do nothing if the watcher has no callback."""
+        self._watchers.pop(watcher, None)
 
     def notify(self, conversation_id: ConversationId, changes_list: bool, *, read_by: str | None = None) -> None:
         """Call the callbacks of all watchers after a change to a conversation.

@@ -114,8 +114,8 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True if a client can be asked whether a turn may exceed a limit, or if every reading client knows the
-        event `limit_reached`. Clients that may not interrupt the turn are not considered.
+        """True if there is a client that can be asked whether the turn may exceed a limit, or if the event
+        `limit_reached` is known to every client that is reading and may interrupt the turn.
         """
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
@@ -169,8 +169,8 @@ class OpenApprovals:
             self._not_durable = None  # a write without a known outcome may turn out to be durable later
 
     async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
-        """Return the result of `answer`, the answer to an approval. Report the wait for the answer to logs, metrics
-        and traces.
+        """Await `answer`, which waits for the answer to an approval, and return the answer. Report the wait to
+        logs, metrics and traces.
         """
         about = {"approval_id": request.approval_id, "kind": request.kind, "call_id": request.call_id}
         with telemetry.operation("approval", conversation_id=self._log.id, **about) as operation:
@@ -353,12 +353,12 @@ class OpenApprovals:
             self.recheck()
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client to which the approval was sent will not answer it."""
+        """Record that a client will not answer the approval that was sent to it."""
         if self._recipients.withdraw(recipient):
             self.recheck()
 
     def refresh(self) -> None:
-        """Report the settlements that another process has stored to the clients that were sent the approvals."""
+        """Report each settlement that another process has stored to the clients to which the approval was sent."""
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:
@@ -368,14 +368,15 @@ class OpenApprovals:
     def to_deliver(self) -> PendingApproval | None:
         """Return the open approval for delivery to a client; None if no approval is open.
 
-        Before that, report earlier settlements to the clients to which the approvals were sent.
+        Before that, report the settlements of earlier approvals to the clients to which these approvals were sent.
         """
         if not self._log.is_owner:
             self.refresh()
         return self.open
 
     def subscribe(self, listener: object, call: Callable[[], None]) -> None:
-        """Call `call` after each change to the set of reading clients or to the set of clients that can be asked.
+        """From now on, call `call` after each change to the set of clients that are reading or to the set of
+        clients that can be asked.
 
         `unsubscribe` with the same `listener` ends the calls.
         """

@@ -1,5 +1,5 @@
-"""Stores a whole conversation of any length (a fork, an import or a repaired conversation), completely or not at
-all.
+"""Stores a conversation that already has entries, such as a fork or an import, either completely or not at all. The
+conversation may have any length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""A page of entries ends with the entry that makes its size reach or exceed this number of bytes."""
+"""A page of entries ends with the entry that makes the size of the page exceed this number of bytes."""
 
 
 async def bulk_create(
@@ -27,7 +27,7 @@ async def bulk_create(
     *,
     archived: bool = False,
 ) -> None:
-    """Create a conversation completely or not at all.
+    """Create a conversation with the entries of `pages`, either completely or not at all.
 
     No part of the conversation is stored if reading the pages fails, the caller is cancelled or the process is
     killed. If `summary` is None, a summary is computed from the entries. For a long conversation, a checkpoint is
@@ -58,7 +58,9 @@ async def bulk_create(
 
 
 async def pages_of(entries: Iterable[Entry]) -> AsyncIterator[Sequence[Entry]]:
-    """Yield entries in pages. A page ends with the entry that makes it larger than `PAGE_BYTES`."""
+    """Yield entries in pages. A page has at most `PAGE` entries, and ends with the entry that makes the page larger
+    than `PAGE_BYTES`.
+    """
     page: list[Entry] = []
     size = 0
     for entry in entries:

@@ -1,8 +1,8 @@
-"""Copies of a log's projections at earlier positions.
+"""Checkpoints: copies of a log's projections at earlier positions, in memory.
 
-To roll back the log, the process takes the newest copy and applies the entries that follow this copy and were not
-rolled back. The entries after the oldest copy stay in memory. The newest copy is stored as the checkpoint from
-which another process loads the conversation.
+To roll back the log, the process takes the newest checkpoint and applies the entries that follow it and are not
+rolled back. The entries after the oldest checkpoint stay in memory. The newest checkpoint is also written to the
+store, from which another process loads the conversation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory. Earlier entries are read from the store."""
 LACKING_ENTRIES: Final = 10_000
-"""The maximum number of entries after the last checkpoint of a log. A process that loads a log with more such
+"""The maximum number of entries after the stored checkpoint of a log. A process that loads a log with more such
 entries stores a new checkpoint, even if no client writes to the conversation.
 """
 SMALL: Final = 4000
@@ -35,7 +35,9 @@ projections are encoded in a thread.
 
 
 class Checkpoints:
-    """The copies of the projections of one log, from which a rollback or a load begins."""
+    """The checkpoints of one log. A rollback begins with a checkpoint in memory, and a load begins with the stored
+    checkpoint.
+    """
 
     def __init__(
         self,
@@ -45,10 +47,10 @@ class Checkpoints:
         every: int = CHECKPOINT_ENTRIES,
         tail: int = TAIL_ENTRIES,
     ) -> None:
-        """Create an empty set of copies.
+        """Create an empty set of checkpoints.
 
-        `every` is the minimum distance between two copies, in entries. `tail` is the number of entries that stay in
-        memory.
+        `every` is the minimum distance between two checkpoints, in entries. `tail` is the number of entries that
+        stay in memory.
         """
         self._id, self._store = conversation_id, store
         self.every, self._tail = every, tail
@@ -91,22 +93,24 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether the newest copy is at least `every` entries before the position `last`, so that another
-        copy must be made.
+        """Return whether the newest checkpoint is at least `every` entries before the position `last`, so that
+        another checkpoint must be added.
         """
         return last - self.newest_position >= self.every
 
     def add(self, projections: Projections) -> None:
-        """Add a copy of `projections`. All entries that they contain must be durable."""
+        """Add a copy of `projections` as the newest checkpoint. All entries that were applied to the projections
+        must be durable.
+        """
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
-        """Replace all copies with `projections`. The caller must not change `projections` afterwards."""
+        """Replace all checkpoints with `projections`. The caller must not change `projections` after that."""
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:
-        """Discard copies that are no longer needed. Return the position up to which entries may be removed from
-        memory; `START` if no entry may be removed.
+        """Discard checkpoints that are no longer needed. Return the position up to which entries may be removed
+        from memory; `START` if no entry may be removed. `last` is the position of the last durable entry.
         """
         while len(self._copies) > 1 and self._copies[1].position <= last - self._tail:
             self._copies.popleft()
@@ -115,13 +119,13 @@ class Checkpoints:
 
     @property
     def is_lacking(self) -> bool:
-        """True if the next process that loads the log would have to read more than `LACKING_ENTRIES` entries."""
+        """True if the newest checkpoint is more than `LACKING_ENTRIES` entries after the stored checkpoint."""
         return self.newest_position - self._stored > LACKING_ENTRIES
 
     # --- storing -----------------------------------------------------------------------
 
     def store_newest(self, lease: Lease) -> None:
-        """Begin to store the newest copy as the checkpoint, unless the stored checkpoint is recent enough.
+        """Begin to store the newest checkpoint, unless the stored checkpoint is less than `every` entries older.
 
         A failure is ignored, because it only makes the next load slower.
         """
@@ -151,8 +155,8 @@ class Checkpoints:
             log.debug("%s: the checkpoint was not stored: %s", self._id, error)
 
     async def finish(self, lease: Lease) -> None:
-        """Wait until the copy that is being encoded has been submitted to the store. If a newer copy is due, submit
-        it too.
+        """Wait until the checkpoint that is being encoded has been submitted to the store. If a newer checkpoint
+        must be stored by then, submit it too.
 
         The log calls this method before it releases the lease.
         """

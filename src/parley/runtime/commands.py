@@ -1,8 +1,8 @@
 """The commands of one conversation, and their effects in the process that owns the conversation.
 
-A command that the owner has not answered is sent again. Each command is therefore idempotent: messages and answers
-have ids, an interrupt names its turn, and a title replaces the previous title. `Command.apply` never waits. The
-future that `apply` returns is done when the entries of the command are durable.
+A command to which the owner has not responded is sent again. Each command is therefore idempotent: messages and
+answers have ids, an interrupt names its turn, and a title replaces the previous title. `Command.apply` never waits.
+The future that `apply` returns is done when the entries of the command are durable.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ class Command:
     waits_for_write_lock: ClassVar = False
     """True if a command that arrives during a turn waits for the store's write lock before it is applied."""
     starts_turn: ClassVar = False
-    """True if the command begins a turn, and therefore waits for the end of an interrupted turn."""
+    """True if the command may begin a turn. Such a command waits until the end of an ending turn is durable."""
     applies_while_closing: ClassVar = False
     """True if the command is applied even while the server is shutting down."""
 
     def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         self.deadline = deadline
-        """The time after which the caller of the command gets an error if no process has executed the command."""
+        """The deadline after which the command fails if no process has executed it."""
         self.is_from_peer = is_from_peer
         """True if another process sent the command. Such a command fails with `NotOwned` if this process is not the
         owner.
@@ -118,22 +118,21 @@ class Command:
         self.is_executed = False
         """True if this process has executed the command, whose effects may not be durable yet."""
         self.was_refused = False
-        """True if the last process that received the command answered that it is not the owner."""
+        """True if the process to which the command was last sent has responded that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error that names the process to which the command was sent and which has not answered; None if there
-        is no such process.
+        """The error that names a process to which the command was sent and which has not responded; None if there
+        is no such process. This process may still execute the command.
         """
         self.is_placed = is_from_peer
-        """True if this process may execute the command even if the command begins a turn, because this node was
-        chosen for the turn or another process sent the command.
+        """True if no node has to be chosen for the turn that the command begins, because this node was chosen, or
+        because another process sent the command.
         """
         self.refused_by: set[str] = set()
-        """The ids of the nodes that received the command or could not be reached, and did not execute the command.
-        """
+        """The ids of the nodes that have refused the command or could not be reached."""
 
     @property
     def has_failed(self) -> bool:
-        """True if the caller of the command has already received an error. The command may still be executed."""
+        """True if the future of the command has an error. The owner may still execute the command."""
         return self.done.done() and not self.done.cancelled() and self.done.exception() is not None
 
     def directory(self, local: Local) -> WorkingDirectory:
@@ -143,15 +142,16 @@ class Command:
         return _directory_in(local.log.projections.settings_history.now, local)
 
     def placed_request(self, local: Local) -> PlacedRequest | None:
-        """Return the request to send to the node that has the working directory; None if that node only has to take
-        over the conversation.
+        """Return the request that begins the turn on the node that has the working directory. Return None if that
+        node only has to take over the conversation.
         """
         return None
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         """Execute the command in this process.
 
-        Return a future that is done when the effects are durable. Return None if the effects are already durable.
+        Return a future that is done when the entries of the command are durable. Return None if the command has
+        appended no entries.
 
         Raises:
             ParleyError: the command cannot be executed. The caller of the command gets this error.
@@ -161,22 +161,23 @@ class Command:
     def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
         """Return the request to send to the owner; None if nothing has to be sent.
 
-        `unanswered` contains the ids of the messages that were sent to the owner before this command and that the
-        owner has not answered yet.
+        `unanswered` contains the ids of the messages that were sent to the owner before this command and to which
+        the owner has not responded yet.
         """
         return None
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
-        """Process the owner's answer `result`. The mailbox calls this method before any reader sees the effects of
-        the command.
+        """Handle `result`, the result that the owner has sent for the command. The mailbox calls this method before
+        any reader sees the effects of the command.
 
-        `remote_turn` is a function that returns the turn of another process that handles a message.
+        `remote_turn` returns the turn of another process that handles a message, for the id of the turn and the
+        position of the first entry of the message.
         """
 
     def is_repeated(self, local: Local) -> bool:
-        """Return whether the command has already been executed.
+        """Return whether an earlier command with the same id has already been executed.
 
-        The caller of a repeated command gets its answer when the effects of the first execution are durable.
+        A repeated command succeeds when the effects of the first execution are durable.
         """
         return False
 
@@ -187,11 +188,12 @@ class Command:
     async def look_up(self, local: Local) -> None:
         """Load the entry that the command refers to from the store.
 
-        Raise StoreError if the store cannot be read.
+        Raises:
+            StoreError: the store cannot be read.
         """
 
     def needs_files(self, local: Local) -> bool:
-        """Return whether files must be read before the command is applied."""
+        """Return whether the command names files that must be read before the command is applied."""
         return False
 
     async def read_files(self, local: Local) -> None:
@@ -230,8 +232,9 @@ class SubmitMessage(Command):
         """Create the command.
 
         `accepted` is called when the message becomes durable. `resolve` resolves the settings of a turn that the
-        message begins; the default is the resolver of this process. If `ignores_unknown_parent` is True, an unknown
-        parent id is ignored and raises no error. `is_from_peer` is True if another process sent the command.
+        message begins; the default is the function that the conversation used last. If `ignores_unknown_parent` is
+        True, an unknown parent id is ignored and raises no error. `is_from_peer` is True if another process sent
+        the command.
         """
         super().__init__(deadline, is_from_peer=is_from_peer)
         self.message, self.resolve = message, resolve
@@ -246,7 +249,8 @@ class SubmitMessage(Command):
         """
         self._has_stored_parent = False
         self._searched_up_to = START
-        """The last position of the log at the time when the store was last searched. Later entries are in memory.
+        """The last position of the log when the store was last searched. The command searches the store again only
+        if later entries are no longer in memory.
         """
 
     def needs_lookup(self, local: Local) -> bool:
@@ -257,7 +261,7 @@ class SubmitMessage(Command):
         return self._has_stored_parent and self._needs_fold(local)
 
     def _ids(self, local: Local) -> set[MessageId]:
-        """Return the ids of the entries that the command looks up: the message and its parent."""
+        """Return the ids of the messages that the command looks up: the message itself and its parent."""
         ids = {self.message.message_id}
         if self.message.parent_id not in (None, MessageId(local.log.id)):
             ids.add(self.message.parent_id)
@@ -298,7 +302,7 @@ class SubmitMessage(Command):
         )
 
     def accepted(self, message: Accepted) -> None:
-        """Call the callback for the durable message, unless the caller has already received an error."""
+        """Report the durable message to the caller of the command, unless the command has already failed."""
         if not self.has_failed:
             self._accepted(message)
 
@@ -327,7 +331,7 @@ class SubmitMessage(Command):
         )
 
     def _check_parent(self, local: Local) -> None:
-        """Remove the parent id from a message of an older client if no message has this id
+        """Remove the parent id from the message if no message has this id and unknown parents are ignored
         (docs/protocol.md#messages).
         """
         parent, known = self.message.parent_id, local.log.projections.state.messages
@@ -364,8 +368,8 @@ class Continue(Command):
         """Create the command.
 
         `began` is called when the start of the turn is durable. The argument of `began` is the turn; it is None if
-        another node runs the turn. `resolve` resolves the settings of the turn; the default is the resolver of this
-        process.
+        another node runs the turn. `resolve` resolves the settings of the turn; the default is the function that
+        the conversation used last.
         """
         super().__init__(deadline)
         self._principal, self._began, self._resolve = principal, began, resolve
@@ -439,7 +443,7 @@ class AnswerApproval(Command):
 class Interrupt(Command):
     """Interrupts a turn.
 
-    When the command is first sent to the owner, the id of the turn is stored in the command. If the command is sent
+    When the command is first sent to the owner, it stores the id of the unfinished turn. If the command is sent
     again, it therefore cannot interrupt a later turn.
     """
 
@@ -501,8 +505,8 @@ class AppendOutsideTurn(Command):
 
 
 class StoreCheckpoint(Command):
-    """Stores a checkpoint of a long log. To execute the command, the mailbox acquires the lease, which stores the
-    checkpoint (`DurableLog.acquire`), and then releases the lease.
+    """Stores a checkpoint of a long log. The command itself does nothing: the mailbox acquires the lease for it,
+    and `DurableLog.acquire` stores the checkpoint.
     """
 
     def apply(self, local: Local) -> None:
@@ -527,8 +531,8 @@ def _directory_in(change: SettingsChange, local: Local) -> WorkingDirectory:
 
 
 def _repository_in(change: SettingsChange) -> str | None:
-    """Return the repository that the newest of these changes of settings names: `change` and the changes before it.
-    Return None if none of them names a repository.
+    """Return the repository that applies after `change`: the repository in `change`, or in the newest change before
+    it that names a repository. Return None if no change names a repository.
     """
     step: SettingsChange | None = change
     while step is not None:

@@ -168,10 +168,10 @@ class Conversation:
         return self.grants.resolver.resolved(self._log.projections.settings_history.now).settings
 
     def refuse_looser(self, change: SettingsChange) -> None:
-        """Check that settings after the change `change` are not looser than the settings of the next turn.
+        """Check that the settings that apply after `change` are not looser than the settings of the next turn.
 
         Raises:
-            SettingNotAllowed: the changed settings are looser.
+            SettingNotAllowed: the settings after `change` are looser.
             ConfigError: the settings are no longer valid.
         """
         resolver, now = self.grants.resolver, self._log.projections.settings_history.now
@@ -241,7 +241,7 @@ class Conversation:
         """Wait until the log is current and this process follows or has recovered the unfinished turn, if there is
         one.
 
-        The call waits at most `FOLLOW_SECONDS` for a process that does not answer.
+        The call waits at most `FOLLOW_SECONDS` for a process that does not respond.
 
         Raises:
             UnknownConversation: the conversation does not exist or has been deleted.
@@ -260,13 +260,13 @@ class Conversation:
         if current.done():
             current.result()
             self._store_checkpoint()
-        else:  # earlier commands wait for a process or a database that does not answer
+        else:  # earlier commands wait for a process or a database that does not respond
             await self._read_new_unless(current)
 
     async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
         """Load new entries from the store.
 
-        If the future `current` fails before the entries are loaded, because the database does not answer, stop
+        If the future `current` fails before the entries are loaded, because the database does not respond, stop
         loading and raise the exception of the future.
         """
         reading = asyncio.ensure_future(self._ownership.read_new())
@@ -303,8 +303,8 @@ class Conversation:
             await ownership.read_new()
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Schedule a read of the log. If the log then contains an unfinished turn, this process follows or recovers
-        the turn. Return a future that is done after that.
+        """Schedule a read of the log. If the log then contains an unfinished turn, this process follows the turn or
+        recovers it. Return a future that is done when this has been completed.
         """
         current = self._mailbox.reconcile()
         current.add_done_callback(self._reconciled)
@@ -330,10 +330,12 @@ class Conversation:
     async def read_after(
         self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES, visible_only: bool = False
     ) -> Sequence[Entry]:
-        """Return a page of the durable entries after a position. The page is empty if there are no such entries.
+        """Return a page of the durable entries after the position `after`. The page is empty if the log has no
+        durable entry after this position.
 
-        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. If
-        `visible_only` is True, entries that clients do not see may be left out, except the last entry of the page.
+        A page has at most `limit` entries, and ends with the entry that makes the page larger than `max_bytes`
+        bytes. If `visible_only` is True, entries that clients do not see may be left out, except the last entry of
+        the page.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -342,9 +344,10 @@ class Conversation:
         return await self._log.read_after(after, limit=limit, max_bytes=max_bytes, visible_only=visible_only)
 
     async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
-        """Return the last durable entries before a position, in order.
+        """Return the last durable entries before the position `before`, in order.
 
-        The limits and errors are the same as for `read_after`.
+        `limit` and `max_bytes` limit the page as for `read_after`. The errors are also the same as for
+        `read_after`.
         """
         return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
 
@@ -384,8 +387,8 @@ class Conversation:
         self._approvals.unregister_reader(reader)
 
     def add_stream(self, stream: Hashable, end: Callable[[str], None]) -> None:
-        """Register a stream to a client of this process. When a client takes over the stream, `end` is called with
-        the name of the client's principal.
+        """Register a stream to a client of this process. When another client takes over the streams of the
+        conversation, `end` is called with the name of that client's principal.
         """
         self._streams.add(stream, end)
 
@@ -394,17 +397,17 @@ class Conversation:
         self._streams.remove(stream)
 
     def end_streams(self, by: str, *, opened_before: float) -> None:
-        """End the streams that were opened before the principal `by` took over the streams in another process.
+        """End the streams that were opened before a takeover by the principal `by` in another process.
 
         `opened_before` is the time of the takeover, in seconds since the epoch.
         """
         self._streams.end(by, opened_before=opened_before)
 
     def take_over_streams(self, stream: Hashable, by: str) -> None:
-        """End all other streams of the conversation in every process, because the principal `by` has opened an
-        exclusive stream.
+        """End all streams of the conversation in every process except `stream`, which the principal `by` has opened
+        as an exclusive stream.
 
-        Calls that are waiting for a turn continue.
+        Calls that are waiting for a turn continue to wait.
         """
         at = self._streams.take_over(stream, by)
         self._deps.peers.announce_take_over(self.id, by=by, at=at)
@@ -473,7 +476,7 @@ class Conversation:
             UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
             ShuttingDown: the server is shutting down.
-            RemoteRefusal: the process that is running the turn has answered with an error.
+            RemoteRefusal: the process that is running the turn has refused the message.
             StoreError: the message cannot be stored.
         """
         message = Submit(
@@ -511,7 +514,11 @@ class Conversation:
         return self._queue.is_pending and self._mailbox.continues_queue
 
     async def queued(self) -> list[Waiting]:
-        """Return the queued messages in the order in which they will begin turns. Raises StoreError."""
+        """Return the queued messages in the order in which they will begin turns.
+
+        Raises:
+            StoreError: the messages cannot be read.
+        """
         waiting = tuple(self._log.queue.waiting.items())
         return [await self._queue.read(*one) for one in waiting]
 
@@ -549,12 +556,23 @@ class Conversation:
     async def remove_queued(
         self, message_id: MessageId, *, principal: PrincipalRef, deadline: Deadline | None = None
     ) -> None:
-        """Remove a queued message. Raises NotQueued, ShuttingDown, StoreError."""
+        """Remove a queued message.
+
+        Raises:
+            NotQueued: the message is not in the queue.
+            ShuttingDown: the server is shutting down.
+            StoreError: the change cannot be stored.
+        """
         wanted = RemoveQueued(conversation_id=self.id, message_id=message_id, principal=principal)
         await self._execute(RemoveMessage(wanted, deadline or Deadline(CALL_SECONDS)))
 
     async def resume_queue(self, *, principal: PrincipalRef, deadline: Deadline | None = None) -> None:
-        """Resume the queue if it is paused. Raises ShuttingDown, StoreError."""
+        """Resume the queue if it is paused.
+
+        Raises:
+            ShuttingDown: the server is shutting down.
+            StoreError: the change cannot be stored.
+        """
         wanted = ResumeQueue(conversation_id=self.id, principal=principal)
         await self._execute(Resume(wanted, deadline or Deadline(CALL_SECONDS)))
 
@@ -639,7 +657,11 @@ class Conversation:
             log.warning("%s: the turn continues: %s", self.id, error)
 
     async def rename(self, title: str, *, deadline: Deadline | None = None) -> None:
-        """Set the title of the conversation. Raises StoreError."""
+        """Set the title of the conversation.
+
+        Raises:
+            StoreError: the title cannot be stored.
+        """
         wanted = RenameConversation(conversation_id=self.id, title=title)
         await self._execute(Rename(wanted, deadline or Deadline(CALL_SECONDS)))
 
@@ -677,8 +699,8 @@ class Conversation:
     async def execute_placed(
         self, request: PlacedRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
     ) -> None:
-        """Execute a request that begins a turn, from a node that cannot run the turn. `answered` is called with the
-        encoded result before any reader sees the effects of the request.
+        """Execute a request to begin a turn, which another node has sent because it cannot run the turn. `answered`
+        is called with the encoded result before any reader sees the effects of the request.
 
         Raises:
             ParleyError: the request fails with the same error that a client of this process would get.
@@ -704,24 +726,28 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Make `tool_servers_started` return immediately. Failures are reported when the next turn begins."""
+        """Make `tool_servers_started` return immediately. If servers fail to start, this is reported when the next
+        turn begins.
+        """
         self._tool_servers.stop_waiting()
 
     # --- deletion and shutdown ---------------------------------------------------------
 
-    def on_deleted(self, owner: Hashable, call: Callable[[], None]) -> None:
-        """Call `call` once, when the conversation is deleted or the home directory is lost.
+    def on_deleted(self, listener: Hashable, call: Callable[[], None]) -> None:
+        """Register `call`, which is called once when the conversation is deleted or the home is lost.
 
-        Each owner has at most one callback.
+        Each listener has at most one callback.
         """
-        self._on_deleted[owner] = call
+        self._on_deleted[listener] = call
 
-    def cancel_on_deleted(self, owner: Hashable) -> None:
-        """Remove an owner's callback. Do nothing if the owner has no callback."""
-        self._on_deleted.pop(owner, None)
+    def cancel_on_deleted(self, listener: Hashable) -> None:
+        """Remove the callback of a listener. Do nothing if the listener has no callback."""
+        self._on_deleted.pop(listener, None)
 
     def mark_deleted(self) -> None:
-        """Notify readers and waiters that the conversation has been deleted."""
+        """Mark the conversation as deleted, make its commands fail, and wake its waiters. Call each callback that
+        `on_deleted` has registered.
+        """
         self.is_deleted = True
         self._mailbox.mark_gone()
         self._log.wake()
@@ -730,7 +756,9 @@ class Conversation:
             call()
 
     def lose(self, lost: HomeLost) -> None:
-        """End the running turn because the home directory has been lost. The end of the turn is not stored."""
+        """End the running turn, and make all commands fail, because the home has been lost. The end of the turn is
+        not stored.
+        """
         self.lost = lost
         self._runner.lose(lost)
         self._mailbox.lose(lost)
@@ -745,14 +773,14 @@ class Conversation:
         self._log.wake()
         self._tool_servers.stop_waiting()
         await self._mailbox.stop()
-        self._runner.stop()  # wait again, because the mailbox may have begun a turn in the meantime
+        self._runner.stop()  # stop again, because the mailbox may have begun a turn in the meantime
         await self._tool_servers.begun()
         await self._runner.over()
         await asyncio.sleep(0)  # let the mailbox run, because the end of the turn has woken it
         await self._mailbox.at_rest()
 
     def stop_waiting_for_owner(self) -> None:
-        """Stop waiting for another process. While the server is shutting down, the commands that this process has
-        not answered fail. Do nothing if no process is followed.
+        """Stop following the owner, or stop trying to follow it. If the server is shutting down, the commands to
+        which the owner has not responded then fail.
         """
         self._mailbox.stop_waiting_for_owner()

@@ -50,7 +50,7 @@ class ConversationApprovals:
     def to_deliver(self) -> PendingApproval | None:
         """Return the open approval for delivery to a client; None if no approval is open.
 
-        Before that, report earlier settlements to the clients to which the approvals were sent.
+        Before that, report the settlements of earlier approvals to the clients to which these approvals were sent.
         """
         return self._approvals.to_deliver()
 
@@ -104,7 +104,7 @@ class ConversationApprovals:
         self._approvals.await_retry(approval_id)
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client to which the approval was sent will not answer it."""
+        """Record that a client will not answer the approval that was sent to it."""
         self._approvals.withdrawn_from(recipient)
 
     # --- answers -----------------------------------------------------------------------
@@ -124,17 +124,18 @@ class ConversationApprovals:
         reason: str | None = None,
         deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
-        """Settle an approval. Its turn may be running in any process. Return a future that is done when the
-        settlement is durable.
+        """Settle an approval. The turn that waits for it may be running in any process. Return a future that is
+        done when the settlement is durable.
 
-        `by` is the origin of the settlement, for example `client` or `timeout`. The following errors are set on the
-        future. The method itself does not raise them.
+        `by` is the origin of the settlement, for example `client` or `timeout`. Errors are set on the future. The
+        method itself does not raise them.
 
         Fails with:
-            UnknownApproval: this conversation never requested the approval. ApprovalIsSettled: the approval has
-            already been settled. MayNotAnswer: the principal is not allowed to answer the approval. ConfigError:
-            the turn would continue, and its settings are no longer valid. StoreError: the settlement cannot be
-            stored.
+            UnknownApproval: this conversation never requested the approval.
+            ApprovalIsSettled: the approval has already been settled.
+            MayNotAnswer: the principal is not allowed to answer the approval.
+            ConfigError: the turn would continue, and its settings are no longer valid.
+            StoreError: the settlement cannot be stored.
         """
         return self._post(self._answer(approval_id, decision, by, principal, reason), deadline)
 
@@ -149,8 +150,8 @@ class ConversationApprovals:
     ) -> asyncio.Future[None]:
         """Settle an approval as `answer` does. If the settlement cannot be stored, try again until it is stored.
 
-        The client that sent such an answer does not wait for a result, so a failure could not be reported to the
-        client.
+        Callers use this method for answers to which no response is sent, so that no client could be told about a
+        failure.
         """
         answer = self._answer(approval_id, decision, by, principal, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))

@@ -1,6 +1,4 @@
-"""Conversations that cannot be read. Each error is logged once. These conversations can be deleted without being
-read.
-"""
+"""Logs why conversations cannot be read, and deletes such conversations without reading them."""
 
 from __future__ import annotations
 

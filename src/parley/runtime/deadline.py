@@ -8,7 +8,10 @@ __all__ = ["Deadline"]
 
 
 class Deadline:
+    """A point in time after which a call fails."""
+
     def __init__(self, seconds: float) -> None:
+        """Create a deadline that is `seconds` seconds from now."""
         self._loop = asyncio.get_running_loop()
         self.at = self._loop.time() + seconds
         """The time of the deadline, in seconds on the clock of the event loop."""

@@ -46,8 +46,8 @@ class RuntimeDeps(Struct, frozen=True):
     conversation from a client.
     """
     is_store_silent: Callable[[], bool] | None
-    """A function that returns whether the store has stopped answering; None if the store is a local database, which
-    always answers.
+    """A function that returns whether the store has stopped responding; None if the store is a local database,
+    which always responds.
     """
     draining: asyncio.Event
     """An event that is set when this process must begin no more turns, because it will stop."""

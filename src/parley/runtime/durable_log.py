@@ -87,8 +87,8 @@ class DurableLog:
         """Create an empty log.
 
         `on_listing` is called when the phase or the title has changed. The argument of `on_listing` is True if the
-        title has changed. `on_attention` is called when this process has appended an entry that makes the
-        conversation wait for a person or ends its turn.
+        title has changed. `on_attention` is called when an entry that this process has appended is durable, and
+        this entry requests an approval or ends a turn.
         """
         self.id = conversation_id
         self.log = Log()
@@ -144,7 +144,9 @@ class DurableLog:
 
     @property
     def lacks_checkpoint(self) -> bool:
-        """True if the log is long and has no checkpoint near its end. The next `acquire` then stores one."""
+        """True if the log is long and the store has no checkpoint near the end of the log. The next call of
+        `acquire` then stores a checkpoint.
+        """
         return self._checkpoints.is_lacking
 
     # --- the lease ---------------------------------------------------------------------
@@ -192,7 +194,7 @@ class DurableLog:
         return self._lease is None and self._source is None
 
     async def _begin(self) -> None:
-        """Load the first entries or, if the log is long, its checkpoint."""
+        """Load the first entries or, if the log is long and has a checkpoint, load the checkpoint."""
         limit = self._checkpoints.every  # there is no checkpoint before this position
         page = await self._store.read(self.id, after=START, limit=limit, max_bytes=READ_BYTES)
         is_whole = len(page) < limit and sum(entry.size for entry in page) <= READ_BYTES
@@ -304,7 +306,11 @@ class DurableLog:
             ended.set_result(None)
 
     async def delete(self) -> None:
-        """Delete the conversation. This also releases the lease."""
+        """Delete the conversation, and release the lease. The caller must hold the lease.
+
+        Raises:
+            StoreError: the conversation cannot be deleted. The lease is released in this case too.
+        """
         lease, self._lease, self.lease_lost = self._lease, None, None
         assert lease is not None
         try:
@@ -365,8 +371,8 @@ class DurableLog:
         """Wait until the store can write.
 
         While a turn is running, the caller waits in this method before it submits a write for a client to the
-        store. Without this wait, the writes of the turn would be queued after the write for the client. If the
-        write for the client failed, the writes of the turn would fail too, although they may wait longer.
+        store. Without this wait, later writes of the turn would be queued after the write for the client. If the
+        client's write failed at its deadline, the writes of the turn would fail too, although they may wait longer.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.
@@ -377,8 +383,8 @@ class DurableLog:
         """Append all of the entries or none of them. Return when the entries are durable and have been sent to
         readers.
 
-        The call waits for the write lock until the time `until`. By default, it waits as long as an append of a
-        turn may wait.
+        The call waits for the write lock until the time `until` on the event loop's clock. The default is
+        `TURN_SECONDS` from now.
 
         Raises:
             StoreFailed: the entries cannot be stored.
@@ -481,8 +487,8 @@ class DurableLog:
             self._lose_lease()
 
     def _lose_lease(self) -> None:
-        """Roll back to the durable entries, because another process has acquired the lease or deleted the
-        conversation.
+        """Give up the lease and roll back to the durable entries, because another process has acquired the lease or
+        deleted the conversation.
         """
         self._lease = None
         self._in_flight.clear()
@@ -503,7 +509,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """Make a copy of the projections if the next copy is due. Then remove old durable entries from memory."""
+        """Add a checkpoint in memory if the next one is due. Then remove old durable entries from memory."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -537,7 +543,7 @@ class DurableLog:
         """Append `data` to the open output of a command, and send the deltas to readers."""
         for delta in self.log.extend_output(call_id, stream, data):
             telemetry.deltas += 1
-            # Encoding output is expensive, and often no reader keeps up while a command writes a lot of output.
+            # Encoding is expensive. While a command writes a lot of output, often no reader keeps up.
             taken = any(reader.keeps_up for reader in self._readers)
             self._show_delta(delta, encode_output_delta(delta) if taken else b"")
 
@@ -575,11 +581,12 @@ class DurableLog:
     async def read_after(
         self, after: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES, visible_only: bool = False
     ) -> Sequence[Entry]:
-        """Return a page of the durable entries after a position, from memory or from the store. The page is empty
-        if there are no such entries.
+        """Return a page of the durable entries after the position `after`, from memory or from the store. The page
+        is empty if the log has no durable entry after this position.
 
-        A page has at most `limit` entries, and ends with the entry that makes it larger than `max_bytes`. If
-        `visible_only` is True, entries that clients do not see may be left out, except the last entry of the page.
+        A page has at most `limit` entries, and ends with the entry that makes the page larger than `max_bytes`
+        bytes. If `visible_only` is True, entries that clients do not see may be left out, except the last entry of
+        the page.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -596,9 +603,10 @@ class DurableLog:
         return _page(self.log.between(after, min(self.log.durable, Seq(after + limit))), max_bytes)
 
     async def read_before(self, before: Seq, *, limit: int = PAGE, max_bytes: int = READ_BYTES) -> Sequence[Entry]:
-        """Return the last durable entries before a position, in order.
+        """Return the last durable entries before the position `before`, in order.
 
-        The limits and errors are the same as for `read_after`.
+        `limit` and `max_bytes` limit the page as for `read_after`. The errors are also the same as for
+        `read_after`.
         """
         before = min(before, Seq(self.log.durable + 1))
         if before <= START + 1:
@@ -609,7 +617,11 @@ class DurableLog:
         return _page(self.log.between(after, Seq(before - 1))[::-1], max_bytes)[::-1]
 
     async def entry_at(self, position: Seq) -> Entry:
-        """Return the durable entry at a position, from memory or from the store. Raises StoreError."""
+        """Return the durable entry at a position, from memory or from the store.
+
+        Raises:
+            StoreError: the entry cannot be read.
+        """
         page = await self.read_after(Seq(position - 1), limit=1)
         if not page:
             raise Unreadable(self.id, f"entry {position} is missing")
@@ -657,7 +669,9 @@ class DurableLog:
         return await self._store.position_of(self.id, kind, key)
 
     def attach(self, reader: Reader) -> None:
-        """Attach a reader. From the next durable entry on, the reader sends the entries after its cursor."""
+        """Attach a reader. When the next entry becomes durable, the reader begins to send the entries after its
+        cursor.
+        """
         self._readers.append(reader)
 
     def detach(self, reader: Reader) -> None:
@@ -667,9 +681,9 @@ class DurableLog:
             self._readers.remove(reader)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Wait for a durable entry after a position.
+        """Wait until the log has a durable entry after the position `position`.
 
-        The call also returns when `wake` is called, so the caller must check the log again.
+        The call may return earlier, because `wake` ends it, so the caller must check the log again.
         """
         if self.log.durable > position:
             return

@@ -41,8 +41,8 @@ class NoNodeForDirectory(InvalidRequest):
         """Create the error.
 
         `place` is the directory or the repository that no node can use, as a phrase, for example `directory
-        /srv/app`. `announced` is the part of the error text that describes the nodes with a similar directory or
-        repository.
+        /srv/app`. `announced` contains one phrase for each node that has announced the directory or the repository
+        but cannot run the turn now, for example `b (not running)`.
         """
         known = ", ".join(announced)
         why = f"announced by: {known}" if known else "no node has announced it"
@@ -72,7 +72,7 @@ class QueueFull(InvalidRequest):
 
 
 class NothingToContinue(InvalidRequest):
-    """Raised when there is no turn to continue, because the last turn neither failed nor was interrupted."""
+    """Raised when there is no turn to continue, because the last turn completed or there was no turn."""
 
     code = "nothing_to_continue"
 
@@ -115,9 +115,9 @@ class UnknownApproval(InvalidRequest):
 
 
 class RemoteRefusal(InvalidRequest):
-    """Raised when the process that owns the conversation has answered a request with an error.
+    """Raised when the process that owns the conversation responds to a request with an error.
 
-    This error has the text and the code of the owner's error.
+    This exception has the text and the code of the owner's error.
     """
 
     code = "refused"

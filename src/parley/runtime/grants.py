@@ -43,8 +43,8 @@ class SessionGrants:
 
         The principal that approved the action must be allowed to answer approvals of the turn. If messages of other
         principals have joined the turn, that principal must also be allowed to answer approvals of turns that these
-        other principals begin. `settings` are the settings of the turn, and `approvals` are the approvals in the
-        log.
+        other principals begin. `settings` are the settings of the turn, `approvals` are the approvals in the log,
+        and `now` is the current time in seconds since the epoch.
         """
         if not approvals.granted or (key := _key(action, settings)) is None:
             return False

@@ -18,7 +18,9 @@ __all__ = ["LogPages", "entries_of_fork", "last_turn_end", "scan_back"]
 
 
 class LogPages(Protocol):
-    """A log whose entries are read in pages, from memory or from the store. `Conversation` implements it."""
+    """A log whose entries are read in pages, from memory or from the store. `Conversation` implements this
+    protocol.
+    """
 
     async def read_after(self, after: Seq) -> Sequence[Entry]: ...
 
@@ -57,7 +59,7 @@ async def scan_back(
     page: int = PAGE,
     hidden: frozenset[str] = frozenset(),
 ) -> bool:
-    """Call `take` with each entry that is before a position and visible to clients, from the newest to the oldest,
+    """Call `take` with each entry before the position `before` that clients see, from the newest to the oldest,
     until `take` returns False.
 
     Return whether `take` returned False. Events whose type is in `hidden` are skipped. The log is read in pages of
@@ -80,12 +82,13 @@ async def entries_of_fork(
     """Yield pages of the entries that a fork copies.
 
     These are the entries up to the end of the turn that handled the message `at`. If `at` is None, these are all
-    entries up to the position `last`. A title that was set after that turn is included, because it is the title of
-    the whole conversation. Session grants are not included. `is_idle` is True if the last turn has ended.
+    entries up to the position `last`. If the title was set after the end of the turn, the record of the title is
+    also included, because a title belongs to the whole conversation. Session grants and the queue are not included.
+    `is_idle` is True if the last turn of the conversation has ended.
 
     Raises:
-        UnknownMessage: there is no such message.
-        TurnIsRunning: the turn has not ended.
+        UnknownMessage: no message has the id `at`.
+        TurnIsRunning: the turn of the message `at` has not ended. If `at` is None, the last turn has not ended.
         StoreError: the log cannot be read.
     """
     end, title = last, None

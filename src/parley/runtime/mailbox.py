@@ -2,7 +2,8 @@
 
 Commands are executed in the process that owns the conversation. A command that does not have to wait is executed
 immediately. Other commands are executed by a task, which exists only while there are commands. If following the
-owner ends, the commands that the owner has not answered return to the front of the queue, in their original order.
+owner ends, the commands to which the owner has not responded return to the front of the queue, in their original
+order.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ __all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
 log = logging.getLogger(__name__)
 
 LAST_ANSWERS_SECONDS: Final = 1.0
-"""The maximum time in seconds that a server that is shutting down waits for answers from another process. The
-server needs the remaining time to send the answers to its clients.
+"""The maximum time, in seconds, for which a server that is shutting down waits for responses from other processes.
+The server needs the remaining time of the shutdown to respond to its clients.
 """
 
 FIRST_RETRY_SECONDS: Final = 1.0
@@ -56,8 +57,8 @@ doubles the delay.
 """
 
 SILENCE_SECONDS: Final = 0.25
-"""If the store does not answer, a command fails this many seconds after its deadline. While the store answers, the
-command is checked again at intervals of the same length.
+"""If the store does not respond, a command fails this number of seconds after its deadline. While the store
+responds, the command continues to wait, and the store is checked again at intervals of the same length.
 """
 
 MAX_RETRY_SECONDS: Final = 30.0
@@ -81,9 +82,10 @@ class Mailbox:
     ) -> None:
         """Create an empty mailbox.
 
-        `is_store_silent` returns whether the store has stopped answering; the argument is None if the store is on
-        this computer. `placer` finds the node that runs a turn; it is None if this process is not a node.
-        `continues_queue` is True if loading the conversation begins a turn with the next queued message.
+        `placer` finds the node that runs a turn; None if this process is not a node. `continues_queue` is True if
+        loading the conversation begins a turn with the next queued message. `is_store_silent` returns whether the
+        store has stopped responding; None if the store is on this computer. `draining` is set when this process
+        begins no more turns, and `closing` is set when the server begins to shut down.
         """
         self._ownership, self._local, self._clock = ownership, local, clock
         self._draining, self._closing = draining, closing
@@ -94,8 +96,8 @@ class Mailbox:
         """
         self._queue: deque[Command] = deque()
         self._sent: dict[Command, asyncio.TimerHandle] = {}
-        """The commands that were sent to the owner and not answered yet, in order, each with the timer of its
-        deadline.
+        """The commands that were sent to the owner and to which the owner has not responded yet, in order. Each
+        command is mapped to the timer of its deadline.
         """
         self._preparing: set[asyncio.Task[None]] = set()
         """The tasks that read the files of messages."""
@@ -121,7 +123,7 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """True if no command is queued, being executed, waiting for the owner's answer or about to be retried."""
+        """True if no command is queued, being executed, waiting for the owner's response or about to be retried."""
         return not (self._queue or self._sent or self._preparing or self._task or self._retry)
 
     @property
@@ -150,8 +152,8 @@ class Mailbox:
         command.done.add_done_callback(lambda _: timer.cancel())
 
     def _check_silence(self, command: Command, is_silent: Callable[[], bool]) -> None:
-        """Make a command fail if its deadline has passed and the store does not answer. A command that was not
-        executed is withdrawn.
+        """Set an error on the future of a command whose deadline has passed, if the store does not respond. If the
+        command has not been executed, it is withdrawn.
         """
         if command.done.done():
             return
@@ -163,8 +165,8 @@ class Mailbox:
             self._fail(command, command.unanswered or StoreFailed("the database does not answer"))
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Add an `Observe` command. The command loads the entries of other processes, and follows or recovers an
-        unfinished turn. Return the future of the command.
+        """Add an `Observe` command, and return its future. The command loads the entries of other processes, and
+        follows or recovers an unfinished turn.
         """
         current = self.post(Observe(Deadline(CALL_SECONDS)))
         current.add_done_callback(_retrieve)
@@ -173,7 +175,7 @@ class Mailbox:
     def _wake(self) -> None:
         """Execute the commands that do not have to wait.
 
-        If any commands are left, start a task that executes them.
+        If commands are left, or if the lease can be released, start the task that does this.
         """
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
@@ -304,9 +306,9 @@ class Mailbox:
             written.add_done_callback(partial(self._written, command))
 
     def _begins_while_draining(self, command: Command) -> bool:
-        """Return whether this process is draining and a command would begin a turn in it.
+        """Return whether a command would begin a turn in this process although this process is draining.
 
-        Return False if this process is a node, because then another node begins the turn.
+        Return False if this process is a node, because another node then begins the turn.
         """
         begins = command.starts_turn and self._local.runner.turn is None and not command.is_repeated(self._local)
         return begins and self._placer is None and self._draining.is_set()
@@ -322,7 +324,7 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Remove a command, and raise `error` in the caller of the command."""
+        """Set `error` on the future of a command, so that the caller of the command gets the error."""
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
@@ -342,8 +344,8 @@ class Mailbox:
     # --- waiting -----------------------------------------------------------------------
 
     async def _advance(self, command: Command) -> None:
-        """Execute the next step that the first command needs, for example load entries, acquire the lease or send
-        the command to the owner.
+        """Execute the next step that `command`, the first command of the queue, needs before it can be applied or
+        sent to the owner: for example, load entries, or acquire the lease.
         """
         try:
             if self._closing.is_set() and self._ownership.state is not OwnershipState.OWNER:
@@ -372,8 +374,8 @@ class Mailbox:
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
-        """Return whether a command is applied without the lease, because the command affects only an unfinished
-        turn and there is no such turn.
+        """Return whether a command can be applied without the lease, because it affects only an unfinished turn and
+        there is none.
         """
         is_queue_due = self._local.queue.is_pending and not self._has_tried_queue
         is_idle = self._local.log.projections.state.phase is Phase.IDLE and not is_queue_due
@@ -391,8 +393,8 @@ class Mailbox:
             command.is_writable = True
 
     async def _read_for(self, command: Command) -> None:
-        """Load new entries if `command` needs a current log. All commands that are queued now can use the loaded
-        entries.
+        """Load new entries for `command`, which needs a current log. The loaded entries are also fresh enough for
+        the other commands that are queued now.
         """
         waiting = [one for one in self._queue if one.needs_turn]
         await self._ownership.read_new()
@@ -413,10 +415,14 @@ class Mailbox:
         await self._ownership.take_over(command.deadline, on_lost=self._lease_lost, on_over=self._following_ended)
 
     async def _delete(self, command: Delete) -> None:
-        """Delete the conversation between turns. Wait for an owner that is about to release the lease.
+        """Acquire the lease and delete the conversation. If another process is about to release the lease, wait
+        until it has done so.
 
         Raises:
-            TurnIsRunning: a turn is unfinished, or another process does not release the lease.
+            TurnIsRunning: a turn is unfinished, or another process has not released the lease within
+                `FOLLOW_SECONDS`.
+            ShuttingDown: the server is shutting down.
+            StoreError: the conversation cannot be deleted.
         """
         release_deadline = Deadline(FOLLOW_SECONDS)
         while self._ownership.state is not OwnershipState.OWNER:
@@ -448,15 +454,15 @@ class Mailbox:
     # --- nodes -------------------------------------------------------------------------
 
     def _needs_place(self, command: Command) -> bool:
-        """Return whether a node must still be chosen for the turn that a command would begin."""
+        """Return whether a command would begin a turn for which the node must still be chosen."""
         is_new = command.starts_turn and not command.is_placed
         return self._placer is not None and is_new and self._local.runner.turn is None
 
     async def _place(self, command: Command) -> None:
-        """Find the node that must run the turn of a command. If this is another node, send the command to that
-        node.
+        """Find the node that must run the turn of a command. If this node must run it, set `is_placed` of the
+        command. Otherwise, send the command to the other node.
 
-        If that node does not execute the command, the caller must call this method again.
+        If the other node does not execute the command, the caller must call this method again.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
@@ -515,7 +521,7 @@ class Mailbox:
     # --- messages that name files ------------------------------------------------------
 
     def _set_aside(self, command: Command) -> bool:
-        """If a command names files that have not been read, remove the command from the queue, begin to read the
+        """If `command`, which was just taken from the queue, names files that have not been read, begin to read the
         files and return True. Otherwise return False.
 
         When the files have been read, the command is added to the queue again.
@@ -542,7 +548,7 @@ class Mailbox:
     # --- the owner ---------------------------------------------------------------------
 
     def _send(self, command: Command) -> None:
-        """Send a command to the owner. The next command does not wait for the answer.
+        """Send a command to the owner. The next command does not wait for the response.
 
         Raises:
             OwnerUnresponsive: the deadline of the command has passed.
@@ -570,7 +576,7 @@ class Mailbox:
             return  # the deadline has passed, or the caller was cancelled
         if isinstance(answer, NotOwned):
             command.was_refused = True
-            return  # in this case following ends, which returns the command to the queue
+            return  # following ends now, which returns the command to the queue
         timer.cancel()
         del self._sent[command]
         if isinstance(answer, ParleyError):
@@ -597,8 +603,8 @@ class Mailbox:
             self._fail(command, error)
 
     def _following_ended(self) -> None:
-        """Return unanswered commands to the front of the queue and schedule a check of the unfinished turn, because
-        this process no longer follows the owner.
+        """Handle the end of following: return the commands to which the owner has not responded to the front of the
+        queue, and schedule a check of the unfinished turn.
         """
         remote = self._ownership.remote
         self._ownership.following_ended()
@@ -621,7 +627,7 @@ class Mailbox:
     def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
         self._watched = None
         self.continues_queue = True
-        if turn.task is not None:  # if the turn is not running, its start could not be stored
+        if turn.task is not None:  # a turn without a task is a turn whose start could not be stored
             self._has_tried_queue = False
         self._ownership.forget_remote_turn()
         if turn.handed_over and not self._closing.is_set():
@@ -632,14 +638,14 @@ class Mailbox:
     # --- shutdown ----------------------------------------------------------------------
 
     def mark_gone(self) -> None:
-        """Make all current and later commands fail, because the conversation has been deleted or the home directory
-        has been lost.
+        """Make all current and later commands fail, because the conversation has been deleted or the home has been
+        lost.
         """
         self._ownership.mark_gone()
         self._cancel_retry()
 
     def lose(self, lost: HomeLost) -> None:
-        """Raise `HomeLost` in the callers of all commands, because the home directory has been lost."""
+        """Make all current and later commands fail with `HomeLost`, because the home has been lost."""
         self._lost = lost
         self.mark_gone()
         self._ownership.leave_remote_turn(lost)
@@ -647,9 +653,9 @@ class Mailbox:
         self._wake()
 
     async def stop(self) -> None:
-        """Wait until all commands are answered, because the server is shutting down.
+        """Wait until all commands have succeeded or failed, because the server is shutting down.
 
-        The call waits at most `LAST_ANSWERS_SECONDS` for other processes that do not answer.
+        The call waits at most `LAST_ANSWERS_SECONDS` for other processes that do not respond.
         """
         self._cancel_retry()
         self._ownership.stop_connecting()
@@ -665,15 +671,15 @@ class Mailbox:
         await self.at_rest()
 
     def stop_waiting_for_owner(self) -> None:
-        """Return the commands that the owner has not answered to the queue, where they fail if the server is
-        shutting down.
+        """Stop following the owner. The commands to which the owner has not responded return to the queue, where
+        they fail if the server is shutting down.
         """
         self._ownership.stop_connecting()
         self._ownership.stop_following()
 
     async def at_rest(self) -> None:
-        """Wait until no command is being executed. When the call returns, the lease has been released unless a turn
-        needs it.
+        """Wait until no command is being executed. When the call returns, the lease has been released, unless a
+        turn needs the lease.
         """
         while working := {*self._preparing, *(() if self._task is None else (self._task,))}:
             await asyncio.wait(working)

@@ -51,7 +51,8 @@ class Accepted(Struct, frozen=True):
 
     message_id: MessageId
     turn: Turn | None
-    """The turn that handles the message; None if the message is a repetition and its turn is over."""
+    """The turn that handles the message; None if the message is in the queue, or if it was repeated after its turn.
+    """
     first: Seq
     """The position of the first entry of the message."""
     began: bool = False
@@ -78,8 +79,7 @@ class MessageIntake:
     def is_known(self, message: Submit) -> bool:
         """Return whether a message with the same id is in memory.
 
-        A repeated message is not accepted again. The caller gets the answer to a repeated message when the first
-        message is durable.
+        A repeated message is not accepted again. The caller gets the result when the first message is durable.
         """
         known = self._log.projections
         return message.message_id in known.state.messages or message.message_id in known.queue.known
@@ -139,7 +139,7 @@ class MessageIntake:
         Raises:
             MessageIdTaken: the id belongs to another message.
             ParentUnknown: no message has the id of the parent.
-            TurnIsRunning: a branch, or a turn with a schema for its answers, can begin only between turns.
+            TurnIsRunning: a branch, or a turn with an output schema, can begin only between turns.
             SettingNotAllowed: the message of a limited principal would loosen the settings.
             UnsupportedContent: an item of the message cannot be given to the model.
             ConfigError: the settings cannot be used.
@@ -154,11 +154,11 @@ class MessageIntake:
     def begin_queued(
         self, message: Submit, *, read: tuple[InputItem, ...] | None, until: float
     ) -> asyncio.Future[None]:
-        """Begin a turn with a queued message and the environment of this process.
+        """Begin a turn with a queued message. Return a future that is done when the start of the turn is durable.
 
-        `read` and `until` have the same meaning as for `accept`, and the same errors are raised. The settings of
-        the conversation may have become stricter since the message was queued. For a limited principal, the
-        stricter values apply.
+        The settings are resolved with the configuration of this process. The settings of the conversation may have
+        become stricter since the message was queued. For a limited principal, the stricter values apply. `read` and
+        `until` have the same meaning as for `accept`, and the same errors are raised.
         """
         changed = self._log.queue.changed(removed=message.message_id)
         resolve = self._resolver.of_process
@@ -218,7 +218,8 @@ class MessageIntake:
             raise
 
     def _without_earlier_schema(self, message: Submit) -> Submit:
-        """Return the message that begins a turn, with settings that remove the schema of an earlier turn.
+        """Return `message`, which begins a turn. If it contains no output schema, add settings that remove the
+        schema of the previous turn.
 
         Raises:
             ParentUnknown: no message has the id of the parent.
@@ -335,7 +336,7 @@ class MessageIntake:
     def _write(
         self, turn: LocalTurn, entries: list[LogPayload], on_durable: Callable[[], None], until: float
     ) -> asyncio.Future[None]:
-        """Append entries of a turn. Discard the turn if it has not started and the entries cannot be stored.
+        """Append entries of a turn. If the entries cannot be stored and the turn has not started, discard the turn.
 
         `on_durable` is called when the entries become durable. The write waits for the write lock until the time
         `until`.
@@ -352,10 +353,9 @@ class MessageIntake:
     def accepted_before(
         self, message: Submit, stored: Entry | None = None, queued: Entry | None = None
     ) -> Accepted | None:
-        """Return the result of the first acceptance of a message that has already been accepted; None if the
-        message is new.
+        """Return the result for a message that has already been accepted; None if the message is new.
 
-        The client therefore gets the same answer for a repeated message as for the first one. `stored` and `queued`
+        A client therefore gets the same result for a repeated message as for the first one. `stored` and `queued`
         have the same meaning as for `accept`.
 
         Raises:
@@ -395,7 +395,7 @@ class MessageIntake:
         return chosen
 
     def _before(self, message: Submit) -> ResolvedSettings:
-        """Return the settings to which the settings of a message are added.
+        """Return the settings that the settings in a message override.
 
         Raises:
             ConfigError: the settings cannot be used.

@@ -77,7 +77,9 @@ class MessageQueue:
 
     @property
     def next(self) -> tuple[MessageId, QueuedMessage] | None:
-        """The id and the log record of the message that begins the next turn; None if the queue is empty."""
+        """The id of the message that begins the next turn, and the positions of its entries; None if the queue is
+        empty.
+        """
         return next(iter(self._log.queue.waiting.items()), None)
 
     def takes(self) -> bool:
@@ -85,7 +87,11 @@ class MessageQueue:
         return self._log.projections.state.phase is not Phase.IDLE or bool(self._log.queue.waiting)
 
     async def read(self, message_id: MessageId, place: QueuedMessage) -> Waiting:
-        """Read a queued message from the log. `place` contains the positions of its entries. Raises StoreError."""
+        """Read a queued message from the log. `place` contains the positions of its entries.
+
+        Raises:
+            StoreError: the log cannot be read.
+        """
         queued = await self._log.entry_at(place.queued)
         record = _queued.decode(queued.encoded)
         content = queued if place.content == place.queued else await self._log.entry_at(place.content)
@@ -151,17 +157,19 @@ class MessageQueue:
         return self._write(record, changed, until=until, on_durable=on_durable)
 
     def edit(self, message: Submit, *, read: tuple[InputItem, ...] | None, until: float) -> asyncio.Future[None]:
-        """Replace the content of a queued message, which then belongs to the principal that edits it.
+        """Replace the content of a queued message. The message then belongs to the principal of `message`. Return a
+        future that is done when the change is durable.
 
-        The settings of the message were checked only for the principal that supplied them, so a limited principal
-        cannot edit a message with settings of another principal. The write waits for the write lock until the time
-        `until`.
+        The settings of a queued message were checked only for the principal that supplied them, so a limited
+        principal cannot edit a message with settings of another principal. The write waits for the write lock until
+        the time `until`.
 
         Raises:
             NotQueued: the message is not in the queue.
             SettingNotAllowed: the principal is limited, and the message contains settings of another principal.
             UnsupportedContent: an item of the content cannot be given to the model.
             ConfigError: the settings cannot be used.
+            ShuttingDown: the server is shutting down.
         """
         self._refuse_unless_queued(message.message_id)
         place = self._log.queue.waiting[message.message_id]
@@ -183,7 +191,13 @@ class MessageQueue:
     def remove(
         self, message_id: MessageId, *, principal: PrincipalRef | None, until: float
     ) -> asyncio.Future[None]:
-        """Remove a queued message. The write waits for the write lock until the time `until`. Raises NotQueued."""
+        """Remove a queued message. Return a future that is done when the change is durable. The write waits for the
+        write lock until the time `until`.
+
+        Raises:
+            NotQueued: the message is not in the queue.
+            ShuttingDown: the server is shutting down.
+        """
         self._refuse_unless_queued(message_id)
         changed = self._log.queue.changed(removed=message_id, principal=principal)
         record = QueuedMessageRemoved(message_id=message_id, principal=principal)
@@ -192,10 +206,11 @@ class MessageQueue:
     def pause(
         self, *reason: LogPayload, principal: PrincipalRef | None = None, until: float
     ) -> asyncio.Future[None]:
-        """Pause the queue, and append the entries `reason`, which show clients why the queue is paused.
+        """Pause the queue, and append the entries `reason`, which show clients why the queue is paused. Return a
+        future that is done when the change is durable.
 
-        `principal` is the principal that pauses the queue; None if the server pauses it. The write waits for the
-        write lock until the time `until`.
+        `principal` is the principal that pauses the queue; None if the server pauses the queue. The write waits for
+        the write lock until the time `until`.
         """
         queue = self._log.queue
         changed = replace(queue.changed(principal=principal), paused=bool(queue.waiting))
@@ -214,7 +229,8 @@ class MessageQueue:
         return self._write(QueueResumed(principal=principal), changed, until=until)
 
     def begin(self, message: Waiting, *, until: float) -> asyncio.Future[None]:
-        """Begin a turn with the next message.
+        """Begin a turn with the queued message `message`. Return a future that is done when the start of the turn
+        is durable.
 
         If the turn cannot begin, pause the queue and append an event with the reason. The write waits for the write
         lock until the time `until`.

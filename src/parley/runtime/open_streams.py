@@ -1,4 +1,6 @@
-"""The streams of one conversation to clients of this process, which another client can take over."""
+"""The open streams of one conversation to clients of this process. A client can take over the streams of a
+conversation, which ends the streams of the other clients.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class OpenStreams:
         self._streams: dict[Hashable, tuple[float, Callable[[str], None]]] = {}
 
     def add(self, stream: Hashable, end: Callable[[str], None]) -> None:
-        """Add a stream. When a client takes over the stream, `end` is called with the name of the client's
-        principal.
+        """Add a stream. When another client takes over the streams of the conversation, `end` is called with the
+        name of that client's principal.
         """
         self._streams[stream] = self._clock.now(), end
 
@@ -27,7 +29,8 @@ class OpenStreams:
         self._streams.pop(stream, None)
 
     def take_over(self, stream: Hashable, by: str) -> float:
-        """End all other streams of the conversation in this process, because the principal `by` is taking over.
+        """End all streams of the conversation in this process except `stream`, with which the principal `by` is
+        taking over.
 
         Return the time when `stream` was opened, in seconds since the epoch. Other processes use this time as the
         time of the takeover.
@@ -39,7 +42,7 @@ class OpenStreams:
         return opened_at
 
     def end(self, by: str, *, opened_before: float) -> None:
-        """End the streams that were opened before the principal `by` took over the streams in another process.
+        """End the streams that were opened before a takeover by the principal `by` in another process.
 
         `opened_before` is the time of the takeover, in seconds since the epoch.
         """

@@ -1,7 +1,5 @@
 """The ownership of one conversation.
 
-The ownership determines which process owns the conversation, and when another process becomes the owner.
-
 The owner holds the lease, runs the turn and applies commands. Other processes follow the owner. Only the methods of
 `Ownership`, which the mailbox calls, change the state. `TRANSITIONS` contains all state changes. The tables in
 docs/architecture.md show them, and a test covers every transition.
@@ -54,7 +52,7 @@ class OwnershipState(Enum):
     applied.
     """
     CONNECTING = "connecting"
-    """Another process holds the lease, and this process is connecting to it."""
+    """Another process holds the lease, and this process is connecting to that process."""
     FOLLOWING = "following"
     """Another process holds the lease, and sends entries and deltas to this process."""
     GONE = "gone"
@@ -83,8 +81,8 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
     (_S.ACQUIRING, _E.OWNED_ELSEWHERE): _S.CONNECTING,
     (_S.ACQUIRING, _E.FAILED): _S.IDLE,
     (_S.CONNECTING, _E.FOLLOWED): _S.FOLLOWING,
-    (_S.CONNECTING, _E.FAILED): _S.IDLE,  # the other process is not the owner, has ended, or does not answer
-    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # the turn is over, the link broke, or the owner changed
+    (_S.CONNECTING, _E.FAILED): _S.IDLE,  # the other process is not the owner, has ended, or does not respond
+    (_S.FOLLOWING, _E.FOLLOWING_ENDED): _S.IDLE,  # the turn is over, the connection broke, or the owner changed
     (_S.OWNER, _E.RELEASED): _S.IDLE,
     (_S.OWNER, _E.LEASE_LOST): _S.IDLE,
     **{(state, _E.GONE): _S.GONE for state in _S},
@@ -139,7 +137,7 @@ class Ownership:
         Raises:
             OwnerNotLinked: the owner is a process of another home, and this process and the owner are not both
             nodes.
-            OwnerUnresponsive: the owner did not answer before the deadline.
+            OwnerUnresponsive: the owner did not respond before the deadline.
             WriteLockHeld: another process held the write lock until the deadline.
             StoreError: the lease cannot be acquired, or the end of an orphaned turn cannot be stored.
         """
@@ -242,7 +240,9 @@ class Ownership:
                 self._move(OwnershipEvent.FOLLOWED)
 
     def stop_connecting(self) -> None:
-        """Stop waiting for an unresponsive process, because the server is shutting down."""
+        """Stop trying to follow the owner, because the server is shutting down. Do nothing if this process is not
+        connecting to an owner.
+        """
         if self._connecting is not None and not self._connecting.expired():
             self._connecting.reschedule(asyncio.get_running_loop().time())
 

@@ -58,7 +58,11 @@ class PeerConnection:
         return "" if self.link is None else self.link.version
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Send a request. `answered` is called with the answer. Raises NotOwned if the connection is broken."""
+        """Send a request. `answered` is called with the response.
+
+        Raises:
+            NotOwned: the connection is broken.
+        """
         if self.link is None:
             raise NotOwned
         self.link.request(method, params, answered=answered)
@@ -91,7 +95,7 @@ class PeerRegistry:
 
     @property
     def address(self) -> str:
-        """The address at which this process listens."""
+        """The address at which this process listens for other processes."""
         return self._peers.address
 
     async def listen(self) -> None:
@@ -125,8 +129,8 @@ class PeerRegistry:
         return self._peers.has_others()
 
     def can_reach(self, address: str) -> bool:
-        """Return whether this process can connect to the process at an address. It can connect to processes of the
-        same home and, if this process is a node, to other nodes.
+        """Return whether this process can connect to the process that listens at an address. A process can connect
+        to the processes of its home. A node can also connect to other nodes.
         """
         return self._peers.can_reach(address)
 

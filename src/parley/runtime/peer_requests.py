@@ -1,6 +1,6 @@
 """Converts the requests of other processes to commands.
 
-The owner of a conversation executes them like the commands of its own clients.
+The owner of a conversation executes these commands in the same way as the commands of its own clients.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def command_for(request: PeerRequest, deadline: Deadline, *, answered: Callable[
     """Return the command for a request of another process.
 
     A command that accepts a message calls `answered` with the encoded result. For all other commands, the caller
-    sends the answer when the command is done.
+    sends the response when the command is done.
     """
 
     def accepted(message: Accepted) -> None:
@@ -81,9 +81,10 @@ def command_for(request: PeerRequest, deadline: Deadline, *, answered: Callable[
 
 
 def placed_command(request: PlacedRequest, deadline: Deadline, *, answered: Callable[[bytes], None]) -> Command:
-    """Return the command for a request that another node has handed to this node (`Place`).
+    """Return the command for a request that another node has sent to this node for execution (`Place`).
 
-    This process executes the command as if a client of this process had sent it.
+    This process executes the command as if a client of this process had sent the request. `answered` has the same
+    meaning as for `command_for`.
     """
     if isinstance(request, ContinueTurn | CompactHistory):
         kind = Continue if isinstance(request, ContinueTurn) else Compact

@@ -1,8 +1,8 @@
 """Decides which actions of the agent are allowed in one conversation.
 
-The settings allow the action, deny it, or require that a person is asked.
+The settings allow an action, deny it, or require the approval of a person.
 
-The module `approvals.py` decides which clients are asked. The module `grants.py` contains the approvals for the
+The module `approvals.py` requests approvals. The module `grants.py` handles approvals that are valid for the
 session.
 """
 
@@ -64,9 +64,10 @@ class PermissionGate:
         self._clock = clock
 
     def for_turn(self, settings: Settings, resumed: Resumed | None = None) -> Authorize:
-        """Return the function that decides whether the actions of a turn are allowed.
+        """Return a function that decides whether an action of a turn is allowed.
 
-        `resumed` is the answered approval of a turn that another process began; None for a new turn.
+        `settings` are the settings of the turn. `resumed` is the answered approval of a turn that another process
+        began; None for a new turn.
         """
         policy = policy_for(settings, self._grants.roots)
 
@@ -81,7 +82,7 @@ class PermissionGate:
         return authorize
 
     def ask_to_continue(self, settings: Settings) -> AskToContinue:
-        """Return the function that asks whether a turn may exceed a limit.
+        """Return a function that asks whether a turn with the settings `settings` may exceed a limit.
 
         An answer that approves for the session is valid only once, because limits have no session grants.
         """

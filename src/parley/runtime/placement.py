@@ -1,7 +1,7 @@
 """Decides which node runs the next turn of a conversation.
 
-A node can run the turn only if it has the working directory. Among these nodes, the number of running turns
-decides.
+A node can run the turn only if it has the working directory. Among the nodes that can run the turn, a node with few
+running turns is chosen.
 
 The functions of this module are pure.
 """

@@ -56,8 +56,8 @@ class Poller:
         self._touched.add(conversation_id)
 
     async def prepare(self) -> None:
-        """Query the most recent activity. Call this before the first watcher of lists is registered, so that only
-        later activity is reported.
+        """Query the store for the newest activity, so that only later activity is reported. The caller calls this
+        method before it registers a watcher.
 
         Raises:
             StoreError: the store cannot be searched.
@@ -170,7 +170,9 @@ class _Polled:
 
 
 async def keep_running(work: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Run the background loop `work` until it returns. Start it again after an error."""
+    """Run the background loop `work` until it returns. If `work` raises an error, start it again after
+    `RESTART_SECONDS`.
+    """
     while True:
         try:
             await work()

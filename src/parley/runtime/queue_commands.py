@@ -19,7 +19,9 @@ __all__ = ["BeginQueued", "EditMessage", "QueueMessage", "RemoveMessage", "Resum
 
 
 class QueueMessage(SubmitMessage):
-    """Queues a message. If every turn has ended and the queue is empty, the message begins a turn immediately."""
+    """Adds a message to the queue. If every turn has ended and the queue is empty, the message begins a turn
+    immediately.
+    """
 
     def apply(self, local: Local) -> asyncio.Future[None] | None:
         before = local.intake.accepted_before(self.message, self.stored, self.queued)

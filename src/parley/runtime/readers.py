@@ -1,8 +1,9 @@
-"""Readers, each of which sends a log to one client, beginning at its cursor.
+"""Readers. Each reader sends the entries and deltas of one log to one client, beginning at the cursor of the
+reader.
 
 A reader that keeps up sends each delta immediately, without a task, a queue or a copy. If the client does not read
-from its connection, the reader stays at its position and uses no CPU time. When the outbox is writable again, the
-reader sends everything that the client lacks, and merges the deltas of each open text.
+from its connection, the reader stays at its position and uses no CPU time. When the outbox of the connection is
+writable again, the reader sends everything that the client lacks, and merges the deltas of each open text.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ __all__ = ["EventEncoder", "Reader"]
 log = logging.getLogger(__name__)
 
 STEPS_PER_ROUND: Final = 512
-"""The maximum number of entries that one reader sends before the other readers of the same connection can send
-entries.
+"""The maximum number of entries and deltas that one reader sends before the other readers of the same connection
+can send.
 """
 
 
@@ -38,7 +39,7 @@ class EventEncoder(Protocol):
     hidden: frozenset[str]
     """The event types that this client does not get."""
     sends_records: bool
-    """True if the client also gets log records, which are not events."""
+    """True if the client gets records as well as events."""
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
         """Encode one entry, and pass each of its messages to `send`."""
@@ -82,9 +83,9 @@ class Reader:
     ) -> None:
         """Create a reader.
 
-        `passed` is called after each entry has been sent, in order, including records that the client does not see.
-        `on_dropped` is called with the error if an entry cannot be sent or read. The reader then stops sending.
-        `earlier` reads entries that are not in memory.
+        `passed` is called with each entry in order, after the entry has been sent or skipped because the client
+        does not see it. `on_dropped` is called with the error if an entry cannot be sent or read. The reader then
+        stops sending. `earlier` reads entries that are not in memory.
         """
         self._earlier = earlier
         self._reading: asyncio.Task[None] | None = None
@@ -129,7 +130,7 @@ class Reader:
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
         """Send the newest delta of the log.
 
-        If the client is not keeping up, only record that the client lacks the delta. This is a hot path.
+        If the outbox is not writable, only record that the client lacks the delta. This is a hot path.
         """
         cursor = self._cursor
         if cursor.live:
@@ -140,15 +141,16 @@ class Reader:
                 self._wait()
 
     def appended(self, first: Seq) -> None:
-        """Handle entries that were appended, beginning at the position `first`.
+        """Record that the entries from the position `first` on were appended.
 
-        The next call of `pump` sends the durable ones.
+        The next call of `pump` sends those entries that are durable.
         """
         self._cursor.appended(self._log, first)
 
     def pump(self) -> None:
-        """Send all durable entries and deltas that the client lacks. Stop earlier if the outbox is full or if it is
-        the turn of other readers of the connection.
+        """Send the durable entries and deltas that the client lacks. Stop when the outbox is full, or after
+        `STEPS_PER_ROUND` entries and deltas, so that other readers of the connection can send. The reader continues
+        when the outbox is writable.
         """
         out, encoder, send = self._out, self._encoder, self._send
         for _ in range(STEPS_PER_ROUND):

@@ -32,7 +32,7 @@ class ApprovalRecipient(Protocol):
 
 
 class ReadingClient(Struct, frozen=True, kw_only=True):
-    """The properties of a reader's client that determine how long an open approval waits."""
+    """The properties of a client with a reader. These properties determine how long an open approval waits."""
 
     principal: PrincipalRef | None
     """The principal of the client; None for a client of another process, because other processes report only
@@ -114,8 +114,8 @@ class Recipients:
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Record that a client will not answer the approval. Return whether the approval had been sent to this
-        client.
+        """Record that a client will not answer the approval that was sent to it. Return False if no approval was
+        sent to this client.
         """
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
@@ -144,11 +144,13 @@ class Recipients:
         return bool(self._counted) or self.polled or self.awaited_retry is not None
 
     def can_be_asked(self, approval: PendingApproval | None) -> bool:
-        """Return whether a client can be asked for the open approval. `approval` is None if no approval is open."""
+        """Return whether there is a client that can be asked for `approval`, the open approval. `approval` is None
+        if no approval is open.
+        """
         return bool(self._delivered) or any(one.can_answer(approval) for one in self._readers.values())
 
     def can_answer_limit(self, approval: PendingApproval | None) -> bool:
-        """Return whether a client can be asked whether the turn may exceed a limit.
+        """Return whether there is a client that can be asked whether the turn may exceed a limit.
 
         `approval` is the open approval if it asks whether a turn may exceed a limit; otherwise None.
         """
@@ -185,7 +187,7 @@ class Recipients:
         if about_limit and not knows_limits and not is_held:
             return 0.0  # for older clients the turn ends at the limit (docs/protocol.md#limits)
         if self.only_waiting_calls and approvals.when_nobody != "wait":
-            # With "return", the waiting call is answered with the approval, which stays open.
+            # With "return", the waiting call returns the approval as its result, and the approval stays open.
             return FOLLOWERS_SECONDS if approvals.when_nobody == "deny" else None
         holds = approvals.on_timeout == "hold" or not approvals.timeout_seconds
         return None if holds else float(approvals.timeout_seconds)

@@ -53,10 +53,9 @@ __all__ = ["ConversationRegistry"]
 log = logging.getLogger(__name__)
 
 LEAST_EVICT_SECONDS: Final = 1.0
+"""The minimum time, in seconds, between two searches for unused conversations in memory."""
 EVICT_SECONDS: Final = 30.0
-"""The maximum time, in seconds, between two searches for unused conversations in memory. `LEAST_EVICT_SECONDS` is
-the minimum time.
-"""
+"""The maximum time, in seconds, between two searches for unused conversations in memory."""
 
 
 class ConversationRegistry:
@@ -181,7 +180,7 @@ class ConversationRegistry:
         return conversation
 
     def changed(self, conversation_id: ConversationId) -> None:
-        """Schedule a read of a conversation that another process has changed."""
+        """Schedule a read of a conversation that another process has changed, and notify the watchers."""
         if (conversation := self._in_memory.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
         self._deps.activity.notify(conversation_id, True)
@@ -199,7 +198,12 @@ class ConversationRegistry:
         return self._in_memory.get(conversation_id)
 
     async def head(self, conversation_id: ConversationId) -> Head:
-        """Return the stored summary of a conversation's current state. Raises UnknownConversation, StoreError."""
+        """Return the last position, the owner and the summary of a conversation, as stored.
+
+        Raises:
+            UnknownConversation: the conversation does not exist.
+            StoreError: the conversation cannot be read.
+        """
         return await self._store.head(conversation_id)
 
     def _open(self, conversation_id: ConversationId) -> Conversation:
@@ -243,7 +247,7 @@ class ConversationRegistry:
         query = Query(state="asking", archived=None)
         while True:
             found = await self._store.find(query)
-            # Run concurrently, because a conversation whose owner does not answer takes seconds.
+            # The calls run concurrently, because each call takes seconds if the owner does not respond.
             finding = (self.find_if_possible(listed.conversation_id) for listed in found.items)
             asking += [one for one in await asyncio.gather(*finding) if one is not None]
             if not found.more:
@@ -262,7 +266,7 @@ class ConversationRegistry:
         left = [one for one in found.items if one.summary.state == "running" and not one.owned]
         if not left:
             return found
-        # Run concurrently, because each call takes seconds while another process holds the write lock.
+        # The calls run concurrently, because each call takes seconds while another process holds the write lock.
         await asyncio.gather(*(self.find_if_possible(one.conversation_id) for one in left))
         return await self._store.find(query)
 
@@ -276,8 +280,8 @@ class ConversationRegistry:
         return await self._store.search(query)
 
     async def find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation as `find` does; None if the conversation cannot be read, because lists leave out
-        such a conversation.
+        """Return a conversation as `find` does; None if the conversation does not exist or cannot be read. Lists
+        leave out such conversations.
         """
         try:
             return await self.find(conversation_id)
@@ -290,14 +294,17 @@ class ConversationRegistry:
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
         """Archive a conversation, or restore an archived conversation if `archived` is False.
 
-        Raises UnknownConversation, StoreError.
+        Raises:
+            UnknownConversation: the conversation does not exist.
+            StoreError: the change cannot be stored.
         """
         await self._store.archive(conversation_id, archived=archived)
         self._deps.activity.notify(conversation_id, True)
         self._deps.peers.announce(conversation_id)
 
     async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> None:
-        """Store that a principal has read a conversation up to a position. A mark never moves backwards.
+        """Store that a principal has read a conversation up to the position `seq`. A mark never moves backwards.
+        `reader` is the identity of the principal.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -367,23 +374,23 @@ class ConversationRegistry:
                 raise ShuttingDown
             yield page
 
-    async def watch(self, owner: Hashable, call: OnActivity) -> None:
-        """Call `call` after each change to the list of conversations, or to the state of a conversation, in any
-        process.
+    async def watch(self, watcher: Hashable, call: OnActivity) -> None:
+        """From now on, call `call` after each change to the list of conversations, or to the state of a
+        conversation, in any process.
 
-        Each owner has at most one callback.
+        Each watcher has at most one callback.
 
         Raises:
             StoreError: the store cannot be searched.
         """
         await self._deps.peers.listen()  # another process announces a mark or an archived conversation only once
         await self._poller.prepare()
-        self._deps.activity.watch(owner, call)
+        self._deps.activity.watch(watcher, call)
         self._start_polling()
 
-    def unwatch(self, owner: Hashable) -> None:
-        """Remove an owner's callback. Do nothing if the owner has no callback."""
-        self._deps.activity.unwatch(owner)
+    def unwatch(self, watcher: Hashable) -> None:
+        """Remove the callback of a watcher. Do nothing if the watcher has no callback."""
+        self._deps.activity.unwatch(watcher)
 
     # --- conversations in memory -------------------------------------------------------
 
@@ -440,8 +447,8 @@ class ConversationRegistry:
     async def stop(self) -> None:
         """Stop accepting commands, and end every running turn.
 
-        If the call is cancelled, it stops waiting for other processes, so that the commands which they have not
-        answered fail.
+        If the call is cancelled, it stops waiting for other processes. The commands to which these processes have
+        not responded then fail.
         """
         self._closing.set()
         self._poller.stop()
@@ -460,7 +467,7 @@ class ConversationRegistry:
             closing.create_task(self._store.close())
 
     def _keep(self, conversation: Conversation) -> None:
-        if self._is_shared:  # if this fails, there is no polling
+        if self._is_shared:  # otherwise, no other process can change the conversation
             self._poller.touch(conversation.id)
         self._kept.pop(conversation.id, None)
         self._kept[conversation.id] = conversation
@@ -487,8 +494,8 @@ class ConversationRegistry:
         self._used.pop(conversation_id, None)
 
     def _on_availability(self, state: AvailabilityState) -> None:
-        """When the store becomes available after an outage, store the ends of the turns that were stopped during
-        the outage.
+        """If the store is available again after an outage, store the ends of the turns that were stopped during the
+        outage.
         """
         if state == AVAILABLE and not self.closing:
             for one in self:

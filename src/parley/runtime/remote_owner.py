@@ -48,13 +48,13 @@ __all__ = ["FOLLOW_SECONDS", "RemoteOwner", "refusal"]
 log = logging.getLogger(__name__)
 
 FOLLOW_SECONDS: Final = 2.0
-"""The maximum time in seconds that this process waits until the owner accepts it as a follower. After that time,
-this process reads the conversation from the store, because the owner may have been stopped (SIGSTOP).
+"""The maximum time, in seconds, for which this process waits for the owner to accept its `Follow` request. After
+that time, this process reads the conversation from the store, because the owner may have been stopped (SIGSTOP).
 """
 
 
 class RemoteOwner:
-    """Represents the owner of one conversation in a process that follows the conversation over a connection."""
+    """Represents the owner of one conversation in a process that follows the owner over a connection."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class RemoteOwner:
         applied: Callable[[], None],
         over: Callable[[], None],
     ) -> None:
-        """Create the object; `follow` begins to follow the owner.
+        """Create the object. `follow` begins to follow the owner.
 
         `process` is the description of the owner in error texts. `applied` is called after entries from the owner
-        have been added to the log. `over` is called once, when this process stops following the owner. If this
-        process never began to follow, `over` is not called.
+        have been added to the log. `over` is called once, after this process has begun to follow the owner, when
+        following ends for any reason except a call of `end`.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -90,11 +90,11 @@ class RemoteOwner:
         )
 
     async def follow(self) -> None:
-        """Follow the owner, beginning after the last known entry. The connection to the owner may already have
-        ended again when the call returns.
+        """Begin to follow the owner, after the last known entry. Following may have ended again when the call
+        returns (`is_over`).
 
         Raises:
-            NotOwned: the other process does not own the conversation, does not answer, or has ended.
+            NotOwned: the other process does not own the conversation, does not respond, or has ended.
         """
         self._connection.users.add(self)
         try:
@@ -119,11 +119,11 @@ class RemoteOwner:
         await self._following
 
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
-        """Handle the owner's answer to a `Follow` request. Begin to follow if the log still ends at the position
-        `after`.
+        """Handle `answer`, the owner's response to a `Follow` request. Begin to follow if the log still ends at the
+        position `after`.
 
-        If the log has grown, because an earlier connection has supplied entries in the meantime, send another
-        request.
+        If the log has grown, because an earlier connection has supplied entries in the meantime, do nothing.
+        `follow` then sends another request.
         """
         if following.done():
             return
@@ -158,10 +158,10 @@ class RemoteOwner:
                 self._over()
 
     def send(self, method: str, params: Struct, *, answered: Callable[[Raw | ParleyError], None]) -> None:
-        """Send a request. `answered` is called with the result or the owner's error, before clients see any effect
-        of the request.
+        """Send a request to the owner. `answered` is called with the result, or with the error that the owner
+        reports, before clients see any effect of the request.
 
-        `answered` is not called if the connection breaks before the answer.
+        `answered` is not called if the connection breaks before the response arrives.
 
         Raises:
             NotOwned: following has ended.
@@ -180,8 +180,8 @@ class RemoteOwner:
         self._connection.request(method, encode(params), answered=take)
 
     def _report_readers(self) -> None:
-        """Report to the owner which clients of this process are reading, because the owner decides how long an
-        approval waits.
+        """Report to the owner whether clients of this process are reading and can be asked, because the owner
+        decides how long an approval waits.
         """
         recipients = self._recipients
         can_be_asked = recipients.can_be_asked(self._approvals.open)
@@ -222,7 +222,7 @@ class RemoteOwner:
 
 
 def refusal(error: ErrorObject) -> ParleyError:
-    """Convert the error object in another process's answer to the exception that callers in this process get."""
+    """Return the exception that callers in this process get for the error object in the owner's response."""
     if error.code == REFUSED and error.name == ApprovalIsSettled.code and error.data is not UNSET:
         with suppress(msgspec.DecodeError):  # an older version sends other data
             return ApprovalIsSettled(**asdict(msgspec.json.decode(error.data, type=PeerSettlement)))

@@ -1,5 +1,5 @@
-"""Resolves the settings of one conversation for each message. The settings come from the config.toml, the command
-line and the environment of this process or of one client.
+"""Resolves the settings of one conversation for each message. The settings come from config.toml, the command line
+and the environment of this process or of one client.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ class SettingsResolver:
         *,
         worktree: Callable[[], str] | None = None,
     ) -> None:
-        """Create the resolver. `node_of` returns the id of this node if a directory is on the disk of this node;
-        otherwise None. `worktree` returns the path of the worktree of the conversation; None if this process has no
-        worktrees.
+        """Create the resolver.
+
+        `resolve` resolves settings with the configuration of this process. `node_of` returns the id of this node if
+        a directory is on the disk of this node; otherwise None. `worktree` is a function that returns the path of
+        the conversation's worktree; None if this process has no worktrees.
         """
         self._node_of, self._worktree = node_of, worktree
         self._resolve = self.of_process = resolve
@@ -54,8 +56,8 @@ class SettingsResolver:
         log contains no secrets.
         """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
-        """Maps each message that changed settings to the resolved settings. These settings stay valid when the log
-        is read again.
+        """Maps each message that changed settings to the settings that were resolved for it. The resolved settings
+        stay in use when the log is read again.
         """
         self.real_cwds: dict[str, str] = {}
         """The working directories of the conversation, each with the path without symbolic links that it had when
@@ -65,7 +67,9 @@ class SettingsResolver:
         """True if a client has supplied settings that are secret and therefore not stored."""
 
     def resolve_for(self, resolve: ResolveSettings | None) -> None:
-        """Use `resolve`, the function of another client, from now on. Do nothing if `resolve` is None."""
+        """From now on, resolve settings with the function `resolve`, which a client has supplied. Do nothing if
+        `resolve` is None.
+        """
         if resolve is not None and resolve != self._resolve:
             self._resolve = resolve
             self._known.clear()
@@ -79,8 +83,8 @@ class SettingsResolver:
         return self.placed(self._resolve(overrides, before))
 
     def placed(self, resolved: ResolvedSettings) -> ResolvedSettings:
-        """Return settings whose working directory is the worktree of the conversation, if the conversation works in
-        a repository. The path of the worktree depends on the node.
+        """Return `resolved` with the conversation's worktree as the working directory, if the conversation works in
+        a repository; otherwise return `resolved`. The path of the worktree depends on the node.
 
         Raises:
             ConfigError: this process has no worktrees.

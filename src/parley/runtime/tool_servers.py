@@ -23,8 +23,8 @@ Append = Callable[[ErrorEvent], Awaitable[None]]
 
 
 class ToolServers:
-    """Starts the tool servers of one conversation when the conversation is created, and waits until they have
-    started when a turn begins.
+    """Starts the tool servers of one conversation when the conversation is created. Before each turn, waits until
+    the tool servers have started.
     """
 
     def __init__(self, tools: Tools) -> None:

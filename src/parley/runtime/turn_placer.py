@@ -1,4 +1,4 @@
-"""Sends the commands of one conversation to the node that has the working directory of the conversation."""
+"""Sends commands of one conversation that begin or resume turns to the node that has the working directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TurnPlacer:
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
-            OwnerUnresponsive: a node that received the command did not answer, and no other node can run the turn.
+            OwnerUnresponsive: a node that received the command did not respond, and no other node can run the turn.
             StoreFailed: the database cannot be reached.
         """
         directory = command.directory(self._local)
@@ -45,16 +45,15 @@ class TurnPlacer:
             raise
 
     async def send(self, node: Node, command: Command, *, takes_over: bool) -> Raw | None:
-        """Send a command to a node for execution.
+        """Send a command to a node for execution, and return the result that the node sends.
 
-        Return the node's answer. If `takes_over` is True, the request contains no command, and the node only takes
-        over the conversation.
+        If `takes_over` is True, the request contains no command, and the node only takes over the conversation.
 
         If the node refuses the command, is stopping or has ended, add the node to `refused_by` of the command and
         return None.
 
         Raises:
-            OwnerUnresponsive: the node did not answer before the deadline of the command.
+            OwnerUnresponsive: the node did not respond before the deadline of the command.
             ParleyError: the command fails on the node with this error, as it would for a client of that node.
         """
         request = None if takes_over else command.placed_request(self._local)
@@ -90,18 +89,20 @@ class TurnPlacer:
             self._waiting = None
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the answer of a node, because the server is shutting down."""
+        """Stop waiting for the response of a node, because the server is shutting down."""
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
 
 class _Answer:
-    """The answer of a node to one request. If the connection breaks first, the result is the error `NotOwned`."""
+    """The response of a node to one request. If the connection breaks first, the future `result` gets the error
+    `NotOwned`.
+    """
 
     def __init__(self) -> None:
         self.result: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self.is_lost = False
-        """True if the connection broke before the answer arrived."""
+        """True if the connection broke before the response arrived."""
 
     def take(self, message: Message) -> None:
         if self.result.done():

@@ -1,6 +1,7 @@
 """Runs the turns of one conversation in this process, one at a time. Each turn ends exactly once.
 
-The module starts, resumes and interrupts turns, and hands them over to other processes. Its caller holds the lease.
+The module starts, resumes and interrupts turns, and hands turns over to other processes. The caller holds the
+lease.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Turn:
         self.handed_over = False
         """True if the turn was handed over unfinished to another process."""
         self.lost: HomeLost | None = None
-        """The reason why the end of the turn can never be stored; None if it can be stored."""
+        """The reason why the end of the turn can never be stored; None if the end can be stored."""
 
 
 class RemoteTurn(Turn):

@@ -27,8 +27,8 @@ class TurnWorkspace:
         self._log, self._workspaces, self._settings = durable_log, workspaces, settings
 
     async def prepare(self) -> None:
-        """Prepare the worktree for the turn. If the worktree has changed, append the event that describes its
-        newest commit.
+        """Prepare the worktree for the turn. If the newest event in the log no longer describes the worktree,
+        append a new event.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.
@@ -40,7 +40,8 @@ class TurnWorkspace:
             await self._log.append(event)
 
     async def save(self) -> tuple[LogPayload, ...]:
-        """Commit and push the changed files, and return the entries to append together with the end of the turn.
+        """Commit and push the changed files. Return the entries that the caller appends together with the end of
+        the turn.
 
         Raises:
             StoreError: the message of the turn cannot be read.
@@ -49,10 +50,11 @@ class TurnWorkspace:
         return () if event is None else (event,)
 
     async def save_cut_short(self) -> None:
-        """Commit and push the files of a turn that was interrupted or failed, and append the event.
+        """Commit and push the changed files of a turn that was interrupted or failed, and append the event that
+        describes the commit.
 
-        The call completes even if its task is cancelled. Nothing is done if another process owns the conversation,
-        because that process may be running its next turn.
+        The call completes even if its task is cancelled. The call does nothing if this process no longer owns the
+        conversation, because another process may be running the next turn in the worktree.
 
         Raises:
             StoreError: the event cannot be stored.
