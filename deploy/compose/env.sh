@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates the file .env with new passwords and tokens for compose.yaml. Does not replace an existing file.
+# Creates the file .env with new passwords and a new token for compose.yaml. Fails if the file exists.
 set -eu
 cd "$(dirname "$0")"
 [ ! -e .env ] || { echo ".env exists already" >&2; exit 1; }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Prepares the primary when its files are created: the role and the database of Parley, and a synchronous standby.
-# From the next start on, a write is acknowledged when the standby has it too.
+# Runs when the data directory of the primary is created. Creates the role and the database of Parley, and the role and
+# the replication slot of a synchronous standby. From the next start on, PostgreSQL acknowledges a write when the
+# standby has it too.
 set -eu
 psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 --username "${POSTGRES_USER:-postgres}" --dbname postgres <<'END'
 \getenv parley PARLEY_DB_PASSWORD
