@@ -284,9 +284,9 @@ async def test_under_landlock_a_project_in_which_parley_is_installed_is_not_writ
     async with agent_in(installed, parley_model, "landlock", home=tmp_path / "home") as agent:
         output = await agent.run("sh", "-c", "touch x; echo ran")
 
-    why = "Parley itself is installed in it, and Landlock cannot protect that"
+    why = "Parley itself is installed there, and Landlock cannot protect its files"
     how = "use bubblewrap, or install Parley elsewhere"
-    assert output == f"execution error: {installed.project} may not be written to: {why}; {how}"
+    assert output == f"execution error: commands cannot write to {installed.project}: {why}; {how}"
 
 
 @BUBBLEWRAP
@@ -328,7 +328,7 @@ async def test_a_server_with_another_installation_protects_the_environment_of_th
     assert refused.endswith("Parley itself is installed here, so it is read-only for commands\n")
     assert patch.endswith("must not be changed: Parley itself is installed there")
     assert output.startswith(
-        f"execution error: {installed.project} may not be written to: Parley itself is installed"
+        f"execution error: commands cannot write to {installed.project}: Parley itself is installed"
     )
 
 

@@ -515,7 +515,7 @@ def test_a_root_that_was_replaced_between_two_commands_is_refused(
     with pytest.raises(SandboxUnavailable) as refused:
         confined.run(before, "sh", "-c", 'echo written > "$0/new"', str(project))
 
-    assert str(refused.value) == (f"{project} may not be written to any more: it was replaced by another directory")
+    assert str(refused.value) == (f"{project} is no longer writable: it was replaced by another directory")
     assert [*outside.iterdir(), *(wide / "between").resolve().glob("project/new")] == []
     # The control: without the comparison of identities, the command writes to a directory that the policy does not
     # allow.

@@ -166,7 +166,7 @@ async def test_a_command_runs_in_what_there_is_or_not_at_all(
         by_person = await server.look("read-only", "untrusted")
         await server.output_of(add("by-person"), "workspace-write", "untrusted")
         found = {*tree(server.work), *tree(tmp_path)}
-        warned = server.log().count("it does not prevent changes to files that Git and agents obey")
+        warned = server.log().count("Landlock does not prevent changes to files that control Git")
 
     if kernel.mechanism is None:
         assert_refused(confined.values(), f"exec command rejected: {REFUSED}", kernel.why_none)

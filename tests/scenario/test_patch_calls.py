@@ -486,7 +486,7 @@ async def test_nothing_is_done_in_a_directory_that_was_put_in_the_place_of_the_p
         parley_model.release()
         seen = events_in(await wire.answer(1))
 
-        why = f"{work} may not be written to any more: it was replaced by another directory"
+        why = f"{work} is no longer writable: it was replaced by another directory"
         assert outputs(parley_model) == [(CALL_ID, f"execution error: {why}"), ("c2", f"execution error: {why}")]
         assert tree(wire.work) == {"old": ("drwxr-xr-x", b""), "project": ("drwxr-xr-x", b"")}
     [end] = [one for one in seen if one["type"] == "patch_apply_end"]

@@ -68,7 +68,7 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_also_under_new_set
 
     assert [written.split(",")[0], moved.split(",")[0]] == ['{"output":"written\\n"', '{"output":"moved\\n"']
     assert outputs == [
-        f"execution error: {project} may not be written to any more: it was replaced by another directory",
+        f"execution error: {project} is no longer writable: it was replaced by another directory",
     ] * len(outputs)
     assert os.listdir(outside) == []
 
@@ -95,7 +95,7 @@ async def test_a_link_in_the_place_of_a_project_leads_nowhere_after_a_restart(
         await writers.run(linked, "touch written")
 
     assert outputs == [
-        f"execution error: {project} may not be written to any more: it was replaced by another directory",
+        f"execution error: {project} is no longer writable: it was replaced by another directory",
     ] * len(outputs)
     assert (os.listdir(outside), os.listdir(target)) == ([], ["written"])
 

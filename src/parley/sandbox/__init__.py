@@ -1,4 +1,4 @@
-"""Runs commands in a sandbox, using mechanisms of the operating system."""
+"""Runs commands in a sandbox: bubblewrap or Landlock on Linux, Seatbelt on macOS."""
 
 from parley.sandbox.sandboxed import MechanismStatus, Report, Sandboxed
 

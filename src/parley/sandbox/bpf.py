@@ -1,6 +1,6 @@
 """An assembler for the kernel's packet filter (BPF), with named labels.
 
-This module encodes the instructions and the distances of jumps. `seccomp` writes the program.
+This module encodes the instructions and computes the distances of jumps. `seccomp` writes the program.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from msgspec import Struct
 __all__ = ["Code"]
 
 _INSTRUCTION: Final = struct.Struct("<HBBI")
-"""The format of a `struct sock_filter`: operation, jump distance if true, jump distance if false, and a number.
-Both supported machines are little-endian.
+"""The format of a `struct sock_filter`: the operation, the jump distances for a true and for a false condition, and
+a number. Both supported machines are little-endian.
 """
 
 _LOAD: Final = 0x20
@@ -31,7 +31,7 @@ because up to two long jumps may be inserted directly after the condition.
 
 
 class _Plain(Struct, frozen=True):
-    """An instruction that does not jump. The next instruction follows, or the program ends."""
+    """An instruction that does not jump. It continues with the next instruction or ends the program."""
 
     operation: int
     number: int
@@ -43,6 +43,7 @@ class _Condition(Struct, frozen=True):
     then: str | None
     """The label to jump to if the condition holds; None to continue with the next instruction."""
     otherwise: str | None
+    """The label to jump to if the condition does not hold; None to continue with the next instruction."""
 
 
 class _Label(Struct, frozen=True):
@@ -56,7 +57,7 @@ class Code:
         self._steps: list[_Plain | _Condition | _Label] = []
 
     def load(self, offset: int) -> None:
-        """Load four bytes at an offset into the register."""
+        """Load into the register the four bytes at an offset of the system call's data (`struct seccomp_data`)."""
         self._steps.append(_Plain(_LOAD, offset))
 
     def keep(self, mask: int) -> None:
@@ -96,7 +97,9 @@ class Code:
         labels: dict[str, int] = {}
 
         def distance(remaining: int) -> int:
-            """Return the distance from the next instruction to the first of the last `remaining` instructions."""
+            """Return the distance from the instruction that is added next to the jump target. `remaining` is the
+            number of instructions from the jump target to the end of the program.
+            """
             return len(backwards) - remaining
 
         for step in reversed(self._steps):

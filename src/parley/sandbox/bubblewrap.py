@@ -1,7 +1,7 @@
-"""Confinement by bubblewrap: a command has its own mount namespace, in which most mounts are read-only.
+"""Confines commands with bubblewrap: a command has its own mount namespace, in which most mounts are read-only.
 
-This module builds the command line of bubblewrap (the launcher) from a resolved policy. `seccomp` builds the filter
-of system calls.
+This module builds the command line of bubblewrap from a resolved policy. `seccomp` builds the system call filter.
+The names in this module call bubblewrap the launcher.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ _SIZES_SINCE: Final = (0, 7)
 
 _LAUNCHERS: Final = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 _DEFAULT_PATH: Final = "/bin:/usr/bin"
-"""The search path for programs if the command's environment has no PATH."""
+"""The PATH that is used if the command's environment has no PATH."""
 
 _PROCESSES: Final = 512
-"""The maximum number of processes of a command. A parallel build of a large project needs fewer, and the computer
-stays usable at this number. The kernel does not apply this limit to root.
+"""The maximum number of processes of a command. A parallel build of a large project needs fewer processes, and the
+computer stays usable with this number of processes. The kernel does not apply this limit to root.
 """
 _SHARED_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""The size of `/dev/shm` in bytes. Containers have the same size by default. Its memory is freed when the command
-ends.
+"""The size of a command's `/dev/shm`, in bytes. Containers use the same size by default. The memory is freed when
+the command ends.
 """
 _FIRST_DESCRIPTOR: Final = 3
 
 _MAX_ARGUMENTS: Final = 9000
-"""The maximum number of arguments that the launcher accepts, including the arguments of the command."""
+"""The maximum number of arguments that bubblewrap accepts, including the arguments of the command."""
 _MAX_ARGUMENT_BYTES: Final = 128 * 1024
-"""The kernel's limit, in bytes, for one argument or variable, including the NUL at its end."""
+"""The kernel's limit, in bytes, for one argument or environment variable, including the NUL at its end."""
 _MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
-"""The kernel's limit, in bytes, for all arguments and variables of a program. This limit applies regardless of the
-stack limit.
+"""The kernel's limit, in bytes, for all arguments and environment variables of a program. This limit applies
+regardless of the stack limit.
 """
 _POINTER_BYTES: Final = 8
 """The size, in bytes, of the pointer to each argument or variable. The kernel counts these pointers as well."""
@@ -88,7 +88,7 @@ def launcher() -> str | None:
 
 
 def is_trustworthy(path: str) -> bool:
-    """Return whether a path is a program that only root could have installed."""
+    """Return whether a path is an executable file that only root can replace."""
     try:
         found = [os.stat(place) for place in (path, os.path.dirname(path))]
     except OSError:
@@ -98,7 +98,7 @@ def is_trustworthy(path: str) -> bool:
 
 
 def supports_size(path: str, version: tuple[int, ...]) -> bool:
-    """Return whether a launcher can limit the size of a tmpfs. A set-user-id launcher cannot limit the size."""
+    """Return whether the bubblewrap at `path` can limit the size of a tmpfs. A set-user-id bubblewrap cannot."""
     return version >= _SIZES_SINCE and not os.stat(path).st_mode & stat.S_ISUID
 
 
@@ -106,7 +106,7 @@ def supports_size(path: str, version: tuple[int, ...]) -> bool:
 
 
 def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
-    """Yield the launcher's options for each mount, outer directories first."""
+    """Yield the bubblewrap options for each mount, outer directories first."""
     hidden_directories = _to_cover(resolved.hidden_directories, resolved)
     hidden_files = _to_cover(resolved.hidden_files, resolved)
     words: dict[str, tuple[str, ...]] = {}
@@ -127,8 +127,8 @@ def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths over which a mount is needed. Paths in `/dev` need no mount, because a command has
-    its own `/dev`.
+    """Return the hidden paths that a mount must cover. Paths in `/dev` need no mount, because each command has its
+    own `/dev`.
     """
     return tuple(
         path
@@ -141,14 +141,14 @@ def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...
 
 
 def _is_its_own(folder: str) -> bool:
-    """Return whether the launcher creates a new directory in place of `folder` for each command."""
+    """Return whether bubblewrap creates a new directory in place of `folder` for each command."""
     return folder in ("/dev", "/dev/shm") or is_below(folder, "/proc")
 
 
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield all mounts that the command must have, in the order in which they are mounted."""
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
-    # No command can create a link in `/proc`, and the launcher itself covers parts of it.
+    # No command can create a symbolic link in `/proc`, and bubblewrap itself mounts over parts of `/proc`.
     words = [each for each in words if not each[-1].startswith("/proc/")]
     yield Mount(place="/", source="/", writable="/" in resolved.roots)
     yield Mount(place="/dev", source=None, writable=False)
@@ -168,9 +168,9 @@ def arguments(
     has_proc: bool,
     has_size_option: bool,
 ) -> tuple[str, ...]:
-    """Return the options of the launcher, except the options that name descriptors. `network` is True if the
-    command has network access. `has_proc` is True if the launcher can mount `/proc`. `has_size_option` is True if
-    the launcher can limit the size of a tmpfs.
+    """Return the options of bubblewrap, except the options that name descriptors. `network` is True if the command
+    has network access. `has_proc` is True if bubblewrap can mount `/proc`. `has_size_option` is True if bubblewrap
+    can limit the size of a tmpfs.
     """
     first, *others = ("--ro-bind", "/", "/"), *mounts(resolved)
     if "/" in resolved.roots:
@@ -202,7 +202,7 @@ def _as_file(words: Iterable[str]) -> bytes:
 
 
 def _refuse_unencodable(command: Command) -> None:
-    """Check that each string of the command can be encoded as one argument of the launcher.
+    """Check that each string of the command can be encoded as one argument of bubblewrap.
 
     Raises:
         CommandNotStarted: a string cannot be encoded, or the command is empty.
@@ -253,7 +253,7 @@ def _refuse_missing(command: Command, resolved: ResolvedPolicy) -> None:
 
 
 def _refuse_too_long(command: Command, arguments: int) -> None:
-    """Check the launcher's and the kernel's limits on arguments and variables.
+    """Check the limits of bubblewrap and of the kernel on arguments and environment variables.
 
     Raises:
         CommandNotStarted: a limit is exceeded. The message contains the error text of the operating system.
@@ -274,7 +274,7 @@ def _refused(number: int) -> CommandNotStarted:
 
 
 def _max_processes() -> int:
-    """Return the maximum number of processes of a command. The number does not exceed the server's own limit."""
+    """Return the maximum number of processes of a command, which does not exceed the server's own limit."""
     _, limit = resource.getrlimit(resource.RLIMIT_NPROC)
     return _PROCESSES if limit == resource.RLIM_INFINITY else min(_PROCESSES, limit)
 
@@ -335,12 +335,12 @@ class Bubblewrap:
         denials.begin(resolved)
         _refuse_missing(command, resolved)
         resolved = add_placeholders(resolved, placeholders)
-        # No mount can cover a link, so links are restored after the command.
+        # No mount can cover a symbolic link, so symbolic links are restored after the command.
         self._protected.protect(resolved, resolved.links)
         return self.start(command, policy, resolved)
 
     def start(self, command: Command, policy: SandboxPolicy, resolved: ResolvedPolicy) -> LaunchSpec:
-        """Return the launch specification with which the launcher starts the command."""
+        """Return the specification that starts the command with bubblewrap."""
         words = arguments(
             resolved,
             cwd=command.cwd,
@@ -364,7 +364,7 @@ class Bubblewrap:
         return LaunchSpec(
             argv=argv,
             cwd=command.cwd,
-            # The launcher is not confined, so it must not get the variables of the command, such as LD_PRELOAD.
+            # Bubblewrap is not confined, so it must not get the command's variables, such as LD_PRELOAD.
             env={"PATH": "/usr/bin:/bin"},
             files=(*command.files, _as_file(words), filtered),
             reports=True,

@@ -33,8 +33,8 @@ directory at the same time.
 
 
 class _CannotCreate(SandboxUnavailable):
-    """Raised when the placeholder cannot be created. Commands must then not write to the directory that would
-    contain it.
+    """Raised when a placeholder cannot be created. Commands must then not write to the directory in which the
+    placeholder would be.
     """
 
 
@@ -90,11 +90,11 @@ class GitPlaceholder:
 
 
 def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> ResolvedPolicy:
-    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the policy that results.
+    """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the resulting policy.
 
-    A root that belongs to the user and in which the server cannot create a placeholder becomes read-only, because a
-    command could change the mode of the root and create a `.git`. A root in which another user keeps the
-    placeholder locked becomes read-only too.
+    A root becomes read-only if it belongs to the user and the server cannot create a placeholder in it, because a
+    command could change the mode of the root and create a `.git`. A root also becomes read-only if another user
+    keeps its placeholder locked.
 
     Raises:
         SandboxUnavailable: a placeholder cannot be acquired.

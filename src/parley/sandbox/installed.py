@@ -18,8 +18,8 @@ __all__ = ["Denials", "refuse_installed"]
 
 _READ_ONLY: Final = (b"read-only file system", b"erofs")
 _FORBIDDEN: Final = (b"permission denied", b"eacces")
-"""Lower-case phrases with which programs report that Landlock denies writing. `_READ_ONLY` has the phrases for a
-read-only mount.
+"""Lower-case phrases in the messages of programs that Landlock does not allow to write. `_READ_ONLY` contains the
+phrases for a read-only mount.
 """
 _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MAX_NAMED: Final = 3
@@ -30,7 +30,7 @@ def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
     there.
 
     Raises:
-        SandboxUnavailable: the directory is in such a root.
+        SandboxUnavailable: the working directory is in a root where Parley is installed.
     """
     if not policy.refused:
         return
@@ -42,12 +42,12 @@ def refuse_installed(policy: ResolvedPolicy, cwd: str) -> None:
 
 
 def _refusal(root: str) -> str:
-    why = "Parley itself is installed in it, and Landlock cannot protect that"
-    return f"{quoted(root)} may not be written to: {why}; use bubblewrap, or install Parley elsewhere"
+    why = "Parley itself is installed there, and Landlock cannot protect its files"
+    return f"commands cannot write to {quoted(root)}: {why}; use bubblewrap, or install Parley elsewhere"
 
 
 class Denials:
-    """Forwards the output of a command, and detects error messages about a missing permission to write."""
+    """Forwards the output of a command, and detects error messages about denied writes to Parley's installation."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -57,7 +57,7 @@ class Denials:
         self._words: tuple[bytes, ...] = ()
 
     def begin(self, policy: ResolvedPolicy) -> None:
-        """Set the policy of the command. The policy determines how a denial is explained."""
+        """Set the policy of the command, which determines how denied writes are detected and explained."""
         named = ", ".join(map(quoted, policy.installed[:_MAX_NAMED]))
         protected = f"{named}: Parley itself is installed here, so it is read-only for commands"
         self._sentences = (*((protected,) if named else ()), *map(_refusal, policy.refused))
@@ -71,8 +71,8 @@ class Denials:
         self._output(stream, data)
 
     def explained(self, ended: CommandResult) -> CommandResult:
-        """Return the result of a command. If the command failed and has reported a denial, add the explanation to
-        the remarks and to stderr.
+        """Return the result of a command. If the command failed and has reported a denied write, add the
+        explanation to the remarks and to stderr.
         """
         if not self._is_denied or ended.exit_code == 0:
             return ended

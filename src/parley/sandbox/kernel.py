@@ -1,4 +1,4 @@
-"""Restricts a thread of the server with Landlock. (Commands are restricted by their supervisors.)"""
+"""Restricts a thread of the server with Landlock. (Supervisors restrict commands.)"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["confine"]
 
 
 def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
-    """Restrict writing by this thread, and by every process that it starts, to the paths that the rules allow. The
-    restriction cannot be removed.
+    """Allow this thread, and every process that it starts, to write only to the paths that the rules grant. The
+    restriction is permanent.
 
     Raises:
         SandboxUnavailable: the kernel cannot apply the restriction, or one of the roots was replaced.
@@ -45,7 +45,7 @@ def _add(ruleset: int, rule: Rule, expected: tuple[int, int] | None) -> None:
         found = os.fstat(place)
         if expected is not None and (found.st_dev, found.st_ino) != expected:
             raise SandboxUnavailable(
-                f"{quoted(rule.path)} may not be written to any more: it was replaced by another directory"
+                f"{quoted(rule.path)} is no longer writable: it was replaced by another directory"
             )
         if not stat.S_ISLNK(found.st_mode):
             landlock.add_rule(ruleset, place, rule.rights & WRITE)

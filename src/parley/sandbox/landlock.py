@@ -1,9 +1,9 @@
 """Confines commands with Landlock: a command keeps only the rights to files that rules grant.
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
-directory that leads to it, and grants rights to the other entries one by one. No new file can be created in such a
-directory. `.git` is therefore not excluded from a root. Instead, the files in it that control Git are restored
-after the command (`protected_files`).
+directory that contains the path, and grants rights to all other entries of these directories one by one. Commands
+cannot create files directly in these directories. `.git` is therefore not excluded from a root. Instead, the files
+in `.git` that control Git are restored after the command (`protected_files`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from parley.sandbox.seccomp import program
 __all__ = ["Entry", "Landlock", "confine_thread", "entries", "read_rules", "restriction", "write_rules"]
 
 _DEVICES: Final = ("full", "null", "random", "tty", "urandom", "zero")
-"""Devices that programs need. Access to other devices is not granted, because root could read hidden files from a
-disk device. Access to pseudo-terminals is not granted, because a right to `/dev/pts` would include the user's
+"""The devices in `/dev` that commands may use. Disk devices are not included, because root could read hidden files
+from a disk device. Pseudo-terminals are not included, because a right to `/dev/pts` would include the user's
 terminals.
 """
 
@@ -56,13 +56,15 @@ class Entry(Struct, frozen=True):
 
 
 Listing = Callable[[str], Iterable[Entry]]
-"""A function that lists a directory. It omits links, because a right to a link would be granted to the link's
+"""A function that lists a directory. It omits symbolic links, because a rule for a symbolic link would apply to its
 target.
 """
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """Yield the entries of a directory, without links. Yield nothing if the server cannot list the directory."""
+    """Yield the entries of a directory, without symbolic links. Yield nothing if the server cannot list the
+    directory.
+    """
     try:
         with os.scandir(folder) as found:
             for entry in found:
@@ -76,7 +78,7 @@ def entries(folder: str) -> Iterator[Entry]:
 
 
 def read_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """Yield rules that grant the right to read all files except hidden paths and devices. Commands can still list
+    """Yield rules that grant the right to read all files except hidden files and devices. Commands can still list
     the names of hidden files.
     """
     yield Rule("/", _LIST)
@@ -93,8 +95,8 @@ def read_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator
 
 
 def write_rules(resolved: ResolvedPolicy, listing: Listing = entries) -> Iterator[Rule]:
-    """Yield rules that grant the right to write to the roots, except to hidden paths and the directories that
-    contain them.
+    """Yield rules that grant the right to write to the roots, except to hidden paths and to the directories that
+    contain hidden paths.
     """
     closed = _closed(resolved)
     ancestors = _ancestors(closed)
@@ -120,15 +122,15 @@ def _closed(resolved: ResolvedPolicy) -> set[str]:
 
 
 def _ancestors(closed: Iterable[str]) -> dict[str, None]:
-    """Return all directories that contain one of the `closed` paths, at any depth, outer directories first."""
+    """Return all directories above the `closed` paths, outer directories first."""
     return dict.fromkeys(sorted({folder for path in closed for folder in parents(path)}, key=depth))
 
 
 def restriction(
     resolved: ResolvedPolicy, policy: SandboxPolicy, *, abi: int, machine: str, listing: Listing = entries
 ) -> Restriction:
-    """Return the Landlock rules and the seccomp filter for a command. `abi` is the version of Landlock, and
-    `machine` is the machine name of `uname`.
+    """Return the Landlock rules and the seccomp filter for a command. `abi` is the version of the kernel's Landlock
+    ABI, and `machine` is the machine name of `uname`.
 
     Raises:
         SandboxUnavailable: there would be too many rules, or the machine is not supported.

@@ -1,4 +1,4 @@
-"""Finds the error of a launcher that could not execute the program of a command."""
+"""Finds bubblewrap's error message if bubblewrap could not execute the program of a command."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MAX_ERROR_BYTES: Final = 128
 
 
 class LauncherOutput:
-    """Forwards the output of a command, except the launcher's error message that the program could not be executed.
+    """Forwards the output of a command, except bubblewrap's error message that the program could not be executed.
 
-    The launcher and the command share stderr. A text that looks like such an error is held back until it is known
-    whether the launcher or the command has written it.
+    Bubblewrap and the command share stderr. A text that looks like this error message is held back until it is
+    known whether bubblewrap or the command has written the text.
     """
 
     def __init__(self, output: Output, program: bytes) -> None:
         self._output = output
         self._beginning = b"bwrap: execvp " + program + b": "
         self._held: bytes | None = b""
-        """The bytes of stderr that are held back; None after other output has been forwarded."""
+        """The bytes of stderr that are held back; None after the first output has been forwarded."""
 
     def __call__(self, stream: OutputStream, data: bytes) -> None:
         if self._held is not None and stream == "stderr" and self._may_be_error(self._held + data):
@@ -47,7 +47,7 @@ class LauncherOutput:
 
     @property
     def error_number(self) -> int | None:
-        """The errno of the launcher's failure to execute the program; None if the launcher has reported no such
+        """The errno with which bubblewrap failed to execute the program; None if bubblewrap has not reported a
         failure.
         """
         held = self._held or b""

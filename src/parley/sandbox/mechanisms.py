@@ -28,8 +28,7 @@ _NO_LANDLOCK: Final = {
 }
 
 _PROC_ERROR: Final = "mount proc"
-"""Part of the error that the launcher reports if the kernel does not allow mounting `/proc`, as in many containers.
-"""
+"""Part of bubblewrap's error message if the kernel does not allow mounting `/proc`, as in many containers."""
 
 
 class ProbeResult(Struct, frozen=True, kw_only=True):
@@ -43,6 +42,7 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     fault: str | None = None
     """The reason why the mechanism does not work, as a part of a sentence; None if the mechanism works."""
     facts: tuple[tuple[str, str], ...] = ()
+    """Facts about the mechanism for display, each as a name and a value."""
     is_known: bool = True
     """True if the result is final. False if another attempt may give a different result."""
 

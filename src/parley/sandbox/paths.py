@@ -1,4 +1,4 @@
-"""Functions on paths and files that the modules of this package share. They change no files."""
+"""Functions that examine paths and files, for all modules of this package. The functions change no files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def innermost(path: str, folders: Iterable[str]) -> str | None:
 
 
 def real_path(path: str) -> str | None:
-    """Return the path with all links resolved; None if the path does not exist or the server cannot reach it."""
+    """Return the path with all symbolic links resolved; None if the path does not exist or the server cannot reach
+    it.
+    """
     if not os.path.lexists(path):  # this is cheaper than `realpath`, which examines each directory of the path
         return None
     try:
@@ -61,7 +63,11 @@ def real_path(path: str) -> str | None:
 
 
 def status_of(path: str) -> os.stat_result:
-    """Return the status of a file. If the file does not exist, raise an error."""
+    """Return the status of a file or directory.
+
+    Raises:
+        SandboxUnavailable: the file does not exist or cannot be examined.
+    """
     try:
         return os.stat(path)
     except OSError as error:
@@ -69,7 +75,7 @@ def status_of(path: str) -> os.stat_result:
 
 
 def mode_of(path: str) -> int | None:
-    """Return the mode of a file without following a link; None if the file does not exist.
+    """Return the mode of a file without following a symbolic link; None if the file does not exist.
 
     Raises:
         SandboxUnavailable: the file cannot be examined.
@@ -100,10 +106,10 @@ def is_of_another_user(path: str, folder: os.stat_result) -> bool:
 
 
 def open_directory(path: str) -> int:
-    """Return a descriptor of a directory without following any link in the path.
+    """Return a descriptor of a directory without following any symbolic link in the path.
 
     Raises:
-        OSError: the directory does not exist, or a part of the path is a link.
+        OSError: the directory does not exist, or a part of the path is a symbolic link.
     """
     folder = os.open("/", _DIRECTORY)
     for part in filter(None, path.split("/")):
@@ -116,8 +122,8 @@ def open_directory(path: str) -> int:
 
 
 def real_cwd(cwd: str) -> str | None:
-    """Return the working directory of a command without symbolic links. Return None if no directory can have this
-    name. In this case, starting the command reports the error.
+    """Return the working directory of a command with symbolic links resolved. Return None if the path contains a
+    NUL. In this case, the error is reported when the command is started.
 
     Raises:
         SandboxUnavailable: the directory cannot be examined.

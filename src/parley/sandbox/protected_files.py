@@ -1,9 +1,9 @@
 """Restores protected files that commands have changed, if the sandbox cannot prevent the change.
 
-The server takes a snapshot of protected files before the first command that may write to them, and restores them
-after the last such command. While one of these commands is running, the server restores nothing. A change that is
-made while no command is running is never undone. This module tracks which commands are running. `snapshot` finds
-the protected files and restores them.
+The server takes a snapshot of protected files before it starts a command that may write to them, and restores them
+when the last of these commands has ended. While one of the commands is running, the server restores nothing. A
+change that is made while no command is running is never undone. This module tracks which commands are running.
+`snapshot` finds the protected files and restores them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ log: Final = logging.getLogger(__name__)
 _FAILED: Final = 1
 """The exit code of a command that succeeded but changed protected files."""
 _LOCKS: Final = 64
+"""The number of locks that all paths share."""
 
 
 class Running:
@@ -75,9 +76,10 @@ class ProtectedFiles:
         """Run a command, and restore protected files when it has ended. A command that changed protected files
         counts as failed.
 
-        The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of
-        unrestored files that the user has accepted as they are. `prepare` is called in another thread, and calls
-        `protect`. Files are also restored if the call is cancelled.
+        The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of files
+        that could not be restored and that the user has accepted as they are. `prepare` returns the specification
+        of the command. It is called in another thread, and calls `protect`. Files are also restored if the call is
+        cancelled.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -116,9 +118,10 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Register a command, so that files that it may write to are not restored while it is running.
+        """Register a command, so that the protected files that it may write to are not restored while it is
+        running.
 
-        If such files are being restored now, wait until they are restored.
+        If these files are being restored now, wait until they are restored.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -138,7 +141,8 @@ class ProtectedFiles:
                 self._unrestored.pop(path, None)
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
-        """Take a snapshot of each of these paths, unless one exists already because of another running command.
+        """Take a snapshot of each of the `paths`, unless a snapshot already exists because of another running
+        command.
 
         Raises:
             SandboxUnavailable: a file cannot be read, or the files exceed the limits.
@@ -183,16 +187,15 @@ class ProtectedFiles:
                         self._unrestored |= left
 
     async def unrestored_files(self, roots: Sequence[str]) -> tuple[str, ...]:
-        """Return the same paths as `unrestored`. The files are examined in a thread, so the event loop is not
-        blocked.
-        """
+        """Return the same paths as `unrestored`, without blocking the event loop."""
         return await in_thread(lambda: self.unrestored(roots)) if self._unrestored else ()
 
     def unrestored(self, roots: Sequence[str]) -> tuple[str, ...]:
-        """Return the paths in these roots that a command has changed and that could not be restored.
+        """Return the paths of the protected files in `roots` that a command has changed and that could not be
+        restored.
 
-        A path is no longer returned if it again has the content from before the command, or if it has changed since
-        the failed restoration.
+        A path is no longer returned if its file again has the content from before the command, or if the file has
+        changed since the failed restoration.
         """
         with self._mutex:
             found = {path: each for path, each in self._unrestored.items() if is_below_any(path, roots)}

@@ -16,9 +16,9 @@ class AgentPaths(NamedTuple):
     """The settings of coding agents that exist in the roots."""
 
     paths: set[str]
-    """The paths of the agents' settings in the roots, with links resolved."""
+    """The paths of the agents' settings in the roots, with symbolic links resolved."""
     links: tuple[str, ...]
-    """Links in the roots that lead to settings of agents."""
+    """Symbolic links in the roots that lead to settings of agents."""
 
 
 def find_agents(roots: tuple[str, ...]) -> AgentPaths:

@@ -21,11 +21,11 @@ from parley.wire.text import quoted
 __all__ = ["GitPaths", "find_git", "is_replaceable_git_of_another_user"]
 
 _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
-"""Files and directories in a Git directory that control Git even if they are links."""
+"""Files and directories in a Git directory that control Git even if they are symbolic links."""
 
 
 class GitPaths(Struct, kw_only=True):
-    """Files and directories that control Git and lie in the roots. Only the paths in `links` contain links."""
+    """Files and directories in the roots that control Git. Only the paths in `links` contain symbolic links."""
 
     directories: set[str] = field(default_factory=set)
     """Git directories in the roots."""
@@ -34,7 +34,7 @@ class GitPaths(Struct, kw_only=True):
     missing: set[str] = field(default_factory=set)
     """Paths of `.git` directories that do not exist or are empty."""
     links: list[str] = field(default_factory=list)
-    """Links in the Git directories that lead to files that control Git."""
+    """Symbolic links in the Git directories that lead to files that control Git."""
     targets: set[str] = field(default_factory=set)
     """The targets of `links` that are in a root."""
 
@@ -43,7 +43,8 @@ def find_git(roots: tuple[str, ...]) -> GitPaths:
     """Find the `.git` of each root. A `.git` that is itself a root is not protected.
 
     Raises:
-        SandboxUnavailable: a `.git` is a link, or a directory that a `.git` file names cannot be protected.
+        SandboxUnavailable: a `.git` is a symbolic link, or a directory that a `.git` file names cannot be
+            protected.
     """
     found = GitPaths()
     for root in roots:
@@ -100,9 +101,9 @@ def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
 
 
 def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
-    """Return a path with links resolved; None if the path does not exist and no command can create it.
+    """Return a path with symbolic links resolved; None if the path does not exist and no command can create it.
 
-    `git` is the `.git` that names the path.
+    `git` is the `.git` file that names the path.
 
     Raises:
         SandboxUnavailable: a command could replace the path.
@@ -118,7 +119,7 @@ def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the targets of these links that are in the roots.
+    """Yield the targets of the symbolic links `links` that are in the roots.
 
     Raises:
         SandboxUnavailable: a command could create or replace a target, or has just removed it.

@@ -18,15 +18,15 @@ class Hidden(NamedTuple):
     """Hidden files and directories that exist."""
 
     modes: dict[str, int]
-    """The modes of the hidden files and directories, keyed by paths without links."""
+    """The modes of the hidden files and directories, keyed by paths without symbolic links."""
     links: tuple[str, ...]
-    """The configured hidden paths that contain links."""
+    """The configured hidden paths that contain symbolic links."""
 
     def outermost(self, roots: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the hidden directories and the hidden files that must be covered, because no other hidden
-        directory covers them.
+        """Return the outermost hidden directories and hidden files: those that are not in another hidden directory.
 
-        A root inside a hidden directory is visible, so a hidden path inside that root must be covered again.
+        A root inside a hidden directory is visible, so the outermost hidden paths inside this root are returned as
+        well.
         """
         marks = (*roots, *self.modes)
         paths = [path for path in self.modes if self._next_above(path, marks) not in self.modes]
@@ -51,18 +51,19 @@ def find_hidden(paths: Iterable[str]) -> Hidden:
 
 
 def refuse_creatable(paths: Iterable[str], roots: tuple[str, ...]) -> None:
-    """Check that no hidden path is a link to a missing file that a command could create.
+    """Check that no hidden path is a symbolic link to a missing file that a command could create.
 
-    Otherwise a command could write the settings of the server, if `config.toml` is such a link.
+    For example, if `config.toml` is a symbolic link to a missing file in a root, a command could create this file
+    and thereby change the settings of the server.
 
     Raises:
-        SandboxUnavailable: the target of a link does not exist and lies in a root.
+        SandboxUnavailable: the target of a symbolic link does not exist and lies in a root.
     """
     for path in paths:
         if real_path(path) is None and os.path.islink(path):
             target = os.path.realpath(path)
             if (root := innermost(target, roots)) is not None:
-                why = f"{quoted(path)} is a link to {quoted(target)}, which does not exist"
+                why = f"{quoted(path)} is a symbolic link to {quoted(target)}, which does not exist"
                 raise SandboxUnavailable(
-                    f"{quoted(root)} may not be written to: {why}; create the file or remove the link"
+                    f"commands cannot write to {quoted(root)}: {why}; create the file or remove the symbolic link"
                 )

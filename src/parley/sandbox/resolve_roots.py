@@ -1,4 +1,4 @@
-"""Resolves the directories that commands may write to, and finds the installed files of Parley in them."""
+"""Resolves the directories that commands may write to (the roots), and finds Parley's installed files in them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ __all__ = ["find_installed", "find_roots"]
 def find_roots(roots: Iterable[WritableRoot], hidden: Collection[str]) -> tuple[str, ...]:
     """Return the paths of the roots that exist and are not hidden.
 
-    A root in which a command could replace another user's `.git` is left out.
+    A root in which a command could replace another user's `.git` is omitted.
 
     Raises:
-        SandboxUnavailable: a root was replaced, or a root that must be left out lies in another root.
+        SandboxUnavailable: a root was replaced, or a root that must be omitted lies in another root.
     """
     paths = sorted_by_depth(root.path for root in roots if _exists(root) and root.path not in hidden)
     return tuple(root for root in paths if not _is_left_out(root, paths))
 
 
 def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the outermost paths in the roots where Parley is installed. Links to these paths are not included.
+    """Return the outermost of the `paths` that exist in the roots, without symbolic links. `paths` are the paths
+    where Parley is installed.
 
     Raises:
-        SandboxUnavailable: a root is one of `paths` or lies in one of them, or a command could create a path of
-            `paths` that does not exist.
+        SandboxUnavailable: a root is one of the `paths` or lies in one of them, or a command could create one of
+            the `paths` that does not exist.
     """
     for root in roots:
         if (place := next((path for path in paths if is_below(root, path) and path != "/"), None)) is not None:
             why = f"Parley, or the Python that runs it, loads its modules from {quoted(place)}"
-            raise SandboxUnavailable(f"{quoted(root)} may not be written to: {why}")
+            raise SandboxUnavailable(f"commands cannot write to {quoted(root)}: {why}")
     inside = sorted_by_depth(path for path in paths if is_below_any(path, roots))
     existing = [path for path in inside if real_path(path) == path]
     outermost = [
@@ -47,7 +48,7 @@ def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str,
     for path in inside:
         if real_path(path) is None and not is_below_any(path, outermost):
             why = f"the Python that runs Parley loads modules from {quoted(path)}, which does not exist"
-            raise SandboxUnavailable(f"{quoted(innermost(path, roots) or path)} may not be written to: {why}")
+            raise SandboxUnavailable(f"commands cannot write to {quoted(innermost(path, roots) or path)}: {why}")
     return tuple(outermost)
 
 
@@ -62,9 +63,7 @@ def _exists(root: WritableRoot) -> bool:
         raise SandboxUnavailable(f"{quoted(root.path)} cannot be examined: {error.strerror}") from None
     is_same = stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) == (root.device, root.inode)
     if real != root.path or not is_same:
-        raise SandboxUnavailable(
-            f"{quoted(root.path)} may not be written to any more: it was replaced by another directory"
-        )
+        raise SandboxUnavailable(f"{quoted(root.path)} is no longer writable: it was replaced by another directory")
     return True
 
 

@@ -1,6 +1,6 @@
-"""A sandbox policy resolved against the existing files: writable, protected and hidden paths.
+"""Resolves a sandbox policy against the existing files, into writable, protected and hidden paths.
 
-The module examines files and changes nothing. Each mechanism enforces the result in its own way.
+The module examines files and changes nothing. The sandbox mechanisms enforce the resolved policy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from parley.wire.text import quoted
 __all__ = ["ResolvedPolicy", "refuse_hidden_cwd", "resolve"]
 
 _MAX_LINKS: Final = 40
-"""The maximum number of links that the kernel follows in one path."""
+"""The maximum number of symbolic links that the kernel follows in one path."""
 
 
 class ResolvedPolicy(Struct, frozen=True, kw_only=True):
-    """A sandbox policy as absolute paths without links. Each tuple is sorted by depth. If several entries contain a
-    path, the deepest one applies.
+    """A sandbox policy as absolute paths without symbolic links. Each tuple is sorted by depth. If several entries
+    contain a path, the deepest entry applies to the path.
     """
 
     roots: tuple[str, ...] = ()
@@ -48,8 +48,8 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     protected there.
     """
     links: tuple[str, ...] = ()
-    """Links in the roots that lead to a protected or hidden path. No mount can cover a link, so a change to a link
-    is detected only after the command.
+    """Symbolic links in the roots that lead to a protected or hidden path. No mount can cover a symbolic link, so a
+    change to it is detected only after the command.
     """
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
         return innermost(path, self.roots + self.hidden) in self.hidden
 
     def conceals(self, path: str) -> bool:
-        """Return whether a path leads into a hidden directory, so that a command finds no file there."""
+        """Return whether a path leads through a hidden directory, so that a command cannot use the path."""
         return any(
             self.hides(os.path.dirname(place)) and not any(is_below(root, place) for root in self.roots)
             for place, _ in _steps(path)
@@ -107,7 +107,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
             if not resolved.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
                 yield path
 
-    # A target inside a Git directory is added as well, because only certain files of a Git directory are restored.
+    # Targets inside a Git directory are included, because only certain files of a Git directory are restored.
     targets = {path for path in git.targets if not resolved.hides(path)}
     resolved = replace(
         resolved,
@@ -141,13 +141,15 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
 
 
 def _links_in(path: str) -> Iterator[str]:
-    """Yield the links that the kernel follows in a path. Each link is yielded as a path without other links."""
+    """Yield the symbolic links that the kernel follows when it looks up a path. The directory of each yielded path
+    contains no symbolic links.
+    """
     return (place for place, is_link in _steps(path) if is_link)
 
 
 def _steps(path: str) -> Iterator[tuple[str, bool]]:
-    """Yield the entries that the kernel looks up for a path. Each is a path without other links, with a flag that
-    is True if the entry is a link.
+    """Yield the path of each directory entry that the kernel looks up to resolve `path`, and whether the entry is a
+    symbolic link. The directory of each yielded path contains no symbolic links.
     """
     here, waiting, followed = "/", path.split("/")[::-1], 0
     while waiting and followed < _MAX_LINKS:

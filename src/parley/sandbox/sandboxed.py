@@ -1,7 +1,8 @@
 """Runs commands under their sandbox policy. A command whose policy cannot be enforced is not run.
 
-The module chooses among the mechanisms of this system, and runs the self-test of a mechanism before it is used. The
-modules of the mechanisms are imported when they are needed, so that a server that uses no sandbox starts quickly.
+The module chooses one of the sandbox mechanisms of this system, and runs the self-test of a mechanism before the
+mechanism is used. The modules of the mechanisms are imported when they are needed, so that a server that uses no
+sandbox starts quickly.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ _MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "l
 """The mechanisms of each operating system, the best one first."""
 
 _WARNINGS: Final[Mapping[Name, str]] = {
-    "landlock": "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they "
-    "are undone when the commands have ended. bubblewrap prevents them"
+    "landlock": "Landlock confines commands. Landlock does not prevent changes to files that control Git and "
+    "coding agents; the server undoes these changes when the commands have ended. bubblewrap prevents them"
 }
-"""The warnings for the operator of the server about mechanisms that protect less than others."""
+"""The warnings for the operator of the server about mechanisms that protect less than the best mechanism of the
+operating system.
+"""
 
 
 def _ignore(sentence: str) -> None:
@@ -53,11 +56,14 @@ class MechanismStatus(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The mechanism that confines commands on this system, and the reason for the choice."""
+    """The mechanism that confines commands on this system, and the state of all mechanisms."""
 
     used: str | None
+    """The name of the mechanism that is used; None if no mechanism can be used."""
     why_none: str | None
+    """The reason why no mechanism can be used; None if a mechanism is used."""
     tried: tuple[MechanismStatus, ...]
+    """The states of all mechanisms of the operating system."""
     hidden: tuple[str, ...]
     """The hidden paths that exist."""
 
@@ -164,9 +170,9 @@ class Sandboxed:
         return [name for name in known if policy.mechanism in ("auto", name)]
 
     async def _chosen(self, policy: SandboxPolicy) -> ConfinementMechanism | str:
-        """Return the first mechanism that works. If no mechanism works, return the reason as a text.
+        """Return the best mechanism that works. If no mechanism works, return the reason as a text.
 
-        A mechanism is not used until it is known whether a better mechanism works.
+        If the probe of a mechanism has no final result, return the reason instead of a weaker mechanism.
         """
         tried: list[ProbeResult] = []
         for name in self._choice(policy):

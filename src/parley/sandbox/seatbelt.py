@@ -1,11 +1,12 @@
-"""Confines commands on macOS with a Seatbelt profile, which a launcher applies.
+"""Confines commands on macOS with a Seatbelt profile, which the program `sandbox-exec` applies.
 
-A profile is a script that allows certain operations and denies all others. A profile contains no path, because
+A profile is a script that allows certain operations and denies all others. A profile contains no paths, because
 paths are passed as named parameters. A protected path is an exception in the rule that allows writing to its root,
-so the order of rules does not matter. The only rules that deny operations keep directories from being moved, and
-they come last.
+so the order of these rules does not matter. The only rules that deny operations prevent directories from being
+moved. They come last.
 
-The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every spelling.
+The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every combination of
+upper and lower case.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from parley.sandbox.threads import in_thread
 __all__ = ["LAUNCHER", "Profile", "Seatbelt", "profile", "words"]
 
 LAUNCHER: Final = "/usr/bin/sandbox-exec"
-"""The path of the launcher. `PATH` is not searched, because it can contain a directory of the project."""
+"""The path of `sandbox-exec`. `PATH` is not searched, because it can contain a directory of the project."""
 
 _BASE: Final = r"""(version 1)
 (deny default)
@@ -159,7 +160,9 @@ class _Named:
         self._names: dict[tuple[str, str], str] = {}
 
     def name(self, kind: str, value: str) -> str:
-        """Return the expression that stands for `value` in the text of the profile."""
+        """Return the expression that refers to the parameter with the value `value` in the text of the profile.
+        `kind` is the prefix of the parameter's name.
+        """
         known = (kind, value)
         if known not in self._names:
             count = sum(other == kind for other, _ in self._names)
@@ -181,8 +184,8 @@ class _Named:
 
 
 def _reading(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules that allow reading everything except hidden paths. Roots inside hidden directories may be read
-    too.
+    """Yield rules that allow reading everything except hidden paths. The rules also allow reading roots inside
+    hidden directories.
     """
     yield _allow("file-read*", _except((), [*_filters(resolved.hidden, named), _OTHER_TERMINALS]))
     for root in resolved.roots:
@@ -192,8 +195,8 @@ def _reading(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
 
 
 def _writing(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules that allow writing to the roots, except to protected paths. The last rules keep directories with
-    protected paths from being moved.
+    """Yield rules that allow writing to the roots, except to protected paths. The last rules prevent directories
+    with protected paths from being moved.
     """
     by_name = {f"{root.rstrip('/')}/{name}" for root in resolved.roots for name in (GIT, *AGENTS)}
     protected = {*resolved.read_only, *resolved.hidden, *by_name} - {*resolved.roots}
@@ -234,8 +237,8 @@ _ANY_CHARACTER: Final = "[^/]"
 _ANY_CHARACTERS: Final = "[^/]+"
 
 _PIECES: Final = re.compile(r"[\x20-\x7E]|[^\x20-\x7E]+")
-"""The pattern that splits a path into single ASCII characters and runs of other characters, because only ASCII
-characters have a single encoding.
+"""The pattern that splits a path into single printable ASCII characters and runs of all other characters. The file
+system may store other characters in several encodings.
 """
 
 

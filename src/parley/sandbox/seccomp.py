@@ -8,9 +8,8 @@ The filter has one of four results:
 - The call is made.
 - The call fails with EPERM.
 - The call fails with ENOSYS, so that programs use an older call whose arguments the filter can see.
-- The process is killed, because the call uses the calling convention of another machine, in which numbers have
-  other
-  meanings.
+- The process is killed, because the call uses the calling convention of another machine, in which the numbers
+  belong to different calls.
 """
 
 from __future__ import annotations
@@ -90,6 +89,7 @@ FS_IOC_FSSETXATTR, FS_IOC_SETVERSION in two sizes, FIFREEZE, FITHAW and FITRIM.
 _PRIO_PROCESS: Final = 0
 _IOPRIO_WHO_PROCESS: Final = 1
 _ITSELF: Final = 0
+"""The process id that means the calling process."""
 
 
 # --- the parts of a rule -----------------------------------------------------------------
@@ -98,12 +98,14 @@ _EVERY_BIT: Final = 0xFFFFFFFF
 
 
 class _Test(Struct, frozen=True, kw_only=True):
-    """A test that applies a mask to one half of an argument, and compares the result with some numbers."""
+    """A test of one half of an argument: a mask is applied to it, and the result is compared with some numbers."""
 
     at: int
+    """The offset of the half in `struct seccomp_data`."""
     mask: int = _EVERY_BIT
     numbers: tuple[int, ...]
     is_one: bool = True
+    """True if the test succeeds when the result is one of the numbers; False if it succeeds otherwise."""
 
 
 _Rule = tuple[tuple[_Test, ...], ...]
@@ -140,7 +142,7 @@ def _creates_plain(flags: int, mode: int) -> _Rule:
 
 
 def _is_null(argument: int) -> tuple[_Test, _Test]:
-    """Return two tests, which succeed if both halves of a pointer are zero."""
+    """Return the tests for the two halves of a pointer, which both succeed if the pointer is null."""
     return _is(argument, 0), _upper_is_zero(argument)
 
 
@@ -253,7 +255,7 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
     if not unix_sockets:
         yield "connect", _NEVER
         if not writable:
-            # Without a writable directory, a socket could only be bound to an abstract name.
+            # Without a writable directory, a command can bind a socket only to an abstract name.
             yield "bind", _NEVER
 
 

@@ -1,4 +1,4 @@
-"""The self-test of a mechanism: a confined command attempts actions that the sandbox must prevent."""
+"""Tests a sandbox mechanism: a confined command attempts actions that the sandbox must prevent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _TIMEOUT_SECONDS: Final = 20.0
 """The timeout, in seconds, for the test command. The command takes a tenth of a second on an idle computer."""
 _PREFIX: Final = "self-test-"
 _ABANDONED_SECONDS: Final = 600.0
-"""The age, in seconds, after which the directory of a self-test is removed. No self-test runs that long."""
+"""The age, in seconds, at which the directory of an earlier self-test is removed. Every self-test takes less time.
+"""
 _MAX_ERROR_BYTES: Final = 300
-"""The reason for a failed test contains at most this number of bytes of an error message."""
+"""The maximum number of bytes of an error message that the reason for a failed test contains."""
 _TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),
@@ -33,17 +34,17 @@ _TRANSIENT: Final = (
     "it was replaced by another directory",
     "Can't find source",
 )
-"""Parts of error messages that do not concern the mechanism. They mean that the system lacks a resource, or that
-another process has changed the directories of the test.
+"""Parts of error messages about transient faults, which do not mean that the mechanism fails: the system lacks a
+resource, or another process has changed the directories of the test.
 """
 
 _FALLBACK: Final = "/var/tmp"
 """The directory of the test if Parley's home cannot be used. Commands can write to it only if the settings name it.
-`/tmp` is not used, because it is a root by default and commands of another server could change the directories of
-the test there.
+`/tmp` is not used, because commands can write to it by default, so commands of another server could change the
+directories of the test there.
 """
 _UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
-"""Error numbers which mean that no other attempt to create a directory at the same path can succeed."""
+"""Error numbers after which the test directory is created in another place, because the error is permanent."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -66,8 +67,8 @@ def use_network():
 
 os.mkdir(inside + "/made")
 attempts = {
-    "write outside of what it may write to": is_refused(os.mkdir, outside + "/made"),
-    "read what is hidden": is_refused(os.open, hidden, os.O_RDONLY),
+    "write outside of its writable directory": is_refused(os.mkdir, outside + "/made"),
+    "read a hidden file": is_refused(os.open, hidden, os.O_RDONLY),
     "use the network": is_refused(use_network),
 }
 for what, refused in attempts.items():
@@ -119,12 +120,12 @@ async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidd
     except SandboxUnavailable as error:
         return _permanent(_last_line(printed) or error.detail)
     if ended.timed_out:
-        raise CommandNotStarted(f"a first command took more than {_TIMEOUT_SECONDS:g} seconds")
+        raise CommandNotStarted(f"the test command took more than {_TIMEOUT_SECONDS:g} seconds")
     if ended.signal == signal.SIGKILL or ended.exit_code == 128 + signal.SIGKILL:
-        raise CommandNotStarted("a first command was killed")
+        raise CommandNotStarted("the test command was killed")
     if ended.exit_code == 0 and printed == b"confined\n":
         return None
-    return _permanent(_last_line(printed) or f"a first command ended with {ended.exit_code}")
+    return _permanent(_last_line(printed) or f"the test command ended with {ended.exit_code}")
 
 
 def _permanent(fault: str) -> str:
@@ -140,8 +141,8 @@ def _permanent(fault: str) -> str:
 
 @contextmanager
 def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
-    """Create a writable directory, another directory and a hidden file for the test, yield their paths, and remove
-    them after the block.
+    """Create the files of the test, yield their paths, and remove them after the `with` block: the directory that
+    the command may write to, a directory that it may not write to, and a hidden file.
     """
     if home is not None:
         _remove_abandoned(home)

@@ -2,7 +2,7 @@
 files after the command.
 
 This module lists the files of a Git directory that control Git. Every directory is opened by descriptor without
-following a link. `protected_files` restores a snapshot when no running command can write to its files.
+following a symbolic link. `protected_files` restores a snapshot when no running command can write to its files.
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ _OBEYED: Final = (
 directory are data.
 """
 _DATA_IN_INFO: Final = frozenset({"refs"})
-"""Names in `info` that are data. `refs` is a list of branches that `git gc` writes and Git does not read."""
+"""Names of files in `info` that do not control Git. `refs` is a list of branches that `git gc` writes and Git does
+not read.
+"""
 _GIT_MARKS: Final = ("HEAD", "config")
 """Names of files that mark a directory below `modules` as a Git directory."""
 
 _MAX_ENTRIES: Final = 4096
+"""The maximum number of files and directories in one snapshot."""
 _MAX_BYTES: Final = 32 * 1024 * 1024
 """The maximum size, in bytes, of one snapshot. The limit is high because a hook may be a compiled program."""
 _MAX_ADDED: Final = 256
@@ -68,8 +71,9 @@ _MAX_ADDED: Final = 256
 
 
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
-"""The role in which a directory is read: as a Git directory (`git`), as a directory below `modules` (`holder`), as
-`worktrees` or `info`, or with everything in it (`tree`).
+"""The role of a directory, which determines what the snapshot contains: a Git directory (`git`), a directory below
+`modules` that contains Git directories (`holder`), the directories `worktrees` and `info` of a Git directory, or a
+directory of which everything is protected (`tree`).
 """
 
 
@@ -95,7 +99,7 @@ class MissingGit:
         self.roots: set[str] = set()
 
     def restore(self) -> Restored:
-        """Move aside the file or directory that a command created at this path."""
+        """If a command has created a file or a non-empty directory at this path, move it aside."""
         result = Restored()
         try:
             if self._is_added():
@@ -105,6 +109,7 @@ class MissingGit:
         return result
 
     def is_changed(self, path: str) -> bool:
+        """Return whether this `.git` now exists. `path` is the path of this `.git`."""
         try:
             return self._is_added()
         except OSError:
@@ -153,9 +158,7 @@ class Snapshot:
         self._entries: dict[str, Entry] = {}
         """The entries of the snapshot, keyed by path. A directory comes before its entries."""
         self._moved_aside: set[str] = set()
-        """The new paths of the files that this snapshot has moved aside. These files are not considered added
-        files.
-        """
+        """The new paths of the files that this object has moved aside. These files do not count as added files."""
         self._bytes = 0
         try:
             with DirFds() as folders:
@@ -276,8 +279,8 @@ class Snapshot:
         return result
 
     def _make_room(self, path: str, result: Restored) -> None:
-        """If a command has replaced a directory in the given path with a link or file, move the link or file
-        aside.
+        """If a command has replaced a directory above `path` with a symbolic link or a file, move the symbolic link
+        or the file aside.
         """
         try:
             with DirFds() as folders:
@@ -321,14 +324,15 @@ class Snapshot:
 
     def _move_aside(self, path: str, result: Restored) -> None:
         inside = self._is_git and path != self.path and is_below(path, self.path)
-        # The file is not moved to a place beside a submodule, because it would look like another submodule there.
+        # A file from a Git directory is moved to the top of the Git directory. In a directory such as `modules`, it
+        # could look like another Git directory.
         new = move_aside(path, self.path if inside else os.path.dirname(path))
         result.moved[path] = new
         self._moved_aside.add(new)
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return a sorted list of the paths. Paths that lie below another path of the list are left out."""
+    """Return the paths as a sorted list, without the paths that lie below another path of the list."""
     found: list[str] = []
     for path in sorted(set(paths), key=lambda path: path.split("/")):
         if not found or not is_below(path, found[-1]):
@@ -340,8 +344,8 @@ def outermost(paths: Iterable[str]) -> list[str]:
 
 
 def _first_link(folders: DirFds, git: str, name: str) -> str:
-    """Return the path of the protected file `name` in a Git directory. If a directory on the way to the file is a
-    link, return the path of the first such link instead.
+    """Return the path of the protected file `name` in a Git directory. If a directory in the path `name` is a
+    symbolic link, return the path of the first symbolic link instead.
     """
     path = git
     for part in name.split("/")[:-1]:

@@ -1,7 +1,7 @@
-"""Reads, compares and restores the entries of a snapshot: files, links and directories, which are opened by
-descriptor.
+"""Reads, compares and restores the entries of a snapshot: files, symbolic links and directories. Directories are
+opened by descriptor.
 
-No link in the path of an entry is followed. `snapshot` decides which files are protected.
+No symbolic link in the path of an entry is followed. `snapshot` decides which files are protected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _MOVED_ASIDE: Final = ".refused-"
-"""The name prefix of a file that was moved aside. Git and coding agents read no file with such a name."""
+"""The name prefix of a file that was moved aside. Git and coding agents do not read files with this prefix."""
 
 _MAX_NAME_BYTES: Final = 255
 _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -49,7 +49,7 @@ class Absent(Struct, frozen=True):
 class File(Struct, frozen=True, kw_only=True):
     mode: int
     content: bytes | None
-    """The content; None if the file cannot be read or is larger than expected."""
+    """The content; None if the file cannot be read or exceeds the size limit of the reader."""
     links: int
     """The number of hard links to the file."""
     owner: tuple[int, int]
@@ -65,13 +65,13 @@ class Link(Struct, frozen=True):
 class Directory(Struct, frozen=True, kw_only=True):
     mode: int
     identity: Identity | None
-    """The identity of the directory; None if the snapshot holds everything in the directory, so that it can be
-    created again.
+    """The identity of the directory; None if the snapshot contains everything in the directory, so that the
+    directory can be created again.
     """
     names: frozenset[str] | None = None
-    """The names of the entries; None if commands may add entries."""
+    """The names of the protected entries; None if commands may add entries."""
     data: frozenset[str] = frozenset()
-    """The names of the entries in the directory that are not protected."""
+    """The names of the entries that are not protected."""
 
 
 class Special(Struct, frozen=True):
@@ -90,7 +90,7 @@ def read_entry(folders: DirFds, path: str, *, at_most: int) -> Entry:
     """Return the entry at a path. The content of a file with more than `at_most` bytes is None.
 
     Raises:
-        OSError: the directory that contains the path cannot be opened, or is a link.
+        OSError: the directory that contains the path cannot be opened, or is a symbolic link.
     """
     folder, name = os.path.split(path)
     try:
@@ -141,8 +141,8 @@ def _has_writer(descriptor: int) -> bool:
     The kernel grants a read lease only on a file that no process has open for writing.
     """
     try:
-        # If a process opens the file at this moment, the kernel sends this signal; the default signal SIGIO would
-        # end the server.
+        # If a process opens the file while the lease is held, the kernel sends a signal. The default signal, SIGIO,
+        # would end the server, so SIGURG is used.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -170,7 +170,7 @@ def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | No
 
 def is_same(before: Entry, now: Entry) -> bool:
     if isinstance(before, File) and isinstance(now, File):
-        # The file could be changed later through a second name, or through a descriptor of another command.
+        # The file could be changed later through a new hard link, or by a process that has it open for writing.
         can_change = now.links > before.links or now.has_writer > before.has_writer
         return (before.mode, before.content) == (now.mode, now.content) and not can_change
     if isinstance(before, Directory) and isinstance(now, Directory):
@@ -183,11 +183,10 @@ def with_mode(entry: Entry, mode: int) -> Entry:
 
 
 def create(path: str, entry: Entry) -> bool:
-    """Create a file, link or directory again with the data in `entry`.
+    """Create a file, symbolic link or directory from the data in `entry`. Return False if the entry does not
+    contain the necessary data.
 
-    Return False if the entry lacks the necessary data.
-
-    An existing file or link is replaced atomically.
+    An existing file or symbolic link is replaced atomically.
     """
     folder, name = os.path.split(path)
     new = f".new-{os.urandom(8).hex()}"
@@ -222,7 +221,7 @@ def create(path: str, entry: Entry) -> bool:
 
 
 def set_mode(path: str, entry: Entry) -> None:
-    """Set the mode of a directory. Entries of other types already got their mode when they were created."""
+    """Set the mode of a directory. Do nothing for a file or symbolic link, because `create` sets its mode."""
     if not isinstance(entry, Directory):
         return
     folder, name = os.path.split(path)

@@ -1,4 +1,4 @@
-"""Numbers of system calls, for each supported machine. `seccomp` decides which calls a command may make."""
+"""The numbers of system calls on each supported machine. `seccomp` decides which calls a command may make."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 __all__ = ["LAST_KNOWN", "MACHINES", "Machine"]
 
 LAST_KNOWN: Final = 469
-"""The highest system call number in Linux 6.17, which is the same on all machines. Calls with higher numbers may
-have any effect.
+"""The highest system call number in Linux 6.17, which is the same on all machines. The effect of calls with higher
+numbers is unknown.
 """
 
 

@@ -16,8 +16,8 @@ __all__ = ["in_thread"]
 T = TypeVar("T")
 
 _MAX_IDLE: Final = 4
-"""The maximum number of idle threads that wait for more work, because starting a thread can take as long as the
-work itself.
+"""The maximum number of idle threads that are kept for more work. Idle threads are kept because starting a thread
+can take as long as the work itself.
 """
 
 _idle: Final[list[_Worker]] = []
@@ -26,9 +26,9 @@ _idle: Final[list[_Worker]] = []
 async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
     """Run `work` in another thread and return its result. The work must end by itself.
 
-    If the call is cancelled, the cancellation is raised when the work is done. Work that is blocked by a file
-    system does not block other work, and the process can exit before such work ends. If `needs_one` is False, the
-    work is done in the calling thread when no thread can be started.
+    If the call is cancelled, the cancellation is raised when the work is done. Work that waits for a file system
+    does not block other work, and does not keep the process from exiting. If no thread can be started and
+    `needs_one` is False, the work is done in the calling thread.
 
     Raises:
         CommandNotStarted: no thread can be started and `needs_one` is True. The work was not begun.
@@ -41,7 +41,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
             worker = _Worker()
         except (MemoryError, RuntimeError):
             if needs_one:
-                raise CommandNotStarted("the system allows the server no more threads") from None
+                raise CommandNotStarted("the server cannot start more threads") from None
             return work()
     worker.do(reporting(work, outcome))
     return await run_to_completion(outcome)

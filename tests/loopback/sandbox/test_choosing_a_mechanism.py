@@ -178,8 +178,8 @@ async def test_that_landlock_only_detects_is_said_once() -> None:
         await sandboxed.close()
 
     assert said == [
-        "Landlock confines commands: it does not prevent changes to files that Git and agents obey; they are "
-        "undone when the commands have ended. bubblewrap prevents them"
+        "Landlock confines commands. Landlock does not prevent changes to files that control Git and coding "
+        "agents; the server undoes these changes when the commands have ended. bubblewrap prevents them"
     ]
 
 
@@ -254,9 +254,9 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
             "checking the mounts failed: Connection timed out (os error 110)",
         ),
         (
-            SandboxUnavailable("/tmp/inside may not be written to any more: it was replaced by another directory"),
+            SandboxUnavailable("/tmp/inside is no longer writable: it was replaced by another directory"),
             b"",
-            "/tmp/inside may not be written to any more: it was replaced by another directory",
+            "/tmp/inside is no longer writable: it was replaced by another directory",
         ),
         (
             SandboxUnavailable("bubblewrap ended with exit code 1 and has not started the command"),
@@ -268,9 +268,9 @@ async def test_a_mechanism_that_had_nowhere_to_be_tried_out_is_tried_again(tmp_p
             b"OSError: [Errno 28] No space left on device: '/tmp/inside/made'\n",
             "OSError: [Errno 28] No space left on device: '/tmp/inside/made'",
         ),
-        (CommandResult(timed_out=True, seconds=20.0), b"", "a first command took more than 20 seconds"),
-        (CommandResult(exit_code=137, seconds=0.1), b"", "a first command was killed"),
-        (CommandResult(signal=9, seconds=0.1), b"", "a first command was killed"),
+        (CommandResult(timed_out=True, seconds=20.0), b"", "the test command took more than 20 seconds"),
+        (CommandResult(exit_code=137, seconds=0.1), b"", "the test command was killed"),
+        (CommandResult(signal=9, seconds=0.1), b"", "the test command was killed"),
     ],
 )
 async def test_a_transient_failure_does_not_disable_a_mechanism_or_its_proc(

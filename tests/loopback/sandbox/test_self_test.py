@@ -38,7 +38,7 @@ def wider(within: SandboxPolicy) -> SandboxPolicy:
 async def test_a_mechanism_that_confines_nothing_is_found_out(sandboxed: Sandboxed) -> None:
     unconfining = Leaky(sandboxed, lambda within: None)
 
-    assert await run_self_test(unconfining) == "a command could still write outside of what it may write to"
+    assert await run_self_test(unconfining) == "a command could still write outside of its writable directory"
 
 
 @SANDBOX
@@ -50,8 +50,8 @@ async def test_a_mechanism_that_passes_the_self_test_is_used(sandboxed: Sandboxe
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        (wider, "a command could still write outside of what it may write to"),
-        (lambda within: replace(within, hidden=()), "a command could still read what is hidden"),
+        (wider, "a command could still write outside of its writable directory"),
+        (lambda within: replace(within, hidden=()), "a command could still read a hidden file"),
         (lambda within: replace(within, network=True), "a command could still use the network"),
     ],
     ids=["writing outside", "hidden", "network"],
@@ -95,7 +95,7 @@ async def test_a_restriction_that_takes_no_effect_lets_nothing_run(tmp_path: Pat
 
     assert refused.value.detail == (
         "no sandbox is available on this system: "
-        "Landlock: a command could still write outside of what it may write to"
+        "Landlock: a command could still write outside of its writable directory"
     )
     assert os.listdir(tmp_path) == []
 

@@ -58,6 +58,6 @@ def test_a_command_works_in_the_roots_that_are_left_and_in_no_other() -> None:
     for cwd in ("/project/inner/deep", "/other", "/elsewhere", "/a\0b"):
         refuse_installed(policy, cwd)
     with pytest.raises(
-        SandboxUnavailable, match="/project may not be written to: Parley itself is installed in it"
+        SandboxUnavailable, match="commands cannot write to /project: Parley itself is installed there"
     ):
         refuse_installed(policy, "/project/src")

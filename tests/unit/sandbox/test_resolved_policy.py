@@ -63,7 +63,7 @@ def test_a_root_that_parley_s_modules_are_loaded_from_is_refused(project: Path, 
 
     why = f"Parley, or the Python that runs it, loads its modules from {project}"
     assert refusal(sandbox_policy(project / place, installed=(project,))) == (
-        f"{project / place if place else project} may not be written to: {why}"
+        f"commands cannot write to {project / place if place else project}: {why}"
     )
 
 
@@ -71,7 +71,7 @@ def test_a_place_of_modules_that_a_command_could_make_is_refused(project: Path) 
     place = project / "lib/missing"
 
     why = f"the Python that runs Parley loads modules from {place}, which does not exist"
-    assert refusal(sandbox_policy(project, installed=(place,))) == f"{project} may not be written to: {why}"
+    assert refusal(sandbox_policy(project, installed=(place,))) == f"commands cannot write to {project}: {why}"
 
 
 def test_a_link_to_where_parley_is_installed_is_looked_at_afterwards(project: Path) -> None:
@@ -306,7 +306,7 @@ def test_a_root_that_another_has_taken_the_place_of_is_refused(project: Path, tm
     elif what == "file":
         inner.write_text("")
 
-    assert refusal(chosen) == f"{inner} may not be written to any more: it was replaced by another directory"
+    assert refusal(chosen) == f"{inner} is no longer writable: it was replaced by another directory"
 
 
 def test_a_root_that_is_gone_is_none(project: Path) -> None:
@@ -384,10 +384,10 @@ def test_a_working_directory_that_is_hidden_is_refused(project: Path, tmp_path: 
 def test_a_hidden_link_whose_target_a_command_could_create_is_refused(project: Path) -> None:
     link = project.parent / "config.toml"
     link.symlink_to(project / "parley.toml")
-    why = f"{quoted(str(link))} is a link to {quoted(f'{project}/parley.toml')}, which does not exist"
+    why = f"{quoted(str(link))} is a symbolic link to {quoted(f'{project}/parley.toml')}, which does not exist"
 
     assert refusal(sandbox_policy(project, hidden=(link,))) == (
-        f"{quoted(str(project))} may not be written to: {why}; create the file or remove the link"
+        f"commands cannot write to {quoted(str(project))}: {why}; create the file or remove the symbolic link"
     )
     link.unlink()
     link.symlink_to(project.parent / "elsewhere.toml")

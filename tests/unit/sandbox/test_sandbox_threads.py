@@ -72,7 +72,7 @@ async def test_without_another_thread_nothing_is_begun_but_what_must_be_done() -
             go_on.set()
         await asyncio.gather(*busy)
 
-    assert (refused.value.detail, done) == ("the system allows the server no more threads", "done")
+    assert (refused.value.detail, done) == ("the server cannot start more threads", "done")
 
 
 async def test_required_work_runs_without_a_thread_if_memory_is_short(
