@@ -36,7 +36,7 @@ GOOD_RESPONSES = streamed(
     ),
     RESPONSES_END,
 )
-BROKE_OFF = "stream disconnected before completion: the answer broke off"
+BROKE_OFF = "stream disconnected before completion: the response broke off"
 DEEP = b"[" * 3000 + b"]" * 3000
 
 

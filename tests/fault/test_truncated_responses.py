@@ -49,7 +49,7 @@ ANSWER: Final[tuple[Step, ...]] = (Reasoning(THOUGHT), *PIECES, Call("greet", {"
 LAST_WORD: Final = "Done"
 
 BROKEN: Final = (
-    "stream error: stream disconnected before completion: the answer broke off; retrying 1/1 in <delay>…"
+    "stream error: stream disconnected before completion: the response broke off; retrying 1/1 in <delay>…"
 )
 DELAY: Final = re.compile(r"(?<=retrying 1/1 in )(\d+(?:\.\d)?)ms(?=…$)")
 

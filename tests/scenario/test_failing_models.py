@@ -179,7 +179,7 @@ async def test_a_connection_that_is_reset_is_a_stream_that_broke_off(parley_mode
         wire.reply(2, "again")
         second = await wire.answer(2)
 
-    message = "stream disconnected before completion: the answer broke off"
+    message = "stream disconnected before completion: the response broke off"
     assert rest == [*pairs(1, "1", error(message), task_complete()), failed(1, message)]
     assert second == [*pairs(2, "2", *_good_turn(api)), answered(2, "Done")]
 

@@ -151,7 +151,7 @@ async def test_an_interrupt_during_a_pause_before_a_retry_ends_the_turn(parley_m
         wire.reply(2, "second")
         await wire.answer(2)
 
-    broke_off = "stream disconnected before completion: the answer broke off"
+    broke_off = "stream disconnected before completion: the response broke off"
     tries = (
         event
         for number in range(1, 5)

@@ -114,8 +114,8 @@ class ReplyLimits(Struct, frozen=True, kw_only=True):
     """The maximum number of characters in the arguments of all calls together."""
     max_calls: Count = 4096
     max_event_bytes: Annotated[int, integer(1024, 2**31 - 1)] = 64 * 1024 * 1024
-    """The maximum size of one server-sent event, in bytes. The limit must allow for a whole reply, because the last
-    event of the Responses API repeats the reply.
+    """The maximum size of one server-sent event, in bytes. The limit must be large enough for a whole reply,
+    because the last event of the Responses API contains the whole reply.
     """
 
 
@@ -133,14 +133,14 @@ class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
     query_params: NamedSecrets = {}
     http_headers: NamedSecrets = {}
     env_http_headers: dict[str, str] = {}
-    """The names of environment variables that contain header values, by header name. A header is left out if its
+    """Maps the names of headers to the environment variables that contain their values. A header is left out if its
     variable is not set.
     """
     request_max_retries: Retries = 4
     stream_max_retries: Retries = 5
     stream_idle_timeout_ms: Milliseconds = 300_000
     stream_usage: bool = False
-    """True if requests to the chat API request token counts (`stream_options`)."""
+    """True if requests to the chat API ask for token counts (`stream_options`)."""
     script: str | None = None
     """The file with the replies for the scripted provider; None means the built-in demonstration."""
 
@@ -193,8 +193,9 @@ class Approvals(Struct, frozen=True, kw_only=True):
     """The time after which an approval request times out, in seconds; 0 means no timeout."""
     on_timeout: OnTimeout = "deny"
     when_nobody: WhenNobody = "deny"
-    """The treatment of an approval request if only `codex` calls are waiting for the turn and no client can be
-    asked.
+    """What happens to an approval request if only `codex` calls are waiting for the turn and no client supports
+    approval requests. `deny` denies the action, `return` ends the waiting calls with a message, and `wait` keeps
+    the request open until its timeout.
     """
     session_hours: Hours = 12
     """The time for which an approval for the session is valid, in hours; 0 means that the approval is valid only
@@ -226,7 +227,7 @@ class McpTable(Struct, frozen=True, kw_only=True):
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
     when_client_leaves: WhenClientLeaves = "continue"
-    """The effect of a disconnect on the running turns of a client of a resident server."""
+    """What happens to the running turns of a client when the client disconnects from a resident server."""
     modern: bool = True
     """True if requests with the protocol version 2026-07-28 are handled by the rules of that version."""
 
@@ -263,15 +264,13 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
     """The origins of the web pages that may send requests."""
     push_hosts: Annotated[tuple[str, ...], sequence_of(push_host)] = ()
-    """The hosts of further push services, for notifications of browsers."""
+    """The hosts of push services that are allowed in addition to those of the common browsers."""
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
     max_sessions: Annotated[int, integer(1, 65_536)] = 1024
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024
     """The maximum size of the body of a request with a valid token, in bytes."""
     max_unauthenticated_body_bytes: Annotated[int, integer(0, 2**30)] = 4 * 1024 * 1024
-    """The maximum number of bytes that are read and discarded from the body of a request that is answered with an
-    error.
-    """
+    """The maximum number of bytes that the server receives and discards from the body of a refused request."""
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
     """The time for which a session is kept while it has neither requests nor streams, in minutes."""
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
@@ -286,9 +285,9 @@ class NodeSettings(Struct, frozen=True, kw_only=True):
     """The table `[node]`: settings for a server that is one of several nodes with the same PostgreSQL database."""
 
     id: str | None = None
-    """The name of the node, which no other node has; None means the host name."""
+    """The unique name of the node; None means the host name."""
     url: Address | None = None
-    """The URL at which the other nodes reach this node; None means the address at which the server listens."""
+    """The URL at which the other nodes reach this node; None means the host and port of the server."""
 
 
 class Repository(Struct, frozen=True, kw_only=True):
@@ -355,7 +354,7 @@ class WebhookTable(Struct, frozen=True, kw_only=True):
 
 
 class Secret(bytes):
-    """A secret. `repr` does not show it."""
+    """A secret value. `repr` does not show it."""
 
     def __repr__(self) -> str:
         return "<secret>"
@@ -457,7 +456,7 @@ class ToolServerTable(Struct, frozen=True, kw_only=True):
     bearer_token_env_var: str | None = None
     http_headers: NamedSecrets = {}
     env_http_headers: dict[str, str] = {}
-    """The names of environment variables that contain header values, by header name."""
+    """Maps the names of headers to the environment variables that contain their values."""
     tool_timeout_seconds: Seconds = 600
     """The maximum duration of a tool call, in seconds; 0 means no limit."""
     max_answer_bytes: Annotated[int, integer(1024, 2**30)] = 16 * 1024 * 1024
@@ -469,8 +468,9 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """The names of keys without a value. An earlier call supplied the value, but the log does not contain it
-    because it may be a secret, and no current source supplies it. A tool server with missing keys is not started.
+    """The keys whose values are missing. An earlier call supplied these values, but the log does not contain them,
+    because they may be secrets, and no current source supplies them. A tool server with missing keys is not
+    started.
     """
 
 
@@ -494,8 +494,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     reasoning; None means no such limit.
     """
     model_max_output_tokens: Count | None = None
-    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning; None means a
-    default.
+    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning; None means the
+    default in `models/anthropic.py`.
     """
     disable_response_storage: bool = False
     experimental_instructions_file: str | None = None
@@ -569,12 +569,12 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     include_plan_tool: bool | None = None
     config: dict[str, Any] | None = None
     output_schema: dict[str, Any] | None = None
-    """The JSON Schema for the answers of the model. An empty schema removes the earlier schema, and None leaves it
-    unchanged.
+    """The JSON Schema for the text of the model's responses. An empty schema removes the schema of earlier calls,
+    and None keeps that schema.
     """
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of keys of tool servers that an earlier call gave, but whose values are not in the log. The field
-    is set only in overrides from the log; None in a call from a client.
+    """The paths of those keys of tool servers that an earlier call gave, but whose values are not in the log. The
+    field is set only in overrides from the log; None in a call from a client.
     """
 
 
@@ -613,7 +613,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """
     include_plan_tool: bool
     output_schema: dict[str, Any] | None = None
-    """The JSON Schema for the answers of the model; None if the answers are free text."""
+    """The JSON Schema for the text of the model's responses; None for free text."""
     clones: tuple[str, ...] = ()
     """The absolute path of the directory with the clones of repositories, both as configured and with symbolic
     links resolved. Commands must not write to this directory. The tuple is empty if no directory is configured.
@@ -625,8 +625,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     def withheld_paths(self) -> tuple[str, ...]:
         """The files and directories whose content must not reach a model.
 
-        They include Parley's home, and also its `config.toml` and `auth.json`, because these may be links to files
-        outside of it.
+        They include Parley's home. They also include `config.toml` and `auth.json` in the home, because these may
+        be symbolic links to files outside the home.
         """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
         return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files()
@@ -641,7 +641,7 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     @property
     def writable_directories(self) -> list[str]:
         """The directories that commands may write to if `sandbox_mode` is `workspace-write`. The paths may be
-        links, and need not exist.
+        symbolic links, and need not exist.
         """
         chosen = self.workspace_write
         names = [self.cwd, *chosen.writable_roots]
@@ -653,12 +653,12 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
 
 
 _OWN_FILES: Final = ("config.toml", "auth.json")
-"""Files in Parley's home that can contain secrets, and that can be links to other places."""
+"""Files in Parley's home that can contain secrets, and that can be symbolic links to files outside the home."""
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings that result from all past calls of a conversation, together with the overrides in these
-    calls.
+    """The settings of a conversation after all its calls so far, and the values from which the next call computes
+    new settings.
     """
 
     values: dict[str, Any]

@@ -22,14 +22,14 @@ def user_home(environ: Mapping[str, str]) -> str:
 
 
 def expand(path: str, environ: Mapping[str, str], *, base: str = "/") -> str:
-    """Return a path in which `~` is replaced by the home directory of the user. A relative home directory begins in
-    `base`.
+    """Return a path in which `~` is replaced by the home directory of the user. A relative home directory is
+    relative to `base`.
     """
     return os.path.join(base, user_home(environ), path.removeprefix("~/"))
 
 
 def absolute(cwd: str, server_dir: str) -> str:
-    """Return a working directory as an absolute path. A relative path begins in the directory of the server."""
+    """Return a working directory as an absolute path. A relative path is relative to the server's directory."""
     if cwd.startswith("/"):
         return cwd
     # `..` is kept, because its meaning depends on symbolic links.
@@ -37,9 +37,9 @@ def absolute(cwd: str, server_dir: str) -> str:
 
 
 def targets_of_links(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the real path of each existing path.
+    """Yield each path that exists, with symbolic links resolved.
 
-    Thus the target of a hidden link stays hidden even if the link is removed.
+    If these paths are hidden too, the target of a hidden symbolic link stays hidden even if the link is removed.
     """
     for path in paths:
         try:

@@ -26,7 +26,10 @@ def workspace_settings(table: Mapping[str, Any], sources: Sequence[Source]) -> W
     settings = WorkspaceSettings(**{**table, "repositories": repositories})
     for name, repository in repositories.items():
         if not _REPOSITORY_NAME.fullmatch(name) or name.endswith((".git", ".lock", ".")):
-            detail = "the name is not one to 64 letters, digits and `.`, `_`, `-`, or ends with `.git` or `.lock`"
+            detail = (
+                "expected 1 to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or a digit, "
+                "and not ending with `.`, `.git` or `.lock`"
+            )
             raise setting_error(sources, ("workspace", "repositories", name), detail)
         if repository.url is None:
             raise setting_error(sources, ("workspace", "repositories", name, "url"), "missing")

@@ -1,4 +1,4 @@
-"""Encodes the schema of an answer in the form that both Chat Completions and the Responses API accept."""
+"""Encodes the output schema in the form that both Chat Completions and the Responses API accept."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class _Messages:
         self._calls: set[str] = set()
         self._outputs: list[Any] = []
         self._result: dict[str, Any] | None = None
-        """The last block of the messages, if it is the output of a call and the response made only this call;
+        """The output of the only call of the last response, if this output is the last block of the messages;
         otherwise None.
         """
 

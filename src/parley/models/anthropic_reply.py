@@ -1,7 +1,7 @@
 """Decoder for streamed replies of the Anthropic Messages API.
 
-The decoder takes bytes and returns chunks. It performs no I/O. A reply consists of content blocks. The events of a
-block name the block's index, and the decoder assembles each block by its index. Reasoning and blocks that only the
+The decoder takes bytes and returns chunks. It performs no I/O. A reply consists of content blocks. Each event of a
+block contains the index of the block, by which the decoder assembles the block. Reasoning and blocks that only the
 provider understands are stored and sent back unchanged.
 """
 
@@ -145,12 +145,12 @@ class _Block:
 
 class AnthropicDecoder:
     """Decodes one reply. The reply is complete after `message_stop`, or after a stop reason if the stream ends
-    without it.
+    without `message_stop`.
     """
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
         """Create a decoder. `by` names the provider and the model. The name is stored with reasoning, because
-        another model cannot check its signature. `limits` are the size limits for the reply.
+        another model cannot check the signature of the reasoning. `limits` are the size limits for the reply.
         """
         self.done = self.whole = self.got_content = False
         self._by = by
@@ -360,7 +360,7 @@ class AnthropicDecoder:
             is_cut = self._stop_reason == CUT and given in ("", "{}")
             arguments = "" if is_cut else given or "{}"
         known, is_text = text_or_json(call.id)
-        # The output of the call must name an id.
+        # The output of the call must contain the id of the call.
         call_id = CallId(known if is_text and known else f"call_{uuid4()}")
         return CallDone(CallItem(call_id=call_id, name=call.name or "", arguments=arguments))
 
@@ -378,7 +378,7 @@ class AnthropicDecoder:
             self._usage = msgspec.structs.replace(self._usage, **known)
 
     def _fails(self, payload: bytes) -> bool:
-        """Handle an event of an unknown type or shape. Return whether the response failed."""
+        """Handle an event of an unknown type or shape. Return whether the event reports a failed response."""
         self._failure = failure_in(payload)
         self.done = self._failure is not None
         return self.done

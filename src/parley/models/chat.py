@@ -1,7 +1,7 @@
 """Sends requests to the Chat Completions API.
 
-`chat_reply.py` decodes the replies. Providers differ in how they stream reasoning, and in which reasoning the next
-request must repeat. The rules are in docs/protocol.md (Chat Completions).
+`chat_reply.py` decodes the replies. Providers differ in how they stream reasoning, and in which reasoning they
+require in the next request. The rules are in docs/protocol.md (Chat Completions).
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class Adjustments(Struct, frozen=True, kw_only=True):
     """True to replace the ids of calls with ids of nine letters and digits."""
 
     def after(self, refused: UnexpectedStatus) -> Adjustments:
-        """Return the adjustments with which a request is repeated after the provider has refused it. The text of
-        the refusal names the member that is missing or not accepted.
+        """Return the adjustments for sending a request again after the provider has refused it with the error
+        `refused`. The body of the error names the member that is missing or not accepted.
         """
         if refused.status not in (400, 422):
             return self

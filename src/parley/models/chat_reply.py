@@ -99,7 +99,7 @@ class _Delta(Struct, frozen=True, gc=False):
     reasoning_details: Raw | UnsetType = UNSET
     tool_calls: tuple[_CallPiece, ...] | None = None
     annotations: Raw | UnsetType = UNSET
-    """The pages that the message cites, after a search of the web by OpenRouter."""
+    """The pages that the message cites, after a web search by OpenRouter."""
 
 
 class _Choice(Struct, frozen=True, gc=False):
@@ -153,7 +153,7 @@ class _Call:
 
     def item(self, by: str) -> CallItem:
         return CallItem(
-            call_id=CallId(self.id or f"call_{uuid4()}"),  # the output of the call must name an id
+            call_id=CallId(self.id or f"call_{uuid4()}"),  # the output of the call must contain an id
             name=self.name,
             arguments=self.arguments.text() + self.arguments.joiner.end(),
             extra_content=self.extra_content,
@@ -175,7 +175,7 @@ class _Calls:
         self._at: dict[int, _Call] = {}
         """Maps each index to the newest call with this index."""
         self._named: dict[tuple[int | None, str], _Call] = {}
-        """The calls that have an id. The key consists of the index and the id."""
+        """The calls that have an id, keyed by index and id."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -257,7 +257,7 @@ class _Reasoning:
         delta.
 
         `splits_pairs` is True if the provider splits surrogate pairs between the deltas of this reply. `has_halves`
-        is True if this delta was decoded with stand-ins for their halves (`surrogates.py`).
+        is True if this delta was decoded with stand-ins for halves of surrogate pairs (`surrogates.py`).
         """
 
         def add(buffer: TextBuffer, piece: str) -> str:
@@ -326,8 +326,9 @@ class ChatDecoder:
     """Decodes one reply. `feed` returns deltas, and `end` returns the complete items.
 
     The response ends with a finish reason, the end mark, or the end of the body. If token counts were requested,
-    they follow the finish reason. Until they arrive, `whole` is True and `done` is False. Token counts that
-    were not requested are used if they arrive no later than the finish reason, as from Mistral.
+    they follow the finish reason. Until they arrive, the response is complete (`whole` is True), but the decoder
+    still needs the rest of the body (`done` is False). Some providers, such as Mistral, send token counts that were
+    not requested. These are used if they arrive no later than the finish reason.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -477,7 +478,7 @@ class ChatDecoder:
             self.got_content = True
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Handle the finish reason of a choice. Return whether the response failed."""
+        """Handle the finish reason of a choice. Return whether it reports that the response failed."""
         self.whole = self.got_content = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
@@ -486,8 +487,8 @@ class ChatDecoder:
         return self.done
 
     def _fails(self, event: _Event | None, payload: bytes) -> bool:
-        """Handle an event without choices, with an error, or of an unknown shape (None). Return whether the
-        response failed.
+        """Handle an event that has no choices, contains an error, or has an unknown shape. In the last case,
+        `event` is None. Return whether the event reports that the response failed.
         """
         error = None if event is None else _error(event.error)
         if error is None:
@@ -570,8 +571,8 @@ def _kept(raw: Raw, *, has_halves: bool) -> Raw:
 
 
 def _error(raw: Raw | UnsetType) -> Any:
-    """Decode the member with the error, and return the error, which may have any shape. Return None if there is no
-    error.
+    """Decode the member `error` of an event or a choice, and return the error, which may have any shape. Return
+    None if the member is missing.
     """
     if raw is UNSET:
         return None

@@ -31,7 +31,7 @@ _NAMES_A_SECRET: Final = re.compile("auth|key|token|secret|password|cookie", re.
 
 
 class Credentials:
-    """The headers of one request and the secrets that they contain. The result of `repr` shows neither of them."""
+    """The headers of one request, and the secrets in them. `repr` shows neither the headers nor the secrets."""
 
     __slots__ = ("headers", "secrets")
 
@@ -41,8 +41,8 @@ class Credentials:
         self.secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
-        """Return a text with its secrets redacted. `is_cut` is True if the text was cut off and may end in the
-        middle of a secret.
+        """Return a text in which the secrets of the request are redacted. `is_cut` is True if the text was cut off
+        and may end in the middle of a secret.
         """
         if is_cut:
             begun = max((_overlap(text, secret) for secret in self.secrets), default=0)

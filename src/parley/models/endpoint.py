@@ -148,11 +148,11 @@ class Endpoint:
             raise too_large.of_provider(self._provider.id) from None
 
     async def _send(self, body: bytes, credentials: Credentials, attempt: int) -> Reply | Retrying:
-        """Send the request. Return the reply if its status is 2xx. If it fails and the failure may be temporary,
-        return a `Retrying` with the delay before the next attempt.
+        """Send the request. Return the reply if its status is 2xx. After a transient error, return a `Retrying`
+        with the delay before the next attempt.
 
         Raises:
-            ModelError: the failure is not temporary, or no retry is left.
+            ModelError: the error is not transient, or no retry is left.
         """
         failure: ModelError
         wait: float | None = None
@@ -234,7 +234,7 @@ def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamB
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
     """Return the next bytes of the body.
 
-    Return no bytes at the end of the body, or when the deadline `until` passes.
+    Return empty bytes at the end of the body, or when the deadline `until` has passed.
 
     Raises:
         ModelStreamBroken: the connection was lost, or no bytes arrived until the time `silent_at`.

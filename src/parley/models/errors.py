@@ -25,7 +25,7 @@ SHOWN_CHARACTERS: Final = 200
 
 
 class RetryLimitExceeded(ModelError):
-    """Raised when the provider answered 429 or 5xx to every attempt, including the last retry."""
+    """Raised when the provider responded with status 429 or 5xx to every attempt, including the last retry."""
 
     code = "retry_limit_exceeded"
 
@@ -35,7 +35,7 @@ class RetryLimitExceeded(ModelError):
 
 
 class HighDemand(ModelError):
-    """Raised when the Responses API answered 500 to every attempt, including the last retry."""
+    """Raised when the Responses API responded with status 500 to every attempt, including the last retry."""
 
     code = "high_demand"
 
@@ -56,7 +56,7 @@ class UsageLimitReached(ModelError):
 
 
 class ConnectionLost(ModelError):
-    """Raised when the connection was lost before the provider answered, or the answer was not HTTP."""
+    """Raised when the connection was lost before the response began, or the response was not HTTP."""
 
     code = "connection_lost"
 
@@ -66,7 +66,7 @@ class ConnectionLost(ModelError):
 
 
 class NoResponse(ModelStreamBroken):
-    """Raised when the provider answered with status 2xx, but the body contains no response of its API."""
+    """Raised when the provider responded with status 2xx, but the body is not a response of the provider's API."""
 
     code = "no_response"
 
@@ -80,7 +80,7 @@ class NoResponse(ModelStreamBroken):
 
 
 def _beginning(body: str) -> str:
-    """Return the first `SHOWN_CHARACTERS` characters of a body, or fewer if it is shorter, with invisible
+    """Return the first `SHOWN_CHARACTERS` characters of a body, or the whole body if it is shorter, with invisible
     characters escaped.
     """
     text = visible(body[: SHOWN_CHARACTERS + 1])

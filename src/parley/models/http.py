@@ -38,10 +38,10 @@ connection.
 """
 
 REFUSAL_SECONDS: Final = 5
-"""The maximum time, in seconds, to wait for the body of a refusal, which contains only an explanation."""
+"""The maximum time, in seconds, to wait for the body of an error response, which contains only an explanation."""
 
 REFUSAL_BYTES: Final = 4096
-"""The maximum number of bytes that are read from the body of a refusal."""
+"""The maximum number of bytes that are read from the body of an error response."""
 
 SWITCH_SECONDS: Final = 0.0005
 """The maximum time, in seconds, for which the thread that loads the HTTP library holds the interpreter lock without
@@ -49,7 +49,7 @@ a break.
 """
 
 SILENT: Final = "idle timeout waiting for SSE"
-BROKEN: Final = "the answer broke off"
+BROKEN: Final = "the response broke off"
 
 CHECK_SECONDS: Final = 1.0
 """The time, in seconds, between two checks for a lost connection while no bytes arrive. The checks are needed
@@ -78,7 +78,7 @@ class Http:
         variables.
 
         Raises:
-            CannotConnect: no connection could be made.
+            CannotConnect: no connection could be opened.
             ConnectionLost: the connection was closed before the reply.
             ModelStreamBroken: the provider was silent for `idle_seconds`.
         """
@@ -191,8 +191,8 @@ class Reply:
         self.headers = response.headers
 
     async def read(self, *, within_seconds: float | None = None) -> bytes:
-        """Return the bytes received since the last call. Wait if there are none; return no bytes at the end of the
-        body.
+        """Return the bytes received since the last call. Wait if there are none. Return empty bytes at the end of
+        the body.
 
         Raises:
             ModelStreamBroken: the connection was lost, or no bytes arrived within `within_seconds`, by default the
@@ -289,7 +289,7 @@ def _in_words(error: Exception) -> str:
         case aiohttp.ClientHttpProxyError():
             return f"the proxy refused the connection with status {error.status}"
         case aiohttp.ClientResponseError():
-            return "the answer is not HTTP"
+            return "the response is not HTTP"
         case OSError(errno=int(number)) if number > 0:
             return with_limit(os.strerror(number), number)
         case OSError(strerror=str(text)):

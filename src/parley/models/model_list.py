@@ -26,7 +26,7 @@ than 1 MiB.
 async def offered_models(settings: Settings, *, http: Http, within_seconds: float) -> tuple[str, ...]:
     """Return the names of the models that the provider of these settings offers, in the provider's order.
 
-    Return an empty tuple if the answer is not a list of models.
+    Return an empty tuple if the response is not a list of models.
 
     Raises:
         ModelError: the key is missing, the provider cannot be reached, or it refuses the request.

@@ -31,7 +31,7 @@ MAX_ERROR_BYTES: Final = 64 * 1024
 """The maximum size, in bytes, of an error that is decoded. The content of a larger error is ignored."""
 
 SHOWN_ERROR_BYTES: Final = 4096
-"""If an error has an unknown shape, at most this many bytes of it are shown."""
+"""The maximum number of bytes that are shown of an error with an unknown shape."""
 
 NO_REASON: Final = "the provider gave no reason"
 
@@ -103,7 +103,8 @@ def error_in(payload: bytes) -> Any:
     """Return the error in an event, which may have any shape; None if the event is not an error.
 
     An error is an event whose name is `error`, an event with a member `error`, an object whose type is `error`, or
-    an object with a `base_resp` whose status is not 0 (MiniMax). Older versions of vLLM name the type `object`.
+    an object with a `base_resp` whose status is not 0 (MiniMax). Older versions of vLLM send the type in the member
+    `object`.
     """
     event = read_json(payload) if len(payload) <= MAX_ERROR_BYTES else None
     match event:

@@ -55,12 +55,12 @@ __all__ = ["RecordedBefore", "RecordingModel"]
 log: Final = logging.getLogger(__name__)
 
 SHOWN_URL: Final = 200
-"""The maximum number of characters of the URL of an attachment in a recording."""
+"""The maximum length, in characters, of the URL of an attachment in a recording."""
 
 
 class RecordedBefore:
-    """The checksums of the parts of the previous request of a conversation, and the secrets that have been found so
-    far in the conversation.
+    """What the recorder remembers of a conversation: the checksums of the parts of the previous request, and the
+    secrets that were found so far.
     """
 
     def __init__(self) -> None:

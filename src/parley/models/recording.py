@@ -68,11 +68,11 @@ class RecordedItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The part of a request that the earlier requests of the conversation do not contain."""
+    """The part of a request that the previous request of the conversation does not contain."""
 
     kept: int = 0
     """The number of items at the beginning of the history that the previous request also contains. These items are
-    not repeated in this request.
+    not in `items`.
     """
     items: tuple[RecordedItem, ...] = ()
     """The other items of the history, without reasoning."""
@@ -89,7 +89,7 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     conversation: str
     at: float
-    """The time when the reply ended, in seconds since 1970."""
+    """The time when the reply ended, in seconds since the epoch."""
     model: str
     request: RecordedRequest
     reply: tuple[Step, ...]
@@ -109,8 +109,8 @@ def is_recording(data: bytes) -> bool:
 def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
     """Yield the exchanges of a recording. `data` is the content of the file, if it is already known.
 
-    A last line that is incomplete is ignored, because its writer may have been killed. `append_line` removes such a
-    line.
+    An incomplete last line is ignored, because the process that wrote it may have been killed. `append_line`
+    removes an incomplete last line.
 
     Raises:
         BadRecording: the file cannot be read, or it is not a recording.
@@ -131,7 +131,7 @@ def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
 
 
 def create_recording(path: str) -> None:
-    """Create an empty recording that only its owner can read.
+    """Create an empty recording that only this user can read.
 
     Raises:
         OSError: the file exists, or it cannot be created.
@@ -151,7 +151,7 @@ def prepare(path: str) -> None:
     """Create a recording if the file does not exist. Otherwise check that the file is a recording.
 
     Raises:
-        BadRecording: the file is something else, or it cannot be created.
+        BadRecording: the file is not a recording, or it cannot be created.
     """
     try:
         create_recording(path)
@@ -220,7 +220,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _open(path: str) -> int:
-    """Open a recording for appending. The file must belong to this user and must not be a link.
+    """Open a recording for appending. The file must belong to this user and must not be a symbolic link.
 
     The file may be empty, because another process is creating it, or was killed while it was creating it.
     """

@@ -27,7 +27,7 @@ class ReplyBody:
         self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
         self._limit = limits.max_event_bytes
         self._is_kept = True
-        """True if the next bytes must be kept. This is the case until the first event has been received."""
+        """True while bytes must be kept: until an event and `BEGINNING_BYTES` bytes have been received."""
         self._beginning = b""
         self._is_json: bool | None = None
         """True if the body is JSON, False if it is not. None until the first byte that is not white space has been

@@ -77,8 +77,8 @@ def check_values(payloads: Iterable[bytes]) -> None:
 
 def _has_too_many(data: bytes) -> bool:
     """Return whether an event contains more than `MAX_VALUES` values. Commas and brackets inside strings do not
-    count. The beginning of the event is examined first, because if there are too many values, it nearly always
-    contains enough of them to decide.
+    count. The beginning of the event is examined first, because it nearly always shows that there are too many
+    values.
     """
     size = LARGE_BYTES
     while size < len(data):

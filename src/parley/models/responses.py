@@ -99,9 +99,7 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
 
 
 def _text(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the member of a request that contains the schema of the answer. The dict is empty if there is no
-    schema.
-    """
+    """Return the member of a request that contains the output schema. The dict is empty if there is no schema."""
     if schema is None:
         return {}
     return {"text": {"format": {"type": "json_schema", **named_schema(schema)}}}

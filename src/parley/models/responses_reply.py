@@ -180,7 +180,9 @@ class ResponsesDecoder:
         self._body = ReplyBody(limits)
         self._size = ReplySize(limits)
         self._items_size = ReplySize(limits)
-        """The size of the items, which repeat the text of the deltas."""
+        """The size of the complete items. They are counted separately, because they contain the text of the deltas
+        again.
+        """
         self._joiners: dict[str, PairJoiner] = {}
         """Maps event types to the objects that join the halves of surrogate pairs. The mapping is empty until an
         event contains a single half.
@@ -261,7 +263,7 @@ class ResponsesDecoder:
         return [*chunks, self._completed]
 
     def _fails(self, payload: bytes) -> bool:
-        """Handle an event of an unknown type or shape. Return whether the response failed."""
+        """Handle an event of an unknown type or shape. Return whether the event reports a failed response."""
         self._failure = failure_in(payload)
         self.done = self._failure is not None
         return self.done
@@ -309,9 +311,10 @@ class ResponsesDecoder:
         return _Event(type=event.type, delta=joiner.join(event.delta, has_halves=False))
 
     def _count(self, chunk: Chunk) -> None:
-        """Add the size of an item to the total size of the items.
+        """Add the size of a complete item to the total size of the items in the reply.
 
-        Raises ReplyTooLarge if the total size exceeds the limit.
+        Raises:
+            ReplyTooLarge: the total size exceeds a limit.
         """
         size = self._items_size
         size.text += ITEM_CHARACTERS

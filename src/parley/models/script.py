@@ -40,7 +40,7 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 
 
 class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A search of the web that the provider made."""
+    """A web search that the provider made."""
 
     query: str
     results: tuple[WebSearchResult, ...] = ()
@@ -66,7 +66,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     refused: str | UnsetType = UNSET
     """The model's explanation for declining the request."""
     paused: Literal[True] | UnsetType = UNSET
-    """True if the provider pauses the response, which the next request continues."""
+    """True if the provider pauses the response. The response to the next request continues the paused response."""
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -156,7 +156,7 @@ def _read(path: str) -> Sequence[Script]:
 
 
 def _ended(done: ResponseDone, step: Step) -> ResponseDone:
-    """Return the end of the response, to which the properties in a step were added."""
+    """Return the end of the response with the property that a step sets."""
     if step.usage is not UNSET:
         return replace(done, usage=_token_count(step.usage))
     if step.cut_by is not UNSET:

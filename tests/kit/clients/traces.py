@@ -152,7 +152,7 @@ def _sse(*data: str) -> bytes:
 
 
 _CUT_OFF: Final = "The model's reply was cut off"
-_BROKE_OFF: Final = "stream disconnected before completion: the answer broke off"
+_BROKE_OFF: Final = "stream disconnected before completion: the response broke off"
 _RETRY_1: Final = background_event(f"stream error: {_BROKE_OFF}; retrying 1/2 in <delay>…")
 _RETRY_2: Final = background_event(f"stream error: {_BROKE_OFF}; retrying 2/2 in <delay>…")
 _ODD_CALLS: Final = (
@@ -366,7 +366,7 @@ TRACES: Final[dict[str, Trace]] = {
     "stream_unfinished_responses": _broken(
         Cut(steps=("par",), how="end"), "stream closed before response.completed", "par", apis=("responses",)
     ),
-    "stream_cut": _broken(Cut(steps=("par", "tial"), how="close"), "the answer broke off", "par", "tial"),
+    "stream_cut": _broken(Cut(steps=("par", "tial"), how="close"), "the response broke off", "par", "tial"),
     "response_failed": _broken(
         Says((Data('{"type": "response.failed", "response": {"id": "r", "error": {"message": "model broke"}}}'),)),
         "model broke",
