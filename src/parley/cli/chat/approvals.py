@@ -53,8 +53,8 @@ TAB: Final = 4
 class AnswerGuard:
     """Decides whether a key is an answer, or a character that the user typed before reading the question.
 
-    A key is an answer if the input is empty, and if no other key was pressed for `QUIET_SECONDS` since the question
-    appeared. Every other character is added to the input.
+    A key can be an answer if the question has been on the screen for `QUIET_SECONDS`, and no key was pressed during
+    these seconds. Every other character is added to the input.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -105,15 +105,16 @@ class OpenApprovals:
             self._changed()
 
     def of(self, conversation_id: str | None) -> Approval | None:
-        """Return the open approval of a conversation."""
+        """Return an open approval of a conversation; None if the conversation has no open approval."""
         return next((one for one, _ in self._open.values() if one.conversation_id == conversation_id), None)
 
     async def answer(self, approval: Approval, decision: Decision, reason: str | None = None) -> None:
-        """Send a decision.
+        """Send the decision on an approval to the server.
 
         Raises:
-            AlreadyDecided: another client has decided the approval, or it was withdrawn.
-            Disconnected: the connection is lost. The server asks again when the connection is restored.
+            AlreadyDecided: another client has decided the approval, or the approval was withdrawn.
+            Disconnected: the connection is lost. When the connection is restored, the server sends the approval
+                request again.
         """
         match decision:
             case "approved":
@@ -131,7 +132,7 @@ class OpenApprovals:
 
 def answer_keys(approval: Approval) -> dict[str, str]:
     """Return the keys that answer an approval. The values are the labels of the keys."""
-    # For a patch or a limit, an approval for the session has the same effect as an approval.
+    # For a patch or a limit, `approved_for_session` has the same effect as `approved`.
     return {key: label for key, label in _LABELS.items() if key != "s" or approval.kind == "exec"}
 
 
@@ -204,7 +205,7 @@ def request_lines(
 
 
 def _whole_command(command: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Return the lines of a command, each with its indent. A shell script keeps its lines; all other line ends are
+    """Return the lines of a command, each with its indent. A shell script keeps its lines; all other newlines are
     escaped.
     """
     is_script = len(command) == 3 and command[0].rpartition("/")[2] in SHELLS and command[1] in SCRIPT_OPTIONS

@@ -37,7 +37,7 @@ class BlockSplitter:
 
     def __init__(self) -> None:
         self._partial: list[str] = []
-        """The pieces of the last line, which has no line end yet."""
+        """The pieces of the last line, which is still incomplete."""
         self._lines: list[str] = []
         """The lines of the open block."""
         self._kind: Kind = "text"
@@ -79,9 +79,7 @@ class BlockSplitter:
         return finished + self._finish()
 
     def _tail(self) -> list[str]:
-        """Return a list with the last line if the line is not empty and has no line end; otherwise return an empty
-        list.
-        """
+        """Return a list with the incomplete last line, or an empty list if the last line is complete."""
         if len(self._partial) > 1:
             self._partial = ["".join(self._partial)]
         return list(self._partial)

@@ -126,8 +126,8 @@ class Chat:
         self._denying: Approval | None = None
         """The approval that the user is denying, while the user writes a reason."""
         self._exit_armed = self._exit_was_armed = False
-        """`_exit_armed` is True if the last key was a Ctrl-C that did not exit. `_exit_was_armed` is its value
-        before the current key.
+        """`_exit_armed` is True if the last key was a Ctrl-C that did not exit. `_exit_was_armed` is the value of
+        `_exit_armed` before the current key was pressed.
         """
 
     # --- running ---------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Chat:
         self._spawn(self._load())
 
     async def _load(self) -> None:
-        """Import the modules that the first frame does not need."""
+        """Load the extensions and the Markdown formatter, which the first frame does not need."""
         from parley.cli.chat.hooks import load_hooks
 
         self._hooks = await asyncio.to_thread(load_hooks)
@@ -265,7 +265,7 @@ class Chat:
     async def _wait_for_connection(self) -> None:
         if self._client is None:
             return
-        await self._client.settings()  # the server repeats the request when the connection is restored
+        await self._client.settings()  # the client sends the request when the connection is restored
         if self._state.notice:
             self._state.notice = ""
             self.note("connected again")

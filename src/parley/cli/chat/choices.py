@@ -37,7 +37,7 @@ _MODES: Final = {
 
 
 class Choice(NamedTuple):
-    """A value, with a description for the user."""
+    """A value that an argument can have, with a description for the user."""
 
     value: str
     description: str = ""
@@ -53,9 +53,10 @@ async def current_settings(context: ChatContext) -> SettingsListResult:
 
 
 async def model_choices(context: ChatContext) -> Sequence[Choice]:
-    """Return the models that the settings name.
+    """Return the models in the settings.
 
-    For each provider without such a model, the result contains the prefix of its model names.
+    For each provider except the current one, the result also contains the prefix that selects the provider, such as
+    `anthropic/`.
     """
     settings = await current_settings(context)
     models = dict.fromkeys([settings.model, *settings.models])

@@ -31,7 +31,7 @@ PREFIX: Final = "/"
 
 
 class Command(NamedTuple):
-    """A command of the chat."""
+    """A command of the chat, such as `/model`."""
 
     name: str
     arguments: str
@@ -39,7 +39,7 @@ class Command(NamedTuple):
     summary: str
     run: Callable[[ChatContext, str], Awaitable[None]]
     """The function that runs the command. Its second argument is the text after the name of the command, without
-    surrounding blanks.
+    surrounding spaces.
     """
     choices: Callable[[ChatContext], Awaitable[Sequence[Choice]]] | None = None
     """A function that returns the values that completion offers for the first argument; None if completion offers
@@ -65,7 +65,7 @@ COMMANDS: Final = (
     Command("fork", "", "copy this conversation, and continue in the copy", fork),
     Command("rename", "TITLE", "change the title of this conversation", rename),
     Command("archive", "", "archive this conversation, and begin a new one", archive),
-    Command("delete", "", "delete this conversation after a question", delete),
+    Command("delete", "", "delete this conversation, after a confirmation", delete),
     Command("diff", "", "show the changes of all patches", diff),
     Command("plan", "[TASK]", "show the agent's plan, or ask for a plan of TASK", plan),
     Command("copy", "", "copy the last answer to the clipboard", copy),
@@ -111,7 +111,7 @@ async def handle_command(context: ChatContext, line: str) -> bool:
 
 
 def find_command(name: str) -> Command | None:
-    """Return the command with a name or an alias."""
+    """Return the command with the given name or alias; None if there is no such command."""
     name = ALIASES.get(name, name)
     return next((one for one in COMMANDS if one.name == name), None)
 
@@ -127,7 +127,7 @@ def unknown_command(name: str) -> str:
     """Return the error message for an unknown command."""
     nearest = nearest_command(name)
     hint = "." if nearest is None else f"; did you mean /{nearest.name}?"
-    return f"unknown command /{name}{hint} /help lists the commands. A blank before / sends the line as a message."
+    return f"unknown command /{name}{hint} /help lists the commands. A space before / sends the line as a message."
 
 
 def help_text() -> str:

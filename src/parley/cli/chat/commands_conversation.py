@@ -45,7 +45,7 @@ async def new(context: ChatContext, argument: str) -> None:
 
 
 async def resume(context: ChatContext, given: str) -> None:
-    """Open another conversation, which the user chooses if no id is given."""
+    """Open the conversation whose id begins with `given`. If `given` is empty, let the user choose one."""
     if not given:
         await pick_conversation(context)
         return
@@ -90,12 +90,12 @@ async def delete(context: ChatContext, argument: str) -> None:
 
 
 async def compact(context: ChatContext, argument: str) -> None:
-    """Replace the history that the model sees with a summary."""
+    """Begin a turn that replaces the history for the model with a summary."""
     await open_conversation(context).compact()
 
 
 async def continue_turn(context: ChatContext, argument: str) -> None:
-    """Continue the work of a turn that was interrupted or that failed."""
+    """Begin a turn that continues an interrupted or failed turn."""
     await open_conversation(context).continue_turn()
 
 

@@ -27,7 +27,7 @@ async def model(context: ChatContext, name: str) -> None:
         chosen = await pick_choice(context, "Model", await model_choices(context), current=current)
         if chosen is None:
             return
-        # the provider of the model, if the user typed the name of a model of another provider
+        # The user has chosen a provider, and now completes the name of the model in the input.
         if chosen.endswith("/"):
             context.set_input(f"/model {chosen}")
             return
@@ -68,7 +68,7 @@ async def sandbox(context: ChatContext, mode: str) -> None:
 
 
 async def reasoning(context: ChatContext, argument: str) -> None:
-    """Show the whole reasoning of the model, or only its beginning."""
+    """Switch between showing the whole reasoning of the model and showing only its beginning."""
     context.shows_reasoning = not context.shows_reasoning
     context.note("reasoning: shown" if context.shows_reasoning else "reasoning: folded")
 

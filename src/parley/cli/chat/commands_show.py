@@ -65,7 +65,7 @@ async def plan(context: ChatContext, task: str) -> None:
 
 
 async def copy(context: ChatContext, argument: str) -> None:
-    """Copy the last answer of the agent to the clipboard."""
+    """Copy the last message of the agent to the clipboard."""
     found = await last_event(open_conversation(context), events.AgentMessage)
     if found is None:
         raise CommandFailed("the agent has not answered yet")

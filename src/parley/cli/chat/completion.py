@@ -30,7 +30,7 @@ _PLAIN: Final = re.compile(r'[^\s"]+')
 
 
 class ChatCompleter(Completer):
-    """The completer of the input."""
+    """Completes commands, their first arguments, and file paths while the user types."""
 
     def __init__(self, context: ChatContext) -> None:
         self._context = context
@@ -69,7 +69,9 @@ class ChatCompleter(Completer):
         return [_completed_choice(one, argument) for one in [*begins, *inside]]
 
     async def _choices_of(self, command: Command) -> Sequence[Choice]:
-        """Return the values of an argument; an empty list if the server does not answer."""
+        """Return the values that the first argument of a command can have; an empty list if the request to the
+        server fails.
+        """
         assert command.choices is not None
         now = asyncio.get_running_loop().time()
         old_at, choices = self._choices.get(command.name, (0.0, ()))
@@ -124,6 +126,6 @@ def _contains(choice: Choice, typed: str) -> bool:
 
 
 def _written(path: str) -> str:
-    """Return a path in the form in which a message contains it: escaped, and quoted if the path contains blanks."""
+    """Return a path as the input contains it: after `@`, escaped, and in quotation marks if it contains spaces."""
     shown = visible(path)
     return f"@{shown}" if _PLAIN.fullmatch(shown) else f'@"{shown}"'

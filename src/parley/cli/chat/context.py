@@ -1,6 +1,6 @@
 """The interface between the chat and its extensions: commands, completion, local commands and pickers.
 
-The extensions use only a `ChatContext`, never the screen or the connection directly. `hooks.py` names the
+The extensions use only a `ChatContext`, never the screen or the connection directly. `hooks.py` lists the
 extensions.
 """
 
@@ -25,7 +25,7 @@ Delivery: TypeAlias = Literal["join", "queue"]
 
 
 class ChatContext(Protocol):
-    """The running chat. All members are used only in the task of the event loop."""
+    """The part of the chat that extensions can use, only in the thread of the event loop."""
 
     overrides: Overrides
     """The settings that the next message changes, such as `model`, `approval_policy` and `sandbox`. The chat clears
@@ -34,7 +34,8 @@ class ChatContext(Protocol):
 
     attachments: list[InputItem]
     """The items that the next message contains after its text, such as the output of a local command. A text item
-    begins with its own line ends. The chat removes the items when a message has been accepted.
+    begins with the newlines that separate it from the text. The chat removes the items when a message has been
+    accepted.
     """
 
     shows_reasoning: bool
@@ -51,7 +52,7 @@ class ChatContext(Protocol):
     @property
     def cwd(self) -> str | None:
         """The working directory of the conversation on the server, or of the conversation that the first message
-        creates; None if the server chooses it.
+        creates; None if the server chooses the directory.
         """
 
     @property
@@ -123,7 +124,9 @@ class Hooks:
     """The extensions of the chat."""
 
     line_handlers: Mapping[str, LineHandler] = field(default_factory=dict)
-    """The handlers of lines that begin with a character, such as `/` or `!`. Other lines are messages."""
+    """The functions that handle input lines, keyed by the first character of the line, such as `/` or `!`. All
+    other lines are messages.
+    """
 
     attach: Callable[[ChatContext, str], Iterable[InputItem]] | None = None
     """A function that returns the items, such as images, that the text of a message names. The message contains

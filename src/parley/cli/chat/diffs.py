@@ -1,4 +1,4 @@
-"""Shows the changes of patches as coloured lines."""
+"""Formats the file changes of patches as coloured lines."""
 
 from __future__ import annotations
 

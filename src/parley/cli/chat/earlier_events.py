@@ -21,7 +21,7 @@ MAX_EVENTS: Final = 20_000
 
 
 class TurnChanges(NamedTuple):
-    """The changes of one turn."""
+    """The diff of all patches of one turn, with the message that began the turn."""
 
     message: str
     """The first line of the message that began the turn."""
@@ -41,7 +41,7 @@ async def events_backwards(conversation: Conversation, *, limit: int = MAX_EVENT
 
 
 async def last_event(conversation: Conversation, kind: type[E]) -> E | None:
-    """Return the last event of the type `kind`; None if there is no such event among the events that are read."""
+    """Return the last event of the type `kind`; None if none of the last `MAX_EVENTS` events has this type."""
     async for event in events_backwards(conversation):
         if isinstance(event.msg, kind):
             return event.msg

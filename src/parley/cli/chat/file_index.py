@@ -43,7 +43,8 @@ class PathTable:
         """Return the paths that match a text, best first: names that begin with the text, names that contain it,
         and paths that contain it.
 
-        If no path matches, return the paths that contain the characters of the text in the same order.
+        If no path matches, return the paths that contain the characters of the text in the same order, possibly
+        with other characters between them.
         """
         folded = text.lower()
         found = await self._ranked((chunk.search(folded) for chunk in self._chunks), limit)
@@ -97,7 +98,7 @@ class _Chunk:
     def _find(text: str, starts: array[int], wanted: str) -> Iterable[int]:
         """Yield the numbers of the lines that contain the text `wanted`, but at most `CANDIDATES` numbers.
 
-        In `text`, a line end precedes each line. `starts` contains the position of each line.
+        In `text`, a newline precedes each line. `starts` contains the position of each of these newlines.
         """
         place = found = 0
         while found < CANDIDATES and (place := text.find(wanted, place)) >= 0:
@@ -108,15 +109,15 @@ class _Chunk:
 
 
 def _joined(lines: Sequence[str]) -> tuple[str, array[int]]:
-    """Join the lines to one text, with a line end before each line.
+    """Join the lines to one text, with a newline before each line.
 
-    Return the text and the positions at which the lines begin. The last position is the end of the text.
+    Return the text and the positions of these newlines. The last position is the end of the text.
     """
     return "".join(f"\n{line}" for line in lines), array("q", chain([0], accumulate(len(one) + 1 for one in lines)))
 
 
 class FileIndex:
-    """The files of a working directory. A thread lists them, so that the event loop is never blocked."""
+    """Searches the files of a working directory. A thread lists the files, so the event loop is never blocked."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -135,7 +136,7 @@ class FileIndex:
         return await self._table.find(text, limit=limit)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop a thread that is listing files."""
         self._is_closed = True
 
     def _renew(self) -> None:

@@ -24,7 +24,7 @@ RULES_BYTES: Final = 64 * 1024
 """The maximum number of bytes that are read of a file with ignore rules."""
 
 GENERATED: Final = frozenset({"node_modules", "__pycache__", "venv"})
-"""Directories that are never listed, because they contain files of other projects."""
+"""The names of directories that are never listed, because they contain files of other projects."""
 
 _SECRET: Final = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)|([\w-]+[._-])?(secrets?|credentials?)(\.(json|ya?ml|toml|ini|env|txt|xml|csv))?"
@@ -35,14 +35,14 @@ _SECRET: Final = re.compile(
 
 
 class _Rules(NamedTuple):
-    """The ignore rules of one file, and the number of directories above the directory of that file."""
+    """The ignore rules of one file, and the depth of the file's directory below the top of the repository."""
 
     rules: IgnoreRules
     depth: int
 
 
 def list_files(root: str, *, is_stopped: Callable[[], bool] = lambda: False) -> list[str]:
-    """Return the paths of the files and directories below `root`, without links to directories.
+    """Return the paths of the files and directories below `root`. Symbolic links are listed as files.
 
     The paths are relative to `root`. The paths of directories end in `/`. Paths with fewer directories come first.
     The list does not contain hidden files, files that Git ignores, files that usually contain secrets, or the
@@ -111,7 +111,7 @@ def _rules_above(root: str) -> tuple[str, tuple[_Rules, ...]]:
 
 
 def _global_rules() -> tuple[_Rules, ...]:
-    """Return the rules in the user's global ignore file with the default name."""
+    """Return the rules in the user's global ignore file at its default path."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return _added((), os.path.join(folder, "git", "ignore"), 0)
 

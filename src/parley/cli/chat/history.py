@@ -30,7 +30,7 @@ class InputHistory(History):
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        """Return the input lines, the newest first."""
+        """Return the stored inputs, the newest first."""
         lines = self._read()
         if len(lines) > 2 * MAX_LINES:
             lines = lines[-MAX_LINES:]

@@ -30,8 +30,7 @@ class IgnoreRules:
     def decide(self, path: Sequence[str], *, is_directory: bool) -> bool | None:
         """Return whether a path is ignored; None if no rule matches it.
 
-        `path` contains the names in the path of the file or directory, relative to the directory of the file with
-        the rules.
+        `path` is a sequence of names, relative to the directory that contains the file with the rules.
         """
         for rule in self._rules:
             if (is_directory or not rule.only_directories) and rule.matches(path):
@@ -60,7 +59,7 @@ def _parse(line: str) -> _Rule | None:
     line = line.rstrip("\r")
     stripped = line.rstrip(" ")
     if stripped.endswith("\\") and stripped != line:
-        stripped += " "  # an escaped blank at the end of the line
+        stripped += " "  # an escaped space at the end of the line
     pattern = stripped.removeprefix("!")
     if not pattern or stripped.startswith("#"):
         return None
@@ -156,9 +155,9 @@ def _tokens(pattern: str) -> Iterable[tuple[str, str | None]]:
 
 
 def _class(text: str) -> str:
-    """Convert a set of characters, such as `[!a-z]`, to a regular expression.
+    """Convert a character class, such as `[!a-z]`, to a regular expression.
 
-    An invalid set matches no character.
+    An invalid class matches no character.
     """
     inside = text[1:-1]
     negated = inside[:1] in ("!", "^")

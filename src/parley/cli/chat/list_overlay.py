@@ -1,4 +1,4 @@
-"""A list on the whole screen, with a search line and a preview. Importing it imports prompt_toolkit."""
+"""A list on the whole screen, with a search line and a preview. Importing this module imports prompt_toolkit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ListOverlay:
     ) -> None:
         """Create a list.
 
-        `actions` contains the keys that close the list, with a description of each. `selected` is the key of the
+        `actions` maps each keyboard key that chooses a row to its description. `selected` is the `Row.key` of the
         row that is selected first. `empty` is the text of an empty list.
         """
         self._title, self._source, self._actions = title, source, actions
@@ -65,7 +65,7 @@ class ListOverlay:
         self._search = Buffer(multiline=False, on_text_changed=lambda _: self._begin_search(SEARCH_DELAY_SECONDS))
 
     async def show(self, context: ChatContext) -> Picked | None:
-        """Show the list, and return the choice; None if the user chose nothing."""
+        """Show the list, and return the row that the user chose; None if the user chose no row."""
         self._begin_search(0)
         control = BufferControl(self._search)
         try:

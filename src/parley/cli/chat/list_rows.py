@@ -1,4 +1,4 @@
-"""The content of a list on the whole screen."""
+"""The interface between a list on the whole screen (`list_overlay.py`) and the source of its rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ class Row(NamedTuple):
     """A row of a list."""
 
     key: str
+    """The id of the row within the list, such as a conversation id."""
     text: str
     """The text of the row, which has one line."""
     is_marked: bool = False
@@ -19,7 +20,7 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A page of rows."""
+    """A page of the rows of a list."""
 
     rows: Sequence[Row]
     cursor: str | None = None
@@ -27,25 +28,26 @@ class Rows(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """The choice of the user."""
+    """The row that the user chose."""
 
     row: Row
     action: str
-    """The key that closed the list, such as `enter`."""
+    """The keyboard key with which the user chose the row, such as `enter`."""
 
 
 class ListSource(Protocol):
-    """The content of a list."""
+    """Provides the rows of a list, and a preview of each row."""
 
     async def rows(self, text: str, cursor: str | None) -> Rows:
-        """Return a page of the rows that match the text of the search line.
+        """Return a page of the rows that match `text`, the text of the search line. `cursor` is the cursor of the
+        previous page; None for the first page.
 
         Raises:
             ClientError: the server did not return the rows. The list shows the error.
         """
 
     async def preview(self, row: Row) -> str:
-        """Return a text about a row.
+        """Return the text that the preview shows for a row.
 
         Raises:
             ClientError: the server did not return the text. The list shows the error.

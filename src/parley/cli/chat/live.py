@@ -63,14 +63,14 @@ class LiveState:
     """A state of the connection, such as `reconnecting`; empty if the connection is usable."""
 
     def reset(self) -> None:
-        """Remove the state of the conversation."""
+        """Set all fields to their default values."""
         empty = LiveState()
         for one in fields(self):
             setattr(self, one.name, getattr(empty, one.name))
 
 
 class LiveRegion:
-    """Formats a `LiveState` as lines of one screen width."""
+    """Formats a `LiveState` as lines for the terminal."""
 
     def __init__(
         self,
@@ -86,7 +86,9 @@ class LiveRegion:
         """The block that was formatted last, with the width, the number of lines and the result."""
 
     def lines(self, *, width: int, height: int) -> list[Styled]:
-        """Return at most `height` lines. If there are more lines, leave out the beginning of the open text."""
+        """Return at most `height` lines of at most `width` columns. If there are more lines, leave out the first
+        lines.
+        """
         state = self.state
         below: list[Styled] = [*self._command(width), *self._plan(width), *self._pending(width)]
         if (activity := self._activity()) is not None:

@@ -57,7 +57,7 @@ class LocalCommands:
     async def handle(self, context: ChatContext, line: str) -> bool:
         """Run the command in a line, and wait until the command ends.
 
-        A line that contains only `!` removes the earlier outputs from the next message.
+        A line that contains only `!` removes all attachments, such as earlier outputs, from the next message.
         """
         command = line.strip().removeprefix(PREFIX).strip()
         if not command:
@@ -75,7 +75,7 @@ class LocalCommands:
         return True
 
     def stop(self) -> None:
-        """Interrupt the running command. If the command has been interrupted before, kill it."""
+        """Interrupt the running command. Kill the command if it has been interrupted before."""
         if self._process is not None:
             _signal(self._process, signal.SIGKILL if self._is_interrupted else signal.SIGINT)
             self._is_interrupted = True
@@ -125,7 +125,7 @@ class LocalCommands:
         sent: CommandLines,
         kept: list[str],
     ) -> None:
-        """Show the output of a command until it has ended. Collect the output for the message."""
+        """Show the output of a command until the command has ended, and collect the output for the next message."""
         shown = CommandLines(head=SHOWN_LINES, tail=LAST_SHOWN_LINES)
 
         async def read() -> None:

@@ -30,7 +30,7 @@ formatting the block would delay the input.
 MAX_WIDTH: Final = 100
 """The maximum width of formatted text in columns. Longer lines are hard to read."""
 _TRAILING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
-"""The pattern of the blanks with which `rich` fills a line. These blanks are removed, so that text copied from the
+"""The pattern of the spaces with which `rich` fills a line. These spaces are removed, so that text copied from the
 terminal does not contain them.
 """
 
@@ -46,7 +46,7 @@ THEME: Final = {
 
 
 class MarkdownRenderer:
-    """Formats blocks.
+    """Formats blocks of Markdown as lines for the terminal.
 
     The control characters in each block are escaped first, because a model has written the text. `rich_block`
     escapes the control characters that the Markdown parser decodes.

@@ -21,7 +21,7 @@ __all__ = ["confirm", "pick_choice", "pick_conversation", "pick_message"]
 
 PAGE: Final = 50
 PREVIEW_EVENTS: Final = 60
-"""The number of last events that are searched for the messages of a preview."""
+"""The number of latest events of a conversation that are searched for the messages in a preview."""
 
 PREVIEW_LENGTH: Final = 200
 """The maximum number of characters of a message in a preview."""
@@ -39,7 +39,7 @@ async def confirm(context: ChatContext, question: str) -> bool:
 async def pick_choice(
     context: ChatContext, title: str, choices: Sequence[Choice], *, current: str | None = None
 ) -> str | None:
-    """Let the user choose a value. `current` is selected first."""
+    """Let the user choose a value; return None if the user chose nothing. The value `current` is selected first."""
     from parley.cli.chat.list_overlay import ListOverlay
 
     overlay = ListOverlay(title, _Choices(choices, current), actions={"enter": "choose"}, selected=current)
@@ -93,7 +93,7 @@ async def pick_message(context: ChatContext) -> None:
 
 
 class _Choices:
-    """A fixed list of values."""
+    """Provides the rows of a fixed list of values."""
 
     def __init__(self, choices: Sequence[Choice], current: str | None) -> None:
         self._choices, self._current = choices, current
@@ -113,7 +113,7 @@ class _Choices:
 
 
 class _Conversations:
-    """The conversations of the server, with the latest activity first."""
+    """Provides the conversations of the server as rows, with the latest activity first."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -153,7 +153,7 @@ def _conversation_row(one: ConversationSummary) -> Row:
 
 
 class _Messages:
-    """The messages of the user in a conversation, newest first."""
+    """Provides the messages of the user in a conversation as rows, newest first."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation

@@ -26,7 +26,7 @@ _HINT: Final = "Answer with /approve, /session (approve for the session), /deny 
 
 
 class PlainTerminal:
-    """A terminal without a live region."""
+    """Implements `Terminal` with printed lines only, without a live region."""
 
     input_text = ""
     """Empty, because the terminal itself edits the input."""
@@ -67,7 +67,7 @@ class PlainTerminal:
         self._ended.set()
 
     def _interrupt(self) -> None:
-        """Handle Ctrl-C as on other terminals, but exit at the second Ctrl-C."""
+        """Handle Ctrl-C: interrupt the running turn, and exit at the second Ctrl-C."""
         self._actions.key_pressed()
         self._actions.escape()
         self._actions.interrupt_key(is_empty=True)
@@ -106,9 +106,8 @@ class PlainTerminal:
         self._before()
         panel = self._actions.panel_lines(width=self.size[0])
         question = [text for style, text in panel if style == "class:question"]
-        shown = (
-            [*question, _HINT] if question else [text for _, text in panel]
-        )  # other lines of a question name keys
+        # The other lines of a question name keys, but this terminal reads only lines.
+        shown = [*question, _HINT] if question else [text for _, text in panel]
         if shown != self._shown:
             self._printed += [f"{line}\n" for line in shown]
         self._question, self._shown = question, shown
@@ -124,9 +123,6 @@ class PlainTerminal:
         """Ignore the completer and the key bindings, because this terminal reads whole lines."""
 
     async def overlay(self, container: object, *, focus: object, key_bindings: object) -> Any:
-        """Print that lists need another kind of terminal.
-
-        Return None, as if the user had closed the list without a choice.
-        """
+        """Print that this terminal cannot show lists. Return None, as if the user had chosen nothing."""
         self.print("This list needs a terminal that can move its cursor. Give an id instead.\n")
         return None

@@ -112,7 +112,7 @@ class _HeldOutput(Vt100_Output):
 
 
 class Screen:
-    """The terminal of one chat."""
+    """Implements `Terminal` with an input line and a live region above it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The interfaces between the chat and its terminal: `Terminal` shows the chat, and `Actions` handles the keys.
+"""The interfaces between the chat and its terminal. The chat calls `Terminal`, and the terminal calls `Actions`.
 
 `screen.py` implements `Terminal` with a live region, and `plain.py` with lines only.
 """
@@ -20,7 +20,7 @@ __all__ = ["Actions", "Terminal"]
 
 
 class Terminal(Protocol):
-    """The terminal of one chat."""
+    """Shows one chat on a terminal and reads the input of the user."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -51,7 +51,7 @@ class Terminal(Protocol):
 
 
 class Actions(Protocol):
-    """The actions of the keys, and the lines that the terminal shows."""
+    """Handles the keys and the input of the user, and provides the lines that the terminal shows."""
 
     def first_frame_drawn(self) -> None: ...
     def live_lines(self, *, width: int, height: int) -> list[Styled]: ...
@@ -61,13 +61,15 @@ class Actions(Protocol):
     def prompt(self) -> str: ...
     def status_line(self, *, width: int) -> str: ...
     def submit(self, text: str, *, queue: bool) -> None:
-        """Handle the finished input, which is a message, a command, or the reason of a denial."""
+        """Handle the finished input, which is a message, a command, or the reason for a denial. If `queue` is True,
+        a message waits until the running turn has ended.
+        """
 
     def key_pressed(self) -> None:
         """Record that a key was pressed. This method is called before the key is handled."""
 
     def answer_key(self, key: str) -> bool:
-        """Return whether a key answers an approval now."""
+        """Return whether pressing this key now would answer an approval."""
 
     def answer(self, key: str) -> None:
         """Answer the approval whose question is shown. If the key is `d`, the chat asks for a reason, and the next
@@ -75,7 +77,7 @@ class Actions(Protocol):
         """
 
     def escape(self) -> None:
-        """Handle Esc, which interrupts the turn."""
+        """Handle Esc: stop asking for the reason for a denial, or else interrupt the running turn."""
 
     def interrupt_key(self, *, is_empty: bool) -> None:
         """Handle Ctrl-C. `is_empty` is True if the input is empty."""
@@ -84,4 +86,4 @@ class Actions(Protocol):
         """End the chat."""
 
     def expand(self) -> None:
-        """Print the folded text that was added last."""
+        """Print the newest folded text completely."""

@@ -47,7 +47,7 @@ class _Terminal(StringIO):
 
 
 class ChatView:
-    """The view of one conversation."""
+    """Converts the events of one conversation to finished lines, and updates the state of the unfinished work."""
 
     def __init__(
         self,
@@ -87,9 +87,7 @@ class ChatView:
         self.request_lines = 0
         """The number of lines of the approval request that was printed last."""
         self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)
-        """The titles and texts of the folded texts, each of which is shown as one line. The last one is the
-        newest.
-        """
+        """The folded texts that can be expanded, each as a title and a text. The newest text is last."""
         self.usage: Tokens = NO_TOKENS
         """The number of tokens that the conversation has used."""
         self.usage_seq = 0
@@ -244,7 +242,7 @@ class ChatView:
             self._print_diff(msg)
 
     def _render(self, msg: Event) -> None:
-        """Write an event with the shared renderer."""
+        """Write the lines of `EventRenderer` for an event."""
         before = self._out.tell()
         if self._last == "text":
             self._out.write("\n")
