@@ -92,7 +92,7 @@ class SettledApproval(Struct, frozen=True, kw_only=True):
 
 
 class Grant(Struct, frozen=True, array_like=True):
-    """An approval that is valid for the rest of the session."""
+    """The approval of an action for the session."""
 
     at: float
     """The time of the approval, in seconds since the epoch."""
@@ -116,9 +116,12 @@ class ApprovalState:
         self.began_by: PrincipalRef | None = None
         """The principal that began the last turn; None if it is unknown."""
         self.joined_by: tuple[PrincipalRef | None, ...] = ()
-        """The other principals whose messages joined the last turn. None represents an unknown principal."""
+        """The principals whose messages joined the last turn, without the principal that began it. None represents
+        an unknown principal.
+        """
         self.granted: dict[str, Grant] = {}
-        """The most recent session approval of each action, by the action's key."""
+        """Maps the key of each action that was approved for the session to the most recent approval of the action.
+        """
 
     @classmethod
     def restored(

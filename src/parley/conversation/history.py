@@ -217,7 +217,7 @@ class History:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether this history contains the positions that a branch needs if it begins at a message."""
+        """Return whether the positions in memory are sufficient for a branch that begins at a message."""
         return message_id in self._turns or message_id == self._root or not self._is_partial
 
     @property

@@ -258,7 +258,7 @@ class Log:
         self.base = base
         """The position before the first entry in memory. Entries up to this position can be read from the store."""
         self.entries: list[Entry] = []
-        """The entries after `base`, which are the only ones in memory."""
+        """The entries after `base`. Only these entries are in memory."""
         self.durable = base
         """The position of the last durable entry."""
         self.open: dict[ItemKind, OpenItem] = {}
@@ -490,7 +490,7 @@ class Cursor:
         self._earlier: deque[Entry] = deque()
         """The entries from the store that `next` has not returned yet."""
         self._lacking: deque[OutputDelta] = deque()
-        """The pieces of output in the last record of command output that the reader still lacks."""
+        """The pieces of command output that the reader still lacks from the last `CommandOutput` record."""
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:

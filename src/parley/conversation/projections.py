@@ -67,7 +67,7 @@ def _decoders() -> tuple[Decoders, Decoders]:
     """Return two mappings from types to decoders: one for the events and one for the records that a projection
     depends on.
 
-    They are created at the first call, because creating them is slow and a server can start without them.
+    The decoders are created at the first call, because creating them is slow and a server can start without them.
     """
     events = (
         UserMessage,
@@ -113,7 +113,8 @@ class Projections:
         self.history, self.settings_history = History(root), SettingsHistory(root)
         self.queue = Queue()
         self.workspace: WorkspaceUpdated | None = None
-        """The newest commit; None if the conversation has not worked in a repository yet."""
+        """The event that describes the newest commit; None if the conversation has not worked in a repository yet.
+        """
         self.position = START
         """The position of the last applied entry."""
 

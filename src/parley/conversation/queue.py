@@ -74,7 +74,7 @@ class Queue:
 
     @classmethod
     def restored(cls, saved: SavedQueue) -> Queue:
-        """Create the queue from the form in which a checkpoint stores it."""
+        """Create the queue from `saved`, its form in a checkpoint."""
         queue = cls()
         queue.waiting, queue.is_paused = saved.waiting, saved.is_paused
         return queue

@@ -89,7 +89,7 @@ class SettingsHistory:
 
     @classmethod
     def restored(cls, saved: SavedSettingsHistory, root: MessageId | None = None) -> SettingsHistory:
-        """Create the settings from the form in which a checkpoint stores them. `root` is the same as in `__init__`.
+        """Create the settings from `saved`, their form in a checkpoint. `root` is the same as in `__init__`.
 
         Raises:
             ValueError, IndexError: the chain is invalid.

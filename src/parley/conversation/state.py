@@ -199,8 +199,8 @@ class State:
 
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
-        """Create the state from `saved`, the form in which a checkpoint stores it. `last` is the position of the
-        last applied entry. The state lacks the positions of messages, which can be looked up by key in the store.
+        """Create the state from `saved`, its form in a checkpoint. `last` is the position of the last applied
+        entry. The state lacks the positions of messages, which can be looked up by key in the store.
         """
         state = cls()
         state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs

@@ -105,7 +105,7 @@ class UsageTotals:
 
     @classmethod
     def restored(cls, saved: SavedUsage) -> UsageTotals:
-        """Create the usage from the form in which a checkpoint stores it."""
+        """Create the usage from `saved`, its form in a checkpoint."""
         usage = cls()
         usage.conversation_tokens, usage.turn_tokens = saved.conversation_tokens, saved.turn_tokens
         usage.conversation_micros, usage.turn_micros = saved.conversation_micros, saved.turn_micros

@@ -42,7 +42,7 @@ POLL_SECONDS: Final = 60.0
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The answer to an approval request that the turn receives."""
+    """The answer that a turn receives for its approval request."""
 
     decision: Decision
     reason: str | None = None
@@ -61,7 +61,9 @@ class _Turn(Protocol):
 
 
 def answered(decision: Settlement, reason: str | None, principal: PrincipalRef | None = None) -> Answered:
-    """Return the answer that the turn receives for a settlement with these values."""
+    """Return the answer that the turn receives if its approval is settled with `decision`. An approval that timed
+    out or was dropped counts as denied.
+    """
     answer: Decision = "denied" if decision == "timed_out" or decision == "dropped" else decision
     return Answered(decision=answer, reason=reason, principal=principal)
 
@@ -121,8 +123,9 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which another client can begin to follow the turn before a waiting
-        call returns the open approval or the approval is denied; 0 if no other client may follow the conversation.
+        """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
+        this time, a waiting call returns the open approval, or the approval is denied. The value is 0 if no other
+        client may follow the conversation.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
@@ -141,7 +144,7 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval, open or settled, was requested in the conversation."""
+        """Return whether an approval is open, or its settlement is in memory."""
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- requesting --------------------------------------------------------------------
@@ -236,7 +239,7 @@ class OpenApprovals:
         answer_id: str = "",
         until: float | None = None,
     ) -> asyncio.Future[None]:
-        """Settle the open approval immediately. The future is done when the settlement is durable.
+        """Settle the open approval immediately. Return a future that is done when the settlement is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. The write waits for the write lock
         until the time `until`.

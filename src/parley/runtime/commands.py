@@ -121,7 +121,7 @@ class Command:
         """True if the process to which the command was last sent has responded that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
         """The error that names a process to which the command was sent and which has not responded; None if there
-        is no such process. This process may still execute the command.
+        is no such process. The other process may still execute the command.
         """
         self.is_placed = is_from_peer
         """True if no node has to be chosen for the turn that the command begins, because this node was chosen, or

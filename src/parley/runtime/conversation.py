@@ -227,7 +227,7 @@ class Conversation:
     async def create(self, overrides: SettingsOverrides, resolved: ResolvedSettings) -> None:
         """Store this object as a new conversation.
 
-        `overrides` are the overrides of the call, and `resolved` are the settings that were resolved with them.
+        `overrides` are the settings that the client gave, and `resolved` are the complete settings that result.
 
         Raises:
             StoreFailed: the conversation cannot be stored.
@@ -304,7 +304,7 @@ class Conversation:
 
     def reconcile(self) -> asyncio.Future[None]:
         """Schedule a read of the log. If the log then contains an unfinished turn, this process follows the turn or
-        recovers it. Return a future that is done when this has been completed.
+        recovers it. The returned future is done after both steps.
         """
         current = self._mailbox.reconcile()
         current.add_done_callback(self._reconciled)
@@ -352,7 +352,7 @@ class Conversation:
         return await self._log.read_before(before, limit=limit, max_bytes=max_bytes)
 
     async def position_of_message(self, message_id: MessageId) -> Seq | None:
-        """Return the position of a message, in memory or in the store; None if there is no such message.
+        """Return the position of a message in the log; None if there is no such message.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -361,8 +361,7 @@ class Conversation:
         return await self._log.position_of(MESSAGE, message_id)
 
     async def position_of_turn(self, event_id: EventId) -> Seq | None:
-        """Return the position of the start of the turn `event_id`, in memory or in the store; None if there is no
-        such turn.
+        """Return the position of the record that starts the turn `event_id`; None if there is no such turn.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -654,7 +653,7 @@ class Conversation:
 
     def _interrupted(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
-            log.warning("%s: the turn continues: %s", self.id, error)
+            log.warning("%s: failed to interrupt the turn: %s", self.id, error)
 
     async def rename(self, title: str, *, deadline: Deadline | None = None) -> None:
         """Set the title of the conversation.

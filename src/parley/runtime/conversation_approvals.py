@@ -1,4 +1,4 @@
-"""The interface of one conversation's approvals for the server.
+"""The interface through which the server uses the approvals of one conversation.
 
 The server registers the clients that read the conversation, sends them the open approval, and posts their answers.
 Answers are commands, because the turn may be running in another process.
@@ -55,7 +55,7 @@ class ConversationApprovals:
         return self._approvals.to_deliver()
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether the entries in memory contain an approval, open or settled."""
+        """Return whether an approval is open, or its settlement is in memory."""
         return approval_id in self._approvals
 
     @property
@@ -65,8 +65,9 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which another client can begin to follow the turn before a waiting
-        call returns the open approval or the approval is denied; 0 if no other client may follow the conversation.
+        """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
+        this time, a waiting call returns the open approval, or the approval is denied. The value is 0 if no other
+        client may follow the conversation.
         """
         return self._approvals.seconds_for_followers
 
@@ -150,8 +151,8 @@ class ConversationApprovals:
     ) -> asyncio.Future[None]:
         """Settle an approval as `answer` does. If the settlement cannot be stored, try again until it is stored.
 
-        Callers use this method for answers to which no response is sent, so that no client could be told about a
-        failure.
+        This method is for answers to which the server sends no response. The server could not report a failure to
+        the client.
         """
         answer = self._answer(approval_id, decision, by, principal, reason)
         return self._in_background(self._repeat(answer, self._post(answer)))

@@ -25,7 +25,7 @@ class CorruptConversations:
         """
         if self._logged.get(conversation_id) != str(error):
             self._logged[conversation_id] = str(error)
-            log.warning("%s: left out: %s", conversation_id, error)
+            log.warning("%s: left out of the list: %s", conversation_id, error)
 
     async def delete(self, conversation_id: ConversationId) -> None:
         """Delete a conversation that cannot be read.

@@ -52,7 +52,7 @@ class NoNodeForDirectory(InvalidRequest):
 
 
 class NotQueued(InvalidRequest):
-    """Raised when no message with this id is in the queue."""
+    """Raised when the queue contains no message with the given id."""
 
     code = "not_queued"
 
@@ -106,7 +106,7 @@ class MayNotAnswer(InvalidRequest):
 
 
 class UnknownApproval(InvalidRequest):
-    """Raised when no approval has this id."""
+    """Raised when no approval has the given id."""
 
     code = "unknown_approval"
 

@@ -175,7 +175,8 @@ class Mailbox:
     def _wake(self) -> None:
         """Execute the commands that do not have to wait.
 
-        If commands are left, or if the lease can be released, start the task that does this.
+        If commands are left, or if the lease can be released, start the task that executes the commands and
+        releases the lease.
         """
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
@@ -501,7 +502,7 @@ class Mailbox:
             await placer.send(node, command, takes_over=True)
 
     async def _move_turn(self, command: MoveTurn) -> None:
-        """Let another node continue the turn that waits for an approval. Keep the turn if there is no such node."""
+        """Let another node continue the turn that waits for an approval, if another node can run the turn."""
         runner = self._local.runner
         try:
             is_waiting = runner.turn is not None and self._local.approvals.open is not None
@@ -627,7 +628,7 @@ class Mailbox:
     def _turn_over(self, turn: LocalTurn, over: asyncio.Future[None]) -> None:
         self._watched = None
         self.continues_queue = True
-        if turn.task is not None:  # a turn without a task is a turn whose start could not be stored
+        if turn.task is not None:  # the task is None if the start of the turn could not be stored
             self._has_tried_queue = False
         self._ownership.forget_remote_turn()
         if turn.handed_over and not self._closing.is_set():

@@ -239,8 +239,8 @@ class MessageIntake:
     ) -> asyncio.Future[None]:
         """Begin a turn for a principal without a message, after a turn that was interrupted or failed.
 
-        The future is done when the start of the turn is durable. At that time, `began` is called, before any reader
-        sees the start. The write waits for the write lock until the time `until`.
+        Return a future that is done when the start of the turn is durable. At that time, `began` is called, before
+        any reader sees the start. The write waits for the write lock until the time `until`.
 
         Raises:
             TurnIsRunning: a turn is unfinished.

@@ -116,8 +116,8 @@ class MessageQueue:
         until: float,
         accepted: Callable[[Accepted], None],
     ) -> asyncio.Future[None]:
-        """Queue a message. The future is done when the message is durable. `accepted` is called before any reader
-        sees the message.
+        """Add a message to the queue. Return a future that is done when the message is durable. At that time,
+        `accepted` is called, before any reader sees the message.
 
         `read` is the content including the files that the message names. The write waits for the write lock until
         the time `until`.

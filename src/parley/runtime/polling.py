@@ -1,5 +1,4 @@
-"""Finds the entries that other processes have written to the conversations that clients of this process are
-reading.
+"""Finds entries that other processes have written, in conversations that clients of this process are reading.
 
 Polling is necessary because a notification `parley/changed` may be lost, and a process that was killed sends no
 notification.
@@ -75,8 +74,8 @@ class Poller:
             self._task.cancel()
 
     async def _poll(self) -> None:
-        """Query the store once a second for new entries in the conversations that clients of this process are
-        reading and that other processes may write to.
+        """Query the store once a second for new entries of other processes, in the conversations that clients of
+        this process are reading.
         """
         polled = _Polled()
         last_error = ""
@@ -119,8 +118,8 @@ class Poller:
             self._activity.notify(conversation_id, before is None or before[:2] != (conversation_id, title))
 
     async def _is_newest_changed(self) -> bool:
-        """Return whether, since the last query, another conversation has become the most recently active one, or
-        the title or the activity time of that conversation has changed.
+        """Query the store for the most recently active conversation. Return whether the conversation, its title or
+        the time of its last activity differs from the result of the last query.
         """
         found = await self._store.find(Query(archived=None, limit=1))
         before = self._newest
@@ -131,9 +130,7 @@ class Poller:
 
 
 class _Polled:
-    """The conversations that clients of this process are reading and that other processes can write to, grouped by
-    how they are polled.
-    """
+    """The conversations that clients of this process are reading, grouped by how they are polled."""
 
     def __init__(self) -> None:
         self.watched: set[ConversationId] = set()

@@ -34,7 +34,7 @@ ReadEarlier = Callable[[Seq], Awaitable[Sequence[Entry]]]
 
 
 class EventEncoder(Protocol):
-    """Encodes entries and deltas as messages for one client. Each call to `send` carries one message."""
+    """Encodes entries and deltas as messages for one client. Each call of `send` passes one message."""
 
     hidden: frozenset[str]
     """The event types that this client does not get."""

@@ -186,7 +186,8 @@ class ConversationRegistry:
         self._deps.activity.notify(conversation_id, True)
 
     def streams_taken_over(self, conversation_id: ConversationId, *, by: str, at: float) -> None:
-        """End the streams of a conversation that a client of another process has taken over.
+        """End the streams of a conversation in this process, because a client of another process has taken over the
+        streams of the conversation.
 
         `by` is the name of the client's principal. `at` is the time of the takeover, in seconds since the epoch.
         """

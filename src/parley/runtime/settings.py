@@ -48,7 +48,7 @@ class SettingsResolver:
         """
         self._node_of, self._worktree = node_of, worktree
         self._resolve = self.of_process = resolve
-        """The function that currently resolves settings. `of_process` is the default function, which uses the
+        """The function that currently resolves settings. `of_process` is the default function, which uses
         config.toml, the command line and the environment of this process.
         """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}

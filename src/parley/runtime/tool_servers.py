@@ -47,7 +47,7 @@ class ToolServers:
         return self._starting is not None and not self._starting.done()
 
     async def begun(self) -> None:
-        """Wait until the servers have started or failed in the background, or until `stop_waiting` is called."""
+        """Wait until each server that `begin` starts has started or failed, or until `stop_waiting` is called."""
         if self._starting is not None:
             await asyncio.wait({self._starting})
 

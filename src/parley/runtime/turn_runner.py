@@ -331,8 +331,8 @@ class TurnRunner:
     async def _resume_work(
         self, turn: LocalTurn, pending: PendingApproval, answer: asyncio.Future[Answered]
     ) -> TurnEnded:
-        """Continue a turn that another process began. Before that, wait for `answer`, the future for the answer to
-        the open approval of the turn.
+        """Wait for `answer`, the answer to the open approval of a turn that another process began. Then continue
+        the turn.
         """
         result = await self._approvals.report(pending.request, self._approvals.wait_for(answer))
         if isinstance(reached := pending.event, LimitReached) and not result.is_yes:
@@ -341,8 +341,8 @@ class TurnRunner:
         return await self._work(settings, Resumed(pending.request, result))
 
     def answer(self, answer: SettleApproval, *, until: float) -> asyncio.Future[None]:
-        """Settle the open approval. The future is done when the settlement is durable. The write waits for the
-        write lock until the time `until`.
+        """Settle the open approval. Return a future that is done when the settlement is durable. The write waits
+        for the write lock until the time `until`.
 
         Raises:
             UnknownApproval: the conversation never requested the approval.

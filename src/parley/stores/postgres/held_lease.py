@@ -44,7 +44,7 @@ class HeldLease:
             on_lost,
         )
         self.last: int = lease.last
-        """The last known position of the log."""
+        """The last position of the log that this process knows."""
         self.batch = batch
         """The id of the last write to the log."""
         self.summary: Summary | None = None

@@ -51,7 +51,9 @@ REFUSED_SECONDS: Final = 5.0
 """For this time, in seconds, after a connection to a node was refused, the node counts as ended."""
 
 JOIN_AGAIN_SECONDS: Final = 0.1
-"""The time between two attempts to join while another process has the same node id, in seconds."""
+"""The time between two attempts to register this process as a node while another process has the same node id, in
+seconds.
+"""
 
 ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
     h.expires_at > clock_timestamp() AND c.owner_address LIKE 'http%'::bytea AND c.owner_address <> ALL($3::bytea[])
@@ -218,7 +220,7 @@ class LeaseKeeper:
             try:
                 await self.register()
             except Exception as error:
-                log.debug("%s: joining again: %s", self._database.location, reason_of(error))
+                log.debug("%s: failed to register again: %s", self._database.location, reason_of(error))
                 await backoff.pause()
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None, db: Connection) -> None:

@@ -34,7 +34,7 @@ MONTHS_AHEAD: Final = 2
 
 
 def month_of(number: int) -> int:
-    """Return the month in which the conversation with a number was created, counted from January of the year 0.
+    """Return the month in which the conversation `number` was created, counted from January of the year 0.
 
     Return 0 for a conversation that was created before the tables were partitioned.
     """

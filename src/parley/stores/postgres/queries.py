@@ -177,7 +177,9 @@ def _entries(
 
 
 async def position_of(db: Connection, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
-    """Return the position of the first entry with this type and key; None if there is no such entry."""
+    """Return the position of the first entry with the type `kind` and the key `key`; None if there is no such
+    entry.
+    """
     row = await db.fetchrow(
         "SELECT (SELECT min(seq) FROM entries WHERE key = $2 AND conversation = c.number)"
         " FROM conversations c WHERE id = $1",

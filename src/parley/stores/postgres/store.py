@@ -98,7 +98,7 @@ class PostgresStore:
         self._background: set[Task[Any]] = set()
         """Tasks that run to completion even if their callers are cancelled."""
         self._freed = Freed(blobs=0, bytes=0)
-        """The blobs that this store has removed since the last call of `tidy`."""
+        """The number and size of the blobs that this store has removed since the last call of `tidy`."""
         self._prepared_in = 0
         """The month in which this process last created partitions in advance; 0 if this process has created
         none.
@@ -169,7 +169,7 @@ class PostgresStore:
         """Create the partitions of the next months in the background, once in each month. After an error, the next
         call tries again.
 
-        `number` is the number of the conversation or draft that was just created, or None.
+        `number` is the number of the conversation or draft that was just created; None if it is unknown.
         """
         if number is None or month_of(number) == self._prepared_in:
             return

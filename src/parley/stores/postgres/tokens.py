@@ -102,9 +102,8 @@ _NOTE = (
 
 
 async def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
-    """Store a session if the state that is stored for it is `replacing`.
-
-    Return the same result as `Store.save_session`.
+    """Store a session if the state that is currently stored is `replacing`; None means that the session is not
+    stored yet. Return False and change nothing if another state is stored or the session was removed.
     """
     values = session.digest, session.principal.encode(), session.data, session.used_at
     if replacing is None:
@@ -146,7 +145,7 @@ async def remove_sessions(db: Connection, digests: Collection[bytes], may_be_don
 
 
 async def remove_unused_sessions(db: Connection, since: float) -> None:
-    """Remove the sessions that were last used before the given time, in seconds since the epoch."""
+    """Remove the sessions that were last used before the time `since`, in seconds since the epoch."""
     await db.execute("DELETE FROM http_sessions WHERE used_at < $1", since)
 
 

@@ -77,7 +77,7 @@ class Group(ABC):
 
 
 class Request:
-    """A request for one conversation."""
+    """A write request that concerns one conversation."""
 
     kind: ClassVar[type[Group]]
 
@@ -277,7 +277,9 @@ class AppendGroup(Group):
         return {row[0] for row in await db.fetch(sql, *heads, *summaries, self._token, *arrays)}
 
     async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
-        """Return the numbers of the conversations to which this group was already written and replicated."""
+        """Return the numbers of the conversations to which an earlier attempt has written this group. Wait until
+        these writes are on the standbys.
+        """
         rows = await db.fetch(
             "SELECT number FROM conversations WHERE number = ANY($1::bigint[]) AND batch = $2",
             list(changes),

@@ -95,8 +95,8 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
 def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
     """Return a mapping from the row number of each log to the head that the log must have before these appends.
 
-    Return None if one of the appends has no entries, or if it does not begin where the previous append to the same
-    log ends.
+    Return None if one of the appends has no entries, or does not begin where the previous append to the same log
+    ends.
     """
     expected: dict[int, _Head] = {}
     ends: dict[int, tuple[int, int]] = {}

@@ -35,8 +35,8 @@ class ChangeDetector:
         """
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return the conversations in `ends` whose log now ends after the given position, and those that no longer
-        exist.
+        """Return each conversation in `ends` whose log now ends after the given position, or which no longer
+        exists.
         """
         # The version is read before the query, so that the next call finds a commit between the two.
         (version,) = db.execute("PRAGMA data_version").fetchone()

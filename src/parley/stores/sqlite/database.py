@@ -147,7 +147,7 @@ class Database:
             self._free.put(db)
 
     def check(self) -> None:
-        """Check that the database files are in place. The caller must be in a thread of the pool.
+        """Check that the database files are in place. The caller must be in a thread of `pool`.
 
         Raises:
             HomeLost: a file was removed or replaced.

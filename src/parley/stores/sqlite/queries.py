@@ -111,8 +111,8 @@ def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq:
 
 
 def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-    """Return the position up to which a conversation counts as read by all principals, and the position of each
-    reader.
+    """Return the position up to which a conversation counts as read by all principals, and a list of the principals
+    that have marked the conversation as read, each with its position.
     """
     found = _named(db, "row, read_seq", conversation_id)
     if found is None:
@@ -426,7 +426,9 @@ def _cuts(db: Connection, row: int, positions: range) -> list[tuple[Any, ...]]:
 
 
 def position_of(db: Connection, conversation_id: ConversationId, kind: str, key: str) -> Seq | None:
-    """Return the position of the first entry with this type and key; None if there is no such entry."""
+    """Return the position of the first entry with the type `kind` and the key `key`; None if there is no such
+    entry.
+    """
     row, _ = _end_of(db, conversation_id)
     with unreadable_if_damaged(conversation_id):
         found = db.execute(

@@ -58,7 +58,8 @@ class Salvaged(NamedTuple):
 
 @contextmanager
 def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
-    """Yield all conversations of a damaged home, read from a copy in the empty directory `folder`.
+    """Return a context manager for the conversations of a damaged home. The conversations are read from a copy of
+    the database in `folder`, which must be an empty directory.
 
     Raises:
         BadHome: nothing can be read.
@@ -235,7 +236,7 @@ class _Salvage:
                 yield entry
 
     def _cuts(self, row: int) -> list[tuple[Any, ...]]:
-        """Return the records of the blobs that were cut out of the entries of a conversation."""
+        """Return the position, offset and hash of each blob that was cut out of the entries of a conversation."""
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
         return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)
 

@@ -70,7 +70,7 @@ def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...
 
 
 def _page(query: SearchQuery, messages: Iterable[tuple[Any, ...]], first: int) -> SearchPage:
-    """Return the hits among messages.
+    """Return the page of hits in `messages`.
 
     The first column of each message is its number (see `_window`). The numbers are in descending order. `first` is
     the first number of the window.

@@ -14,9 +14,8 @@ __all__ = ["note_used", "remove_sessions", "remove_unused", "save_session", "ses
 
 
 def save_session(db: Connection, session: StoredSession, replacing: bytes | None) -> bool:
-    """Store a session if the state that is stored for it is `replacing`.
-
-    Return the same result as `Store.save_session`.
+    """Store a session if the state that is currently stored is `replacing`; None means that the session is not
+    stored yet. Return False and change nothing if another state is stored or the session was removed.
     """
     if replacing is None:
         changed = db.execute(
@@ -46,7 +45,7 @@ def remove_sessions(db: Connection, digests: Collection[bytes]) -> None:
 
 
 def remove_unused(db: Connection, since: float) -> None:
-    """Remove the sessions that were last used before the given time, in seconds since the epoch."""
+    """Remove the sessions that were last used before the time `since`, in seconds since the epoch."""
     db.execute("DELETE FROM http_sessions WHERE used_at < ?", (since,))
 
 

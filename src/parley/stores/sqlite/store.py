@@ -474,8 +474,8 @@ class SqliteStore:
     # --- maintenance -------------------------------------------------------------------
 
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-        """Return the position up to which a log counts as read by all principals, and for each principal that has
-        marked the log as read, its name and position.
+        """Return the position up to which a log counts as read by all principals, and a list of the principals that
+        have marked the log as read, each with its position.
         """
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
 

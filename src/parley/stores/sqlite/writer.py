@@ -552,6 +552,6 @@ def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
 
 
 def _not_done(error: Exception) -> Exception:
-    """Convert `error` to the error for the caller of a job that was not begun."""
+    """Return the error for the caller of a job that was not begun because of `error`."""
     why = limit_reached(error)
     return error if why is None else StoreFailed(why)
