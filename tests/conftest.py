@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -21,6 +22,10 @@ pytest_plugins = ["kit.system.cpu_report", "kit.system.workers"]
 # No test uses the certificates of the system. Without this setting, each of a thousand servers would read all of
 # them.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem")
+
+# A shell that starts the tests in the background makes them ignore SIGINT, and the programs that they start would
+# inherit this.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Properties have no deadline, so that a busy computer does not fail them. `make test` uses the same examples in
 # every run, so that an unrelated change does not fail because of an older bug. `make test-long` uses more examples,

@@ -13,6 +13,7 @@ from typing import Any, Self
 from kit.clients.http_client import HttpClient
 from kit.clients.modern_client import ModernHttpClient
 from kit.clients.page_client import PageClient
+from kit.servers.empty_database import provide_database
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.app.http_service import HttpService
@@ -51,6 +52,7 @@ class HttpServer:
 
     async def __aenter__(self) -> Self:
         self.files.open()
+        provide_database(self.files.environ)
         self.server = Server(environ=self.files.environ, server_dir=str(self.files.work), is_resident=True)
         self._later = 0.0
         self._tokens = StoredTokens(self.server.store, now=lambda: time.time() + self._later)

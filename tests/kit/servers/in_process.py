@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+from kit.servers.empty_database import provide_database
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.serving import Server
 from parley.cli.logs import OneLine
@@ -107,6 +108,8 @@ class _Process(asyncio.SubprocessTransport):
         _server_stderr.set(self._stderr)
         transport = None
         try:
+            if not self._is_ephemeral:
+                provide_database(self._env)
             server = Server(
                 environ=self._env, server_dir=self._cwd, overrides=self._overrides, is_ephemeral=self._is_ephemeral
             )

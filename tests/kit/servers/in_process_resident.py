@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kit.servers.empty_database import provide_database
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.app.http_choice import HttpChoice
 from parley.app.resident import Resident
@@ -44,6 +45,7 @@ class InProcessResident:
 
     async def __aenter__(self) -> Self:
         self._files.open()
+        provide_database(self._files.environ)
         self._server = Server(
             environ=self._files.environ,
             server_dir=str(self._files.work),
