@@ -83,7 +83,7 @@ async def test_a_command_refuses_an_invalid_variable_and_creates_nothing(
     done = await run_parley(tmp_path, *command, variables={"PARLEY_STORE_URL": "foo"})
 
     assert (done.stdout, done.exit_code) == ("", 2)
-    assert done.stderr.startswith(f"parley {command[0]}: PARLEY_STORE_URL: expected an address ")
+    assert done.stderr.startswith(f"parley {command[0]}: PARLEY_STORE_URL: expected a URL ")
     assert done.stderr.count("\n") == 1
     assert os.listdir(tmp_path) == []
 

@@ -432,14 +432,14 @@ async def test_an_ordinary_client_can_use_the_socket_itself(resident: ResidentPr
     ("line", "reason"),
     [
         ({"parley": "relay", "v": 2}, "version 2"),
-        ({"parley": "relay", "v": 1, "env": ["PATH"]}, "wrong members"),
+        ({"parley": "relay", "v": 1, "env": ["PATH"]}, "has invalid members"),
         ({"parley": "relay", "v": 1, "overrides": ["nonsense"]}, "key=value"),
         ({"parley": "relay", "v": 1, "cwd": "/\ud800"}, "`cwd` is not"),
         ({"parley": "relay", "v": 1, "installed": ["relative"]}, "`installed` is not"),
         ({"parley": "relay", "v": 1, "installed": ["/" + "x" * 4096]}, "`installed` is not"),
         ({"parley": "relay", "v": 1, "installed": [f"/{n}" for n in range(300)]}, "too many"),
         ({"parley": "dance", "v": 1}, "'dance'"),
-        ({"parley": None}, "wrong members"),
+        ({"parley": None}, "has invalid members"),
     ],
 )
 async def test_a_wrong_line_of_our_own_is_refused_with_a_reason(
