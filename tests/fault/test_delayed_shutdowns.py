@@ -43,7 +43,7 @@ from parley.wire.jsonrpc import encode
 REQUEST = b'{"jsonrpc":"2.0","id":%d,"method":"tools/list"}\n'
 UNREAD = "shutting down although a client has not read all messages"
 UNENDED = "shutting down without waiting for turns that did not end"
-UNANSWERED = "shutting down without having answered all requests"
+UNANSWERED = "shutting down before all requests have a response"
 
 
 class Gone:

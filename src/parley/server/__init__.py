@@ -1,3 +1,3 @@
-"""Handles client requests by means of the runtime, and sends answers and events to clients."""
+"""Handles the requests of clients with the runtime, and sends responses and events to clients."""
 
 __all__: list[str] = []

@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_instructions", "compact_prompt")
-"""The overrides that only a principal with the role admin may use. These overrides can change any setting, or
-replace the server's own instructions.
+"""The names of the settings overrides that only a principal with the role admin may use. These overrides can change
+any setting, or replace the server's instructions for the model.
 """
 RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
-"""The arguments that a principal with a role below admin may only use to make a setting stricter, each with the
-name of this setting.
+"""The arguments with which a principal with a role below admin can make a setting stricter, but not looser. Maps
+the name of each argument to the name of the setting.
 """
 
 
@@ -80,7 +80,8 @@ def require_all_conversations(principal: Principal) -> None:
 
 
 def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
-    """Return whether the principal may decide an approval. Only such a principal is asked to decide it.
+    """Return whether the principal may decide an approval. The server asks only clients whose principal may decide
+    it.
 
     If `approval` is None, return whether the role of the principal allows decisions at all.
 
@@ -92,8 +93,8 @@ def may_answer(principal: Principal, approval: PendingApproval | None = None) ->
 
 
 def may_interrupt(principal: Principal) -> bool:
-    """Return whether the principal may interrupt a turn. The time for which an approval waits depends only on
-    clients of such principals.
+    """Return whether the principal may interrupt a turn. A client whose principal may not interrupt turns does not
+    affect how long an approval waits for an answer.
     """
     return principal.role >= Role.DRIVER
 
@@ -114,8 +115,9 @@ def allowed_overrides(
 ) -> SettingsOverrides:
     """Check that the principal may choose the overrides of a call, and return the overrides to apply.
 
-    The result is equal to `overrides`, except that symbolic links in `cwd` are resolved if `serve.roots` restricts
-    the principal.
+    The result differs from `overrides` at most in `cwd`. If `serve.roots` restricts the principal, `cwd` is an
+    absolute path without symbolic links. If the principal is bound to the conversation, `cwd` is None, because the
+    directory of the conversation does not change.
 
     `current` contains the settings of the conversation that the call changes; None if the call creates a
     conversation.
@@ -159,7 +161,7 @@ def allowed_values(
     if current is None:
         return allowed
     within = values_within(setting, current)
-    # If the server allows only `never` and the conversation only other policies, the conversation keeps its policy.
+    # If no value is allowed by both the server and the conversation, the conversation keeps its value.
     return tuple(value for value in allowed if value in within) or (getattr(current, setting),)
 
 

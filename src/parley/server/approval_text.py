@@ -55,7 +55,7 @@ _Action = ExecApprovalRequest | ApplyPatchApprovalRequest
 _FULL_FORM: Final = Raw(encode(FULL_SCHEMA))
 _SESSION_FIRST_FORM: Final = Raw(encode(SESSION_FIRST_SCHEMA))
 _LAST_REQUEST: Final = (
-    "\nThis call can ask no more. If you approve for this session, the same action needs no further approval."
+    "\nThis call cannot ask again. If you approve for this session, the same action needs no further approval."
 )
 _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
@@ -73,7 +73,7 @@ _ASKED_AGAIN: Final[dict[Changed, str]] = {
     "unknown": "Something was changed after this was approved.",
 }
 """The first line of the text of an approval request for an action that was approved earlier. The key is the kind of
-change because of which another approval is necessary.
+change that makes another approval necessary.
 """
 
 
@@ -90,8 +90,8 @@ def elicitation(
 
     `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
     task that the approval belongs to; None if the approval belongs to no task. If `session_first` is True, the form
-    offers approval for the session before approval for a single action. It is True if the client cannot be asked
-    again for this call.
+    offers approval for the session before approval for a single action, because the server cannot ask the client
+    again during this call.
     """
     fields = _fields(approval, conversation, request=request, features=features)
     form = _FULL_FORM if features.describes_approvals else _PLAIN_FORM
@@ -173,7 +173,7 @@ def _change(path: str, change: FileChange) -> str:
 
 
 def what_is_asked(request: ApprovalRequest) -> str:
-    """Return a description of the action that an approval allows, such as `apply proposed code changes`."""
+    """Return a description of the action that an approval allows, such as "run `make` in `/src`"."""
     match request.kind:
         case "exec":
             return f"run `{quoted_command(request.command)}` in `{quoted(request.cwd)}`"
@@ -205,7 +205,7 @@ def _what(action: _Action) -> str:
 
 
 def _is_given_reasons(action: _Action, features: Features) -> bool:
-    """Return whether the text of an approval request for a client contains the reason for the action.
+    """Return whether an approval request for a client with the given features contains the reason for the action.
 
     Clients at protocol version 2025-06-18 and older get the reason only for patches.
     """

@@ -61,7 +61,7 @@ async def attention(
     """
     mine = Query(conversation=principal.conversation, viewer=principal.viewer)
     if after is None:
-        # `page` records the end of turns whose process was killed. Until then they count as running.
+        # `page` ends the turns whose process was killed. Before this call, the index reports them as running.
         await conversations.page(replace(mine, state="running", archived=None, limit=MAX_ORPHANED))
     first, place = ("waiting", None) if after is None else after
     items: list[AttentionItem] = []
@@ -83,7 +83,7 @@ async def attention(
 async def _waiting(
     conversations: ConversationRegistry, found: Sequence[ConversationListing]
 ) -> Iterator[AttentionItem]:
-    # Run concurrently, because a conversation whose owner does not answer takes seconds.
+    # The conversations are loaded concurrently, because an unresponsive owner delays its conversation by seconds.
     loaded = await asyncio.gather(*(conversations.find_if_possible(one.conversation_id) for one in found))
     return (
         AttentionItem(

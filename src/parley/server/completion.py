@@ -1,4 +1,4 @@
-"""Completes the ids of conversations in resource addresses and in prompt arguments."""
+"""Completes the ids of conversations in resource URIs and in prompt arguments."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _is_conversation(params: CompleteParams) -> bool:
     """Return whether the argument to complete is the id of a conversation.
 
     Raises:
-        UnknownResource: there is no such resource template.
-        BadPrompt: there is no such prompt.
+        UnknownResource: the reference names a resource template that does not exist.
+        BadPrompt: the reference names a prompt that does not exist.
     """
     match params.ref:
         case ResourceReference(uri=uri):

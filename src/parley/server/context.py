@@ -1,4 +1,4 @@
-"""The context of a request: the server, the sender, and the channel for the answer."""
+"""The context of a request: the server, the sender, and the channel for the response."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class ServerContext:
     ) -> None:
         """Create the context.
 
-        `on_initialized` is called after each answer to an `initialize`. The callback does work that was postponed
-        at startup. `find_key` is called when the signing key is first needed, and returns the key. Without
-        `find_key`, a new key is created.
+        `on_initialized` is called after each response to `initialize` or `server/discover`. The callback does work
+        that was postponed at startup. `find_key` is called when the signing key is first needed, and returns the
+        key. Without `find_key`, a new key is created.
         """
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
         """The ids of the requests that the server sends. They are unique across all its clients."""
         self.client_numbers = count(1)
-        """The numbers of the clients of this process."""
+        """An iterator over the numbers for new clients. Each client of this process gets the next number."""
         self.subscribed = Counter[str]()
         """The number of subscriptions to resources, by the key of the subscribed principal."""
         self.searches = SearchLimit()
@@ -78,7 +78,7 @@ class ServerContext:
 
     @cached_property
     def signing_key(self) -> bytes:
-        """The key that seals request states and event ids, which clients send back.
+        """The key that signs request states and event ids. A client sends these strings back to the server.
 
         Raises:
             OSError: the key of the home directory cannot be read or created.
@@ -137,8 +137,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def viewer(self) -> Viewer:
-        """The principal as a `Viewer`, for queries of the store. Turns that ended before the principal's token was
-        created count as read.
+        """The `Viewer` that represents the principal in store queries. Turns that ended before the principal's
+        token was created count as read.
         """
         return Viewer(identity=self.identity, since=self.since)
 
@@ -177,30 +177,31 @@ class Reply(Protocol):
 
     @property
     def notifications(self) -> Outbox:
-        """The outbox for notifications that are sent before the request is answered."""
+        """The outbox for notifications that are sent before the response."""
         ...
 
     @property
     def server_requests(self) -> Outbox:
-        """The outbox for requests of the server, such as approval requests."""
+        """The outbox for requests that the server sends to the client, such as approval requests."""
         ...
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
-        """Return the outbox for the events of a call. `event_id` is a function that returns the current event id of
-        the call.
+        """Return the outbox for the events of `conversation` that a call sends to the client.
+
+        `request` is the id of the call's request. `event_id` returns the current event id of the call.
         """
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` if the client closes the channel before the answer is sent.
+        """Call `do` if the client closes the channel before the response is sent.
 
-        `do` is not called if the channel stays open until the client leaves.
+        `do` is never called if the channel is the only connection of the client.
         """
         ...
 
     def answer(self, frame: bytes | None) -> None:
-        """Send the encoded answer. This method is called exactly once for each request. If `frame` is None, the
-        client has cancelled the request and gets no answer.
+        """Send the encoded response. The caller calls this method exactly once for each request. If `frame` is
+        None, the client has cancelled the request and gets no response.
         """
         ...
 
@@ -223,7 +224,7 @@ class OutboxReply:
 
 
 class RequestContext(Struct, frozen=True, kw_only=True):
-    """The sender of one request, the features of its client, and the destination of its answer."""
+    """The sender of one request, the features of its client, and the destination of its response."""
 
     principal: Principal
     features: Features

@@ -1,9 +1,9 @@
-"""Dispatches requests to handlers, and manages their ids, concurrency, cancellation and answers.
+"""Dispatches requests to handlers, and manages the ids, concurrency, cancellation and responses of requests.
 
 The messages of a client take effect in the order of arrival. Each request runs as its own task, so reading never
-waits for a handler. A request is answered exactly once, or gets no answer because the client has cancelled it. A
-request can be cancelled while its stream or its turn is active, even if the request was answered earlier. An answer
-from the client is passed to the code that sent the request.
+waits for a handler. Each request gets exactly one response, or none if the client has cancelled the request. A
+client can cancel a request while the stream or the turn of the request is active, even after the response. A
+response from the client is passed to the code that sent the request.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 
 
 class Call:
-    """One request from the client, with its answer and its cancellation."""
+    """One request from the client, with its response and its cancellation."""
 
     context: RequestContext
-    """The context of the request. The field is set when the handler begins, because an earlier `initialize`
-    determines the features.
+    """The context of the request. The field is set only when the handler begins, because an `initialize` that
+    arrived earlier may still change the features of the client.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Call:
     ) -> None:
         self.id, self.method, self.params = request_id, method, params
         self.closed = False
-        """True if the request has been answered, or was cancelled and gets no answer."""
+        """True if the response has been sent, or if the request was cancelled and gets no response."""
         self.cancelled = False
         """True if the client has cancelled the request, even if the cancellation came too late to have an
         effect.
@@ -83,24 +83,24 @@ class Call:
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
-        """Send the result as the answer. A request has at most one answer."""
+        """Send the result as the response. A request has at most one response."""
         if self.context.meta is not None:
             result = completed(self.method, self.id, result, result_type)
         self._settle(response(self.id, result))
 
     def fail(self, refused: RequestRefused) -> None:
-        """Send a JSON-RPC error as the answer."""
+        """Send a JSON-RPC error as the response."""
         self._settle(_encode_error(self.id, refused, self.context))
 
     def on_cancel(self, do: Callable[[], None]) -> None:
         """Call `do` when the client cancels the request, or immediately if the request is already cancelled."""
         self._on_cancel = do
-        self._dispatch.remember(self)  # the request may already be answered
+        self._dispatch.remember(self)  # the response may already have been sent
         if self.cancelled:
             self.cancel()
 
     def stop_on_cancel(self) -> None:
-        """If the client cancels the request, stop the current task and send no answer.
+        """If the client cancels the request, stop the current task and send no response.
 
         The current task must be the handler of the request.
         """
@@ -116,14 +116,14 @@ class Call:
     def hold(self, end: Callable[[], None]) -> None:
         """Keep the request open after its handler has returned, for example while a stream is open.
 
-        `end` is called when the server shuts down, and must answer the request.
+        `end` is called when the server shuts down, and must send the response.
         """
         self._dispatch.hold(self, end)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Mark the handler as only waiting, for example for the end of a turn, while the block runs. If the client
-        leaves during that time, the handler is stopped.
+        """Return a context in which the handler counts as only waiting, for example for the end of a turn. If the
+        client disconnects inside the context, the handler is stopped.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -145,7 +145,7 @@ class Call:
             self._dispatch.forget(self)
 
     def drop(self) -> None:
-        """Close the request without an answer, because the client has cancelled it."""
+        """Close the request without a response, because the client has cancelled it."""
         is_open, self.closed = not self.closed, True
         self._on_cancel = None
         self._dispatch.drop(self)
@@ -154,7 +154,7 @@ class Call:
 
     def _settle(self, frame: bytes) -> None:
         if self.closed:
-            raise RuntimeError(f"request {self.id!r} is answered already")
+            raise RuntimeError(f"request {self.id!r} already has a response")
         self.closed = True
         self._reply.answer(frame)
         self._dispatch.settled()
@@ -206,7 +206,7 @@ class Dispatch:
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
         """Handle one frame from the client. An invalid frame does not affect the next one.
 
-        The answer is sent to `reply`, by default to the outbox of the client.
+        The response is sent to `reply`, by default to the outbox of the client.
         """
         reply = reply or self._reply
         if isinstance(frame, Overlong):
@@ -240,14 +240,14 @@ class Dispatch:
             self._request(message.id, message.method, message.params, reply)
 
     def resume(self, request_id: RequestId, reply: Reply) -> Call:
-        """Return a call that continues an earlier request of the client. Its answer is sent to `reply`."""
+        """Return a call that continues an earlier request of the client. The response is sent to `reply`."""
         call = self._calls[request_id] = Call(request_id, "", UNSET, self, reply)
         call.context = self._context(reply, None)
         return call
 
     def resume_answered(self, request_id: RequestId) -> Call:
-        """Return a call for an earlier request that has already been answered, so that the client can still cancel
-        the request.
+        """Return a call for an earlier request that already has a response, so that the client can still cancel the
+        request.
         """
         call = self.resume(request_id, self._reply)
         call.closed = True
@@ -256,8 +256,8 @@ class Dispatch:
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
         """Handle a message that cannot be decoded. `refused` is the error that the decoding raised.
 
-        The handling depends on the kind of the message in `outline`. A request is answered with the error. If the
-        message is an answer, the request of the server that it answers fails. A notification is ignored.
+        The handling depends on the kind of the message in `outline`. The response to a request is the error. If the
+        message is a response, the corresponding request of the server fails. A notification is ignored.
         """
         self._log.warning("%s: it was skipped", shortened(str(refused), MAX_SHOWN))
         request_id, is_answer = outline
@@ -269,11 +269,11 @@ class Dispatch:
             reply.answer(_encode_error(request_id, refused, self._context(reply, None)))
 
     def _refuse_answer(self, request_id: RequestId) -> None:
-        """Treat the answer to the request `request_id` as a failure, because the answer cannot be decoded."""
+        """Treat the response to the request `request_id` as an error, because the response cannot be decoded."""
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
-        """Call `do` with a message in the next tick of the event loop. The tasks of earlier requests have then
+        """Schedule `do(message)` for the next tick of the event loop, when the tasks of earlier requests have
         begun.
         """
         asyncio.get_running_loop().call_soon(self._do, do, message)
@@ -285,11 +285,11 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Record that one request has been answered, or was cancelled and gets no answer."""
+        """Record that the response to a request was sent, or that a request was cancelled and gets no response."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
-        """Record that a request was cancelled and gets no answer."""
+        """Record that a request was cancelled and gets no response."""
         self.forget(call)
         self.settled()
 
@@ -306,7 +306,9 @@ class Dispatch:
             del self._calls[call.id]
 
     async def all_answered(self) -> None:
-        """Wait until every request is answered or cancelled, except those that were passed to `hold`."""
+        """Wait until every request has its response or is cancelled, except the requests that were passed to
+        `hold`.
+        """
         while any(not call.closed and call not in self._held for call in self._calls.values()):
             self._settled.clear()
             await self._settled.wait()
@@ -314,7 +316,7 @@ class Dispatch:
     def hold(self, call: Call, end: Callable[[], None]) -> None:
         """Let `all_answered` ignore a request that stays open.
 
-        `end_held` calls `end`, which answers the request.
+        `end_held` calls `end`, which sends the response.
         """
         self._held[call] = end
         self.settled()
@@ -326,7 +328,7 @@ class Dispatch:
 
     @contextmanager
     def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
-        """Mark a task as only waiting while the block runs, so that `stop_waiting` stops it."""
+        """Return a context in which a task counts as only waiting, so that `stop_waiting` stops it."""
         self._waiting.add(task)
         try:
             yield
@@ -339,7 +341,7 @@ class Dispatch:
             task.cancel()
 
     def abandon(self) -> None:
-        """Stop all handlers. Their requests get no answer."""
+        """Stop all handlers. Their requests get no response."""
         for task in self._handling:
             task.cancel()
 
@@ -416,10 +418,10 @@ class Dispatch:
 
 
 def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext | None = None) -> bytes:
-    """Encode an error as the answer to a request.
+    """Encode an error as the response to a request.
 
-    The form of the answer depends on the features in `context`. If `context` is None, use the form for clients that
-    get Parley's additions to the protocol (`Features.additions`).
+    The form of the response depends on the features in `context`. If `context` is None, use the form for clients
+    that get Parley's additions to the protocol (`Features.additions`).
     """
     code = refused.code if context is None or context.features.additions else None
     is_modern = context is not None and context.features.modern

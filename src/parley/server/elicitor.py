@@ -33,7 +33,7 @@ class Elicitor(Protocol):
 
     @property
     def can_ask(self) -> bool:
-        """True if the client can be asked for approvals."""
+        """True if the server can ask the client to decide approvals."""
         ...
 
     def ask(
@@ -54,22 +54,22 @@ class Elicitor(Protocol):
         ...
 
     def withdraw(self, conversation: Conversation, *, reason: str) -> None:
-        """Withdraw the approval requests of a conversation that the client has not answered, and send the reason to
-        the client.
+        """Withdraw the unanswered approval requests for a conversation from the client, and send `reason` to the
+        client.
 
-        Other clients may still answer these approvals.
+        Other clients can still answer the approvals.
         """
         ...
 
     def close(self) -> None:
-        """Withdraw all approval requests, because the client has left. Other clients may still answer these
+        """Forget all approval requests, because the client has disconnected. Other clients can still answer the
         approvals.
         """
         ...
 
 
 class _NoElicitor:
-    """The elicitor of a client that cannot be asked."""
+    """The elicitor of a client that the server cannot ask to decide approvals."""
 
     can_ask = False
 
@@ -119,7 +119,7 @@ class FormElicitor:
         if approval_id in self._open:
             return
         if approval.request.kind == "limit" and not self._features.knows_limits:
-            return  # this client is not asked, and the turn ends at the limit (docs/protocol.md#limits)
+            return  # this client is not asked; without another client, the turn ends (docs/protocol.md#limits)
         params = elicitation(approval, conversation.id, request=request, features=self._features, task_id=task_id)
         answered = partial(self._settle, conversation, approval_id)
         request_id = self._requests.send(ElicitationParams.METHOD, encode(params), out=out, answered=answered)
@@ -156,8 +156,8 @@ class FormElicitor:
     def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
         """Withdraw the request for an approval that has been decided, unless this client decided it.
 
-        If the approval was dropped because its turn ended, clients at older versions get no withdrawal, because
-        they see the end of the turn.
+        If the approval was dropped because its turn ended, clients at version 2025-06-18 and older get no
+        withdrawal, because they see the end of the turn.
         """
         if (delivered := self._open.pop(approval_id, None)) is None:
             return

@@ -1,8 +1,9 @@
 """Encodes events as notifications, for streams and for `codex` calls.
 
-An event is encoded once for all readers. An encoder adds the bytes before and after the event, which are cached for
-each event type. The module `wire/notifications.py` defines the same messages as structs, and tests compare the two.
-If a stream is sent as log messages, each notification of the stream is the data of a log message.
+An event is encoded once for all readers. An encoder adds the parts of the notification before and after the event.
+These parts are cached for each event type. The module `wire/notifications.py` defines the same notifications as
+structs, and tests compare the encoded notifications with the structs. If a stream is sent as log messages, each
+notification of the stream is the data of a log message.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def encoded_event(entry: Entry, features: Features) -> bytes:
 
 
 class StreamEncoder:
-    """Encodes the events of a streamed conversation. The params of each notification contain the event as `msg`,
-    and `_meta` if `event_meta` is True.
+    """Encodes the events of a conversation as the notifications of a stream. The params of each notification
+    contain the event as `msg`.
     """
 
     sends_records = False
@@ -61,9 +62,9 @@ class StreamEncoder:
     ) -> None:
         """Create the encoder.
 
-        If `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent as log messages.
-        `before` is the position before which `conversationRead` returns the events that are missing in the
-        snapshot; None if no events are missing.
+        If `event_meta` is True, the `_meta` of each event contains the id of the conversation and the position. If
+        `as_log` is True, events are sent as log messages. If the snapshot omits older events, `before` is the
+        position with which the client can read them (`conversationRead` with `before`); otherwise it is None.
         """
         self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)
@@ -75,15 +76,15 @@ class StreamEncoder:
         self._item: ItemId | None = None
         """The id of the item whose delta was last sent with `_meta`; None before the first delta."""
         self._item_format = b""
-        """The bytes of a delta of the item `_item`, with placeholders for the offset and the event. These bytes are
-        cached because deltas are a hot path.
+        """The frame template of a delta of the item `_item`, with placeholders for the offset and the event. The
+        template is cached because deltas are on the hot path.
         """
         self._named = False
 
     def name_conversation(self, named: bool) -> None:
-        """Set whether each event names its conversation.
+        """Set whether each event contains the id of its conversation.
 
-        The name is necessary while several conversations are streamed.
+        The id is necessary while the client streams several conversations.
         """
         if named is not self._named:
             self._named = named
@@ -108,7 +109,9 @@ class StreamEncoder:
             send(b"%b%b%b" % (head, encoded, self._end))
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
-        """Encode all entries and open texts as one notification. `last` is the last position of the snapshot."""
+        """Encode a snapshot as one notification. `last` is the last position of the snapshot. `open_deltas`
+        contains the content of open items so far.
+        """
         # The parts are joined once, because an event may be as large as a message.
         events = self._events(entries)
         events += self._deltas(open_deltas)
@@ -125,9 +128,9 @@ class StreamEncoder:
     def snapshot_part(
         self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta] = (), *, is_first: bool
     ) -> bytes:
-        """Encode the next events of a snapshot. The result is empty if clients see none of the entries.
+        """Encode the next events of a snapshot. The result is empty if there are no events to send.
 
-        `is_first` is True if no event has been encoded before.
+        `is_first` is True if all earlier parts of the snapshot were empty.
         """
         events = self._events(entries)
         events += self._deltas(open_deltas)
@@ -170,14 +173,14 @@ class StreamEncoder:
         )
 
     def _format_of(self, event: str, item: ItemId) -> bytes:
-        """Return the bytes of a delta of one item, with `_meta`, and with placeholders for the offset and the
-        event.
+        """Return the frame template of the deltas of one item, including `_meta`. The template has placeholders for
+        the offset and the event.
         """
         head = b'%b,"item":"%b","offset":' % (self._head(event), item.encode())
         return b'%b%%d},"msg":%%b%b' % (head.replace(b"%", b"%%"), self._end)
 
     def _head(self, event: str) -> bytes:
-        """Return the bytes of a notification that precede an event. They are the same for all events of a type."""
+        """Return the part of a notification before the event. This part is the same for all events of a type."""
         if self._event_meta:
             meta = b'"_meta":{%b' % self._conversation
         elif self._named:
@@ -189,8 +192,8 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """Yield deltas with the stored output of a finished command. If the output is long, yield only the parts that a
-    snapshot contains.
+    """Yield the stored output of a finished command as deltas. Of a long output, yield only the beginning and the
+    end.
     """
     for stream in output_of(entry):
         yield from stream.preview()
@@ -228,7 +231,7 @@ class CodexEncoder:
         self.event(entry.type, encoded_event(entry, self._features), send)
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes, send: Send) -> None:
-        # This code does the same as `event`. It is repeated here because this is a hot path.
+        # The code of `event` is repeated here instead of called, because deltas are on the hot path.
         kind = delta.item.type
         first, second = self._heads.get(kind) or self._make_heads(kind)
         ended = encoded + b"}}"

@@ -1,8 +1,8 @@
 """Converts errors of tools into results.
 
 Clients of Codex expect different results from different failed tools: a string, a typed value, or only a flag. The
-row of a tool in the tool table names its shape (`ErrorShape`). Clients that get Parley's additions to the protocol
-(`Features.additions`) also get the error code.
+tool table assigns one of these shapes (`ErrorShape`) to each tool. Clients that get Parley's additions to the
+protocol (`Features.additions`) also get the error code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parley.wire.tools import AnswerFailed, CreateFailed, Failed
 __all__ = ["FAILED_VALUES", "NO_ARGUMENTS", "TEXT_SHAPES", "ErrorShape", "failure"]
 
 NO_ARGUMENTS: Final = "no arguments"
-"""The text in the error for a call without `arguments`."""
+"""The detail of the `BadArguments` error for a call without `arguments`."""
 
 
 class ErrorShape(Enum):
@@ -50,13 +50,14 @@ FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
     ErrorShape.CREATE: CreateFailed,
     ErrorShape.ANSWER: AnswerFailed,
 }
-"""The type of the structured content of a failed tool, for clients that get Parley's additions
-(`Features.additions`), by the shape of its failures.
+"""Maps each shape to the type of the structured content that clients with Parley's additions (`Features.additions`)
+get when the tool fails.
 """
 
 
 TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
-"""The shapes in which a client that does not get Parley's additions (`Features.additions`) gets only a text."""
+"""The shapes whose results contain only text for clients that do not get Parley's additions (`Features.additions`).
+"""
 
 
 def failure(tool: str, shape: ErrorShape, error: ParleyError, features: Features) -> CallToolResult:

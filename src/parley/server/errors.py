@@ -54,12 +54,12 @@ __all__ = [
 ]
 
 MAX_SHOWN: Final = 200
-"""The maximum number of characters of a client's text that an error message repeats."""
+"""The maximum number of characters that an error message quotes from a text of the client."""
 
 
 class SessionNotSaved(VisibleError):
-    """Raised when a stream cannot be opened because the session cannot be stored with the new stream. Nothing was
-    changed.
+    """Raised when a stream cannot be opened because the server cannot store the session together with the new
+    stream. Nothing was changed.
     """
 
     code = "session_not_saved"
@@ -217,7 +217,7 @@ class PositionBeyondEnd(InvalidRequest):
 
 
 class RequestRefused(VisibleError):
-    """Raised to answer a request with a JSON-RPC error. `number` is its numeric code."""
+    """Raised to respond to a request with a JSON-RPC error. `number` is the numeric code of the JSON-RPC error."""
 
     number: int
     modern_number: int | None = None
@@ -227,7 +227,7 @@ class RequestRefused(VisibleError):
 
 
 class RequestIdInUse(RequestRefused):
-    """Raised when the client sends a request with the id of an earlier request that has not been answered yet."""
+    """Raised when the client sends a request with the id of an earlier request that is still open."""
 
     code, number = "request_id_in_use", INVALID_REQUEST
 
@@ -290,7 +290,7 @@ class TaskNotPossible(RequestRefused):
 
 
 class UnknownResource(RequestRefused):
-    """Raised when a request names the address of a resource that does not exist, or that the principal is not
+    """Raised when a request contains the URI of a resource that does not exist, or that the principal is not
     allowed to see.
     """
 
@@ -359,8 +359,8 @@ class ResourceLimitReached(RequestRefused):
 
 
 class PeerRefusal(RequestRefused):
-    """Raised when a request from another process failed with `error`. The answer to that process contains the code
-    of `error`.
+    """Raised when a request from another process failed with `error`. The response to the other process contains
+    the code of `error`.
     """
 
     def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:

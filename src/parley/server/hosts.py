@@ -19,11 +19,11 @@ from parley.wire.modern import MODERN_VERSION
 __all__ = ["FULL", "KNOWN_HOSTS", "PLAIN", "Features", "KnownHost", "features_of"]
 
 _SDK_TIMEOUT: Final = "Request timed out"
-"""The cancellation reason that clients built on the TypeScript SDK send when they stop waiting for an answer."""
+"""The cancellation reason that clients built on the TypeScript SDK send when they stop waiting for a response."""
 
 
 class KnownHost(Struct, frozen=True, kw_only=True):
-    """A coding agent that is known as a host."""
+    """A coding agent that Parley recognizes as a host by the client name in `initialize`."""
 
     title: str
     timeout_reasons: tuple[str, ...]
@@ -51,8 +51,8 @@ class Features(Struct, frozen=True, kw_only=True):
 
     modern: bool = False
     """True for a request at version 2026-07-28. Such a request is independent of earlier requests. The server sends
-    no requests to the client. A request that opens a stream is answered when the stream ends. A cancelled call
-    stops waiting for its turn, and the turn continues.
+    no requests to the client. The response to a request that opens a stream is sent when the stream ends. A
+    cancelled call stops waiting for its turn, and the turn continues.
     """
     additions: bool = False
     """True if the client gets Parley's additions to the protocol: annotations, output schemas, instructions,
@@ -85,10 +85,10 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def cancels_requests(self) -> bool:
-        """True if a cancelled request gets no answer, and an answered request cannot be cancelled.
+        """True if a cancelled request gets no response, and a request cannot be cancelled after its response.
 
-        If the value is False, a cancellation only interrupts the turn, even if the request that began the turn was
-        answered.
+        If the value is False, a cancellation only interrupts the turn, even after the response to the request that
+        began the turn.
         """
         return self.full_version
 

@@ -59,12 +59,12 @@ from parley.wire.tasks import ListTasksParams, TaskResultParams, UpdateTaskParam
 __all__ = ["LEGACY_METHODS", "MODERN_METHODS", "methods", "negotiate"]
 
 _INSTRUCTIONS: Final = (
-    "Parley runs coding agents in conversations that stay when you disconnect. `codex` starts a conversation, runs "
-    "one request to its end and returns the agent's last message; `codex-reply` continues a conversation. A call "
-    "that waits long may time out, but the agent goes on. So for work that takes more than a minute use "
+    "Parley runs coding agents in conversations that continue when you disconnect. `codex` starts a conversation, "
+    "runs one request to its end and returns the agent's last message; `codex-reply` continues a conversation. A "
+    "long call may time out, but the agent continues to work. For work that takes more than a minute, use "
     "`conversationCreate`, then `conversationSendMessage`, then `conversationRead` with `wait_seconds` until "
     "`state` is `idle`. A message that you send while the agent works joins its turn. `conversationsList` finds "
-    "conversations, also those of other clients. "
+    "conversations, including the conversations of other clients. "
 )
 _STREAMS: Final = "`conversationStream` sends all events as notifications. "
 _APPROVALS: Final = (
@@ -135,7 +135,7 @@ def methods(
             instructions=instructions(call.context.principal, features),
         )
         call.answer(encode(result))
-        asyncio.get_running_loop().call_soon(server.on_initialized)  # called after the answer is written
+        asyncio.get_running_loop().call_soon(server.on_initialized)  # called after the response is written
         if server.availability != AVAILABLE:
             send_store_notice(session, server.availability)
 
@@ -197,7 +197,7 @@ def methods(
             instructions=instructions(call.context.principal, features),
         )
         call.answer(encode(result))
-        asyncio.get_running_loop().call_soon(server.on_initialized)  # called after the answer is written
+        asyncio.get_running_loop().call_soon(server.on_initialized)  # called after the response is written
 
     async def listen_for_changes(call: Call) -> None:
         await listen(call, session, server)

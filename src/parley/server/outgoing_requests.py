@@ -1,4 +1,4 @@
-"""Manages the requests that the server sends to one client, with their ids, answers and withdrawals."""
+"""Manages the requests that the server sends to one client: their ids, responses and withdrawals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class _Open(Struct, frozen=True):
-    """A request that has not been answered yet."""
+    """A request that has no response yet."""
 
     frame: bytes
     out: Outbox
@@ -28,29 +28,29 @@ class _Open(Struct, frozen=True):
 
 
 class OutgoingRequests:
-    """The open requests to one client. Each is answered at most once."""
+    """The open requests to one client. The server handles at most one response to each request."""
 
     def __init__(self, ids: Iterator[int]) -> None:
-        """Create an empty set.
+        """Create an object without open requests.
 
-        `ids` supplies the ids of requests. All clients share `ids`, so that no id is used twice.
+        `ids` supplies the ids of new requests. All clients share `ids`, so that no id is used twice.
         """
         self._ids = ids
         self._open: dict[RequestId, _Open] = {}
 
     def __contains__(self, request_id: RequestId) -> bool:
-        """Return whether a request is open."""
+        """Return whether the request with the id `request_id` is open."""
         return request_id in self._open
 
     def number_by_time(self) -> None:
-        """From now on, use ids that no earlier server process has used for this client. An answer to a request of
-        an earlier process can then not be mistaken for an answer to a request of this process.
+        """From now on, use ids that no earlier server process has used for this client. A response to a request of
+        an earlier process can then not be mistaken for a response to a request of this process.
         """
         self._ids = count(time.time_ns() // 1_000_000)
 
     def send(self, method: str, params: bytes, *, out: Outbox, answered: Callable[[Message], None]) -> RequestId:
-        """Send a request and return its id. `answered` is called with the answer when it arrives. It is not called
-        if the request is withdrawn.
+        """Send a request and return its id. `answered` is called with the response when the response arrives. If
+        the request is withdrawn first, `answered` is not called.
         """
         request_id = next(self._ids)
         frame = request(request_id, method, params)
@@ -60,7 +60,7 @@ class OutgoingRequests:
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
         """Find the open requests that were sent to the outbox `lost`, and send them again to `out`, because the
-        client may not have received them. `but_not` contains messages that the client has received. A request in
+        client may not have received them. `but_not` contains the frames that the client has received. A request in
         `but_not` is not sent again.
         """
         for request_id, one in tuple(self._open.items()):
@@ -69,22 +69,22 @@ class OutgoingRequests:
                 out.send(one.frame)
 
     def take(self, answer: Message) -> None:
-        """Handle an answer from the client. An answer that belongs to no open request is ignored."""
+        """Handle a response from the client. A response that belongs to no open request is ignored."""
         one = None if answer.id is UNSET else self._open.pop(answer.id, None)
         if one is None:
-            log.debug("ignored an answer to no open request")
+            log.debug("ignored a response that belongs to no open request")
             return
         one.answered(answer)
 
     def withdraw(self, request_id: RequestId, *, reason: str) -> None:
-        """Withdraw a request and notify the client. A later answer is ignored."""
+        """Withdraw a request and notify the client. A later response is ignored."""
         if (one := self._open.pop(request_id, None)) is not None:
             one.out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
 
     def ignore(self, request_id: RequestId) -> None:
-        """Withdraw a request without notifying the client. A later answer is ignored."""
+        """Withdraw a request without notifying the client. A later response is ignored."""
         self._open.pop(request_id, None)
 
     def forget(self) -> None:
-        """Remove all requests without withdrawing them, because the client has left."""
+        """Remove all requests without notifying the client, because the client has disconnected."""
         self._open.clear()

@@ -20,9 +20,7 @@ CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(Pa
 
 
 def encode_cursor(place: object) -> str:
-    """Encode a position in a list as a cursor. A cursor is an opaque string that the client sends to get the next
-    page.
-    """
+    """Encode a position in a list as a cursor: an opaque string that the client sends to get the next page."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 

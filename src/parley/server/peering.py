@@ -97,7 +97,7 @@ class PeerTransport(Transport, Protocol):
 async def serve_peer(transport: PeerTransport, server: ServerContext, version: str = "") -> None:
     """Serve another process until it disconnects. Its disconnection does not stop the turns that run here.
 
-    `version` is the version of the protocol between nodes; empty for a process of the same home.
+    `version` is the version of the protocol between nodes; empty for a process that shares the home directory.
     """
     out = transport.outbox
     peer = _Peer(out, server)
@@ -121,7 +121,7 @@ async def serve_peer(transport: PeerTransport, server: ServerContext, version: s
 
 
 def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
-    """Handle a message. An invalid message ends the connection, because entries could be missing after it."""
+    """Handle a message. An invalid message ends the connection, because a skipped message would be lost."""
     try:
         if isinstance(frame, Overlong):
             raise msgspec.DecodeError(frame.why)

@@ -1,8 +1,8 @@
-"""Adds positions to messages, for clients that may reconnect and name the last message that they received.
+"""Adds positions to messages, so that a client that reconnects can name the last message that it has received.
 
-A position names the last entry of a conversation that a client has received completely. An entry may be sent as
-several messages. If the client has received only some of these messages, the position also contains the number of
-messages received.
+A position contains the `seq` of the last entry that a client has received completely. An entry may be sent as
+several messages. If the client has received only some of the messages of the next entry, the position also contains
+their number.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Position(Struct, frozen=True, array_like=True):
     """The position up to which a client has received a conversation."""
 
     seq: int
-    """The position of the last entry that the client has received completely."""
+    """The `seq` of the last entry that the client has received completely."""
     messages: int = 0
-    """The number of messages that the client has received of the next entry. The client has not received all
-    messages of this entry.
+    """The number of messages that the client has received of the entry after `seq`. If the value is above 0, the
+    client has received only a part of this entry.
     """
     stream: int | None = None
-    """The number of the stream of the conversation; None if the message does not belong to a stream."""
+    """The number of the stream in its session; None if the message does not belong to a stream."""
 
 
 @runtime_checkable
@@ -38,9 +38,7 @@ class PositionedOutbox(FrameOutbox, Protocol):
     """An outbox for the messages about one conversation, to a client that can reconnect."""
 
     def send_at(self, frame: bytes, position: Position) -> None:
-        """Send a message. `position` is the position that the client has reached when it has received the
-        message.
-        """
+        """Send a message. `position` is the position of the client after the message."""
         ...
 
     def begin_frame_at(self, position: Position) -> OpenFrame:
@@ -49,7 +47,7 @@ class PositionedOutbox(FrameOutbox, Protocol):
 
 
 class PositionEncoder:
-    """An encoder that sends the messages of another encoder, each with its position."""
+    """An encoder that adds positions to the entries of another encoder. Deltas are sent without a position."""
 
     def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
         """Create the encoder. The client already has the first `skipped` messages of the first entry."""

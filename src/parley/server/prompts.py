@@ -38,10 +38,12 @@ CONVERSATION: Final = "conversation"
 
 
 class _Template(Struct, frozen=True, kw_only=True):
-    """A prompt, together with the text that is sent when a client gets it."""
+    """A prompt, together with the function that builds its text."""
 
     prompt: Prompt
     text: Callable[[Mapping[str, str]], str]
+    """A function that returns the text for the model. Its argument contains the arguments of the client, by name.
+    """
 
 
 def _review(given: Mapping[str, str]) -> str:
@@ -83,11 +85,11 @@ _TEMPLATES: Final = (
         prompt=Prompt(
             name="review-changes",
             title="Review changes",
-            description="Review the changes of a conversation, or those in the working directory.",
+            description="Review the changes of a conversation, or the uncommitted changes in the directory.",
             arguments=(
                 PromptArgument(
                     name=CONVERSATION,
-                    description="The id of a conversation, whose last changes are reviewed.",
+                    description="The id of the conversation. The changes of its last turn are reviewed.",
                     required=False,
                 ),
             ),
@@ -99,7 +101,7 @@ _TEMPLATES: Final = (
             name="plan",
             title="Plan a task",
             description="Make a plan for a task before anything is changed.",
-            arguments=(PromptArgument(name="task", description="What is to be done.", required=True),),
+            arguments=(PromptArgument(name="task", description="The task to plan.", required=True),),
         ),
         text=_plan,
     ),
@@ -109,7 +111,7 @@ _TEMPLATES: Final = (
             title="Explain the project",
             description="Explain the project in the working directory to a newcomer.",
             arguments=(
-                PromptArgument(name="focus", description="The part that interests you most.", required=False),
+                PromptArgument(name="focus", description="The part of the project to focus on.", required=False),
             ),
         ),
         text=_explain,

@@ -23,13 +23,13 @@ _ASKED: Final = record_type(ApprovalRequest)
 _SETTLED: Final = record_type(ApprovalSettlement)
 _REASONS: Final = {NO_CLIENT: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
-"""The maximum number of characters of an earlier turn's message that a note repeats. `conversationRead` returns the
-whole message.
+"""The maximum number of characters that a note quotes from the message of an earlier turn. `conversationRead`
+returns the whole message.
 """
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that a note names. If there are more, the note contains only
-the number of the others.
+"""The maximum number of denied commands and patches that the notes describe. The notes contain only the number of
+further ones.
 """
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""
@@ -46,7 +46,7 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Process one entry of the log: collect approval requests, and denials that no person has decided."""
+        """Process one entry of the log. Collect approval requests, and denials that no person has decided."""
         if entry.type == _ASKED:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
             self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)

@@ -1,7 +1,7 @@
 """Serves clients, and shuts the server down.
 
-`ServerCore.serve_client` serves one client until that client leaves. The server then continues to serve the other
-clients. `ServerCore.shutdown` ends all turns, answers all requests and removes all clients.
+`ServerCore.serve_client` serves one client until that client disconnects. The server then continues to serve the
+other clients. `ServerCore.shutdown` ends all turns, responds to all requests and removes all clients.
 """
 
 from __future__ import annotations
@@ -40,20 +40,17 @@ __all__ = ["ClientConnection", "ServerCore", "Transport"]
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 1.5
-"""The maximum time in seconds that a shutdown waits until turns have ended, requests are answered, and clients have
-read the answers. This time is shorter than the two seconds that the protocol allows for the whole shutdown.
+"""The maximum time in seconds that a shutdown waits until turns have ended, responses have been sent, and clients
+have read the responses. This time is shorter than the two seconds that the protocol allows for the whole shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
 """The maximum time in seconds that a shutdown waits, in addition to `SHUTDOWN_SECONDS`, until the store is closed.
 The time is needed if the disk is slow or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
-"""The maximum time in seconds for which a client that has stopped sending can still receive and read
-its answers.
-"""
+"""The maximum time in seconds for which a client that has stopped sending can still receive responses."""
 LAST_ANSWERS_SECONDS: Final = 0.05
-"""The maximum time in seconds that a shutdown waits until the requests that were waiting for the store are
-answered.
+"""The maximum time in seconds that a shutdown waits for the responses to requests that were waiting for the store.
 """
 MAX_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SECONDS
 
@@ -73,7 +70,7 @@ class Transport(Protocol):
     def outbox(self) -> ClosableOutbox: ...
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Pass every frame to `take`. Return when the client has closed its side or reading has been stopped."""
+        """Pass every frame to `take`. Return when the client has closed its sending side or reading was stopped."""
         ...
 
 
@@ -114,8 +111,8 @@ class ClientConnection:
         )
 
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
-        """Handle one frame from the client. The answer is sent to `reply`, by default to the outbox of
-        the client.
+        """Handle one frame from the client. The response is sent to `reply`, by default to the outbox of the
+        client.
         """
         self._dispatch.take(frame, reply)
 
@@ -128,6 +125,9 @@ class ClientConnection:
         reply: Reply,
     ) -> None:
         """Continue a `codex` call whose stream was lost, beginning after the messages that the client has received.
+
+        `request_id` and `conversation` are the request id and the conversation of the call. `event_id` is the event
+        id of its turn. `position` is the position that the client has reached. Messages are sent to `reply`.
 
         Raises:
             ParleyError: the conversation does not exist or cannot be read.
@@ -164,9 +164,11 @@ class ClientConnection:
     ) -> None:
         """Continue a session of an earlier server process.
 
-        Streams of conversations that no longer exist or are damaged are left out, and the client gets a notice
-        about them. `last_stream` is the number of the stream that was opened last. `has_listed_resources` is True
-        if the client is notified when the list of resources changes.
+        `params` contains the parameters of the client's `initialize`. `streams` contains the streams of the client.
+        A stream is left out if its conversation no longer exists or is damaged, and the client gets a notice about
+        this stream. `last_stream` is the number of the stream that was opened last. `resources` contains the URIs
+        of the resources to which the client has subscribed. `has_listed_resources` is True if the client is
+        notified when the list of resources changes.
 
         Raises:
             ParleyError: a conversation cannot be read at the moment. The session is only partly restored.
@@ -204,15 +206,17 @@ class ClientConnection:
         await self.subscriptions.restore(resources, session.principal, has_listed=has_listed_resources)
 
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
-        """For each stream, repeat the messages that the client has not received. `positions` contains the positions
-        that the client has reached. `received` contains messages that the client has received since it reconnected.
-        A notice about the end of a stream is repeated only if `received` does not contain the notice.
+        """For each stream, repeat the messages that the client has not received.
+
+        `positions` maps conversations to the positions that the client has reached. `received` contains frames that
+        the client has received since it reconnected. A notice about the end of a stream is repeated only if
+        `received` does not contain the notice.
         """
         self._streams.restart(self.session, positions, received=received)
         self.session.reconnected()
 
     async def all_answered(self) -> None:
-        """Wait until every request has been answered, or was cancelled and gets no answer."""
+        """Wait until every request has its response, or was cancelled and gets no response."""
         await self._dispatch.all_answered()
 
     async def end_streams(self) -> None:
@@ -229,7 +233,7 @@ class ClientConnection:
         self._dispatch.stop_waiting()
 
     def abandon(self) -> None:
-        """Stop all handlers of the client's requests. The requests get no answer."""
+        """Stop all handlers of the client's requests. The requests get no response."""
         self._dispatch.abandon()
 
 
@@ -266,10 +270,10 @@ class ServerCore:
         loader: Loader | None = None,
         connected: Callable[[ClientConnection], None] = lambda client: None,
     ) -> None:
-        """Serve a client until it leaves or the server shuts down.
+        """Serve a client until it disconnects or the server shuts down.
 
-        Requests that the client sent before it left are executed, and its turns continue. A client that has only
-        stopped sending still gets the answers that are sent within a second. `connected` is called with the
+        Requests that the client sent before it disconnected are executed, and its turns continue. A client that has
+        only stopped sending still gets the responses that are sent within a second. `connected` is called with the
         connection before the first message is read.
         """
         async with self._connected(transport, principal, loader) as client:
@@ -281,15 +285,15 @@ class ServerCore:
                     await client.out.flush()
 
     async def serve_only_client(self, transport: Transport) -> None:
-        """Serve one client until it leaves or reading is stopped. Then shut the server down while the client can
-        still read.
+        """Serve one client until it disconnects or reading is stopped. Then shut the server down while the client
+        can still read.
         """
         async with self._connected(transport, LOCAL_USER, None) as client:
             await transport.read(client.take)
             await self.shutdown()
 
     async def shutdown(self) -> None:
-        """End all turns, answer all requests, end all streams, and remove all clients, within two seconds."""
+        """End all turns, respond to all requests, end all streams, and remove all clients, within two seconds."""
         self.is_shutting_down = True
         clients, conversations = tuple(self.clients), self.context.conversations
         began = asyncio.get_running_loop().time()
@@ -298,7 +302,7 @@ class ServerCore:
         try:
             async with asyncio.timeout(SHUTDOWN_SECONDS):
                 await conversations.stop()
-                late = "shutting down without having answered all requests"
+                late = "shutting down before all requests have a response"
                 await asyncio.gather(*(client.all_answered() for client in clients))
                 late = "shutting down although a client has not read all messages"
                 await asyncio.gather(*(client.end_streams() for client in clients))

@@ -1,4 +1,7 @@
-"""The state of one connected client: its negotiated features and all its registrations."""
+"""The state of one connected client: its negotiated features and all its registrations.
+
+A client leaves when its connection ends, or its session if the client uses sessions over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ from parley.wire.modern import MODERN_VERSION, ModernMeta
 __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MAX_FIRST_REQUESTS: Final = 1000
-"""The maximum number of conversations for which a session stores the id of the client's first request. The events
-of a conversation contain this id. Beyond this number, the session removes the oldest ids of conversations that the
-client is not receiving.
+"""The maximum number of conversations for which a session stores the id of the client's first request. Approval
+requests contain this id. Beyond this number, the session removes the oldest ids of conversations that the client is
+not receiving.
 """
 
 
@@ -69,7 +72,7 @@ SILENT: Final = _SilentOutbox()
 
 
 class StreamState(Struct, frozen=True, array_like=True):
-    """The arguments of a stream, with which it can be opened again."""
+    """The arguments with which a stream was opened. With these arguments, the stream can be opened again."""
 
     conversation: ConversationId
     request: RequestId
@@ -109,7 +112,7 @@ class _OneOutbox:
 
 
 class _Connection:
-    """The registrations that are kept as long as a client is connected."""
+    """The registrations of a client that last until the client leaves."""
 
     def __init__(self) -> None:
         self.has_left = False
@@ -134,7 +137,7 @@ class Session:
         """Create the session.
 
         `loader` resolves the settings of conversations that the client creates and of turns that it begins.
-        `connection` holds registrations that last while the client is connected; the default is a new one.
+        `connection` holds the registrations that last until the client leaves; by default, a new object is created.
         """
         self._request_ids = request_ids
         self.out, self.loader, self.principal = out, loader, principal
@@ -145,21 +148,21 @@ class Session:
         self.last_stream = 0
         """The number of the stream that was opened last."""
         self.may_reconnect = False
-        """True if the client may reconnect. Events of its streams then always contain their positions."""
+        """True if the client may reconnect. The events of its streams then always contain their positions."""
         self.log_level: LogLevel = "info"
-        """The lowest level of the log messages that the client requested."""
+        """The lowest level of log messages that the client wants to get."""
         self.requests = OutgoingRequests(request_ids)
         self.elicitor: Elicitor = NO_ELICITOR
         self._asks_by_result = False
-        """True for a request at protocol version 2026-07-28 whose client can be asked for approvals."""
+        """True for a request at protocol version 2026-07-28 whose client can be asked to decide approvals."""
         self.initialize_params: InitializeParams | None = None
         """The parameters of `initialize`; None before `initialize`."""
         self.outlives_server = False
         """True if the session is stored. Its streams continue after a restart of the server."""
         self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[StreamState]] = nullcontext
-        """The function that stores the session together with a stream. The function returns a context. The stream
-        is opened inside this context, with the number of the stream that the context yields. Entering the context
-        raises a ParleyError if the session cannot be stored. By default, nothing is stored.
+        """A function that returns the context manager in which a stream is opened. Entering the context stores the
+        session together with the stream, and yields the stream with its final number. Entering raises a ParleyError
+        if the session cannot be stored. By default, nothing is stored.
         """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
@@ -203,7 +206,7 @@ class Session:
     # --- requests ------------------------------------------------------------------------
 
     def context(self, reply: Reply, meta: ModernMeta | None = None) -> RequestContext:
-        """Return the context of a request whose answer is sent to `reply`.
+        """Return the context of a request whose response is sent to `reply`.
 
         `meta` is the `_meta` of a request at version 2026-07-28.
         """
@@ -213,7 +216,7 @@ class Session:
 
     def events_to(self, out: Outbox) -> Outbox:
         """Return an outbox that sends events to `out`. If the client is a host that ignores events, the outbox
-        discards them.
+        discards the events.
         """
         return out if self.features.event_notifications else SILENT
 
@@ -242,8 +245,8 @@ class Session:
         return session
 
     def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
-        """Return the elicitor for one call or stream. For a request at version 2026-07-28 whose client can be asked
-        to decide approvals, the elicitor calls `on_ask`, which ends the call.
+        """Return the elicitor for one call or stream. At version 2026-07-28, if the client can be asked to decide
+        approvals, the elicitor calls `on_ask`, which ends the call with an approval request.
         """
         return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
 
@@ -254,10 +257,10 @@ class Session:
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Store the id of a request that creates, calls or streams a conversation, unless it is not the client's
-        first such request.
+        """Store the id of the client's first request that creates, calls or streams a conversation. Do nothing if
+        an id is already stored for the conversation.
 
-        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest one of a conversation that the client is
+        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest id of a conversation that the client is
         not receiving now.
         """
         self._first_requests.setdefault(conversation, str(request_id))
@@ -313,8 +316,8 @@ class Session:
     # --- leaving ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Call `undo` when the client leaves, or immediately if it has already left. `undo` removes the
-        registrations of `owner`.
+        """Call `undo` when the client leaves, or immediately if the client has already left. `undo` removes the
+        registrations of the object `owner`.
         """
         if self.has_left:
             undo()

@@ -23,8 +23,8 @@ _LEVEL: Final[Mapping[AvailabilityState, LogLevel]] = {
 _MESSAGE: Final[Mapping[AvailabilityState, str]] = {
     "unreachable": "The server cannot reach its database. Running turns continue for some seconds.",
     "turns_stopped": (
-        "The server still cannot reach its database, and has interrupted its turns. Their ends are stored when the"
-        " database can be reached."
+        "The server still cannot reach its database, and has interrupted its turns. The ends of these turns are"
+        " stored when the server can reach the database again."
     ),
     "available": "The server can reach its database again.",
 }

@@ -1,6 +1,7 @@
 """The streams of one connection.
 
-Each stream sends a conversation from its beginning or from a position, and then live events.
+A stream first sends the events of a conversation so far, or only the events after a position. The stream then sends
+live events.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ log = logging.getLogger(__name__)
 
 SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
-"""The maximum size of a snapshot that is sent as a whole, in bytes. A longer snapshot is sent in pages."""
+"""The maximum size of a snapshot that is sent as a whole: `SHORT_ENTRIES` entries and `SHORT_BYTES` bytes. A larger
+snapshot is sent in pages.
+"""
 
 MAX_ENDS: Final = 256
 """The maximum number of ended streams whose notices are stored for a client that may reconnect. Beyond this number,
@@ -51,17 +54,18 @@ _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
 
 
 class StreamStart(Struct, frozen=True, kw_only=True):
-    """The start of a stream: the positions that determine the snapshot and the first live event."""
+    """The positions that determine the snapshot and the first live event of a stream."""
 
     after: Seq
     """The position before the first event of the snapshot."""
     before: Seq | None = None
-    """The position that the snapshot contains, so that the client can read the events before this position; None if
-    the snapshot contains no such position.
+    """The position of the first event of the snapshot if the snapshot omits older events; otherwise None. The
+    snapshot contains this position, so that the client can read the older events (`conversationRead` with
+    `before`).
     """
     resumes_at: Seq | None = None
-    """The position up to which the client has already received the conversation. The stream continues there without
-    a snapshot. None if the stream begins with a snapshot.
+    """The position up to which the client has already received the conversation. The stream then continues after
+    this position, without a snapshot. None if the stream begins with a snapshot.
     """
 
 
@@ -157,7 +161,7 @@ class _Stream:
             self._subscription.send_now()
 
     def begin(self) -> None:
-        """Send the snapshot as soon as the client is ready for it."""
+        """Send the snapshot as soon as the outbox is writable."""
         if self.out.writable or self._ended:
             self._join()
         else:
@@ -267,9 +271,9 @@ class Streams:
     def __init__(self) -> None:
         self._streams: dict[ConversationId, _Stream] = {}
         self._ends: dict[ConversationId, tuple[int, FrameOutbox, bytes]] = {}
-        """The number and the outbox of each stream that the server has ended, and the notice about its end. The
-        notice is stored because a client that reconnects may have missed it. A new stream of the conversation
-        removes the notice.
+        """Maps the conversation of each stream that the server has ended to the number and the outbox of the stream
+        and to the notice about the end. The notice is stored because a client that reconnects may have missed it. A
+        new stream of the conversation removes the notice.
         """
         self._cancelled: deque[int] = deque(maxlen=MAX_ENDS)
         """The numbers of the streams that the client has cancelled. The client needs no notice about their end."""
@@ -291,8 +295,8 @@ class Streams:
 
         If this connection already has a stream of the conversation, that stream ends. If `exclusive` is True, the
         streams of the conversation on all connections end. `number` is the number of the stream in the session. If
-        `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent as log messages. `on_ask`
-        asks for approvals at version 2026-07-28.
+        `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent as log messages. At
+        version 2026-07-28, `on_ask` ends the call with an approval request; None if the client cannot be asked.
         """
         conversation_id = conversation.id
         if session.has_left:
@@ -347,10 +351,10 @@ class Streams:
         event_meta: bool,
         exclusive: bool,
     ) -> None:
-        """Start a stream that keeps its request open. The request is answered when the stream ends.
+        """Start a stream that keeps its request open. The response is sent when the stream ends.
 
-        `event_meta` and `exclusive` have the same meaning as for `open`. `rounds` asks for approvals; None if the
-        client cannot be asked.
+        `event_meta` and `exclusive` have the same meaning as for `open`. `rounds` manages the approval requests of
+        the call; None if the client cannot be asked.
         """
 
         def ask(approval: PendingApproval, request: str) -> None:
@@ -388,7 +392,7 @@ class Streams:
 
     @property
     def states(self) -> tuple[StreamState, ...]:
-        """The arguments of the open streams. With these arguments, the streams can be opened again."""
+        """The states of the open streams, with which the streams can be opened again."""
         return tuple(stream.state for stream in self._streams.values())
 
     def is_open(self, conversation_id: ConversationId) -> bool:
@@ -407,15 +411,15 @@ class Streams:
     def restart(
         self, session: Session, positions: Mapping[str, Position], *, received: Collection[bytes] = ()
     ) -> None:
-        """For each stream, repeat the messages that the client has not received. Also repeat the notices about
-        ended streams. The client also gets a notice about each conversation in `positions` that has no stream and
-        no stored notice, so that the client can open the stream again. The client gets no notice about a stream
-        that it has cancelled.
+        """For each open stream, repeat the messages that the client has not received. Also repeat the notices about
+        ended streams. The client also gets a notice about each conversation in `positions` that has neither a
+        stream nor a stored notice, so that the client can open the stream again. The client gets no notice about a
+        stream that it has cancelled.
 
         `positions` maps conversations to the last position that the client has received. A position in an earlier
         stream of the conversation is ignored, because the client has received nothing of the current stream.
-        `received` contains messages that the client has received since it reconnected. A notice in `received` is
-        not repeated.
+        `received` contains frames that the client has received since it reconnected. A notice in `received` is not
+        repeated.
         """
         for conversation_id, (number, out, notice) in self._ends.items():
             known = positions.get(conversation_id)
@@ -436,8 +440,8 @@ class Streams:
             stream.restart(received_at if is_of_stream else None)
 
     def shut_down(self) -> None:
-        """End every stream because the server is shutting down. Streams that continue after a restart are not
-        reported as ended.
+        """End the streams because the server is shutting down. Streams of sessions that continue after a restart
+        are neither ended nor reported as ended.
         """
         for conversation_id, stream in tuple(self._streams.items()):
             if not stream.session.outlives_server:
@@ -494,7 +498,9 @@ class Streams:
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Let each event name its conversation if more than one stream is open; otherwise let no event name it."""
-        if len(self._streams) <= 2:  # with more streams, the events already name their conversation
+        """Let the events of all streams contain the id of their conversation exactly if more than one stream is
+        open.
+        """
+        if len(self._streams) <= 2:  # with more streams, the events already contain the id
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

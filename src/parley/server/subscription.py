@@ -33,7 +33,7 @@ _approval_decoder: Final = msgspec.json.Decoder(_Approval)
 
 
 class Subscription:
-    """Sends a conversation to a client, beginning at a position, and asks the client for approvals.
+    """Sends a conversation to a client, beginning at a position, and asks the client to decide approvals.
 
     `close` removes all registrations of the subscription. The session calls `close` when the client leaves.
     """
@@ -56,11 +56,11 @@ class Subscription:
         """Create the subscription.
 
         `server_requests` carries approval requests to clients at version 2025-11-25 and older. For a client at
-        version 2026-07-28, `on_ask` is called instead. `on_entry` is called after each entry, including records,
-        that the reader has passed. `on_dropped` is called with the error if an entry cannot be sent or read; the
-        subscription then sends nothing more. `waits_for_turn` is True for a call that waits for the end of the
-        turn. The client already has the first `skipped` messages of the first entry. `task_id` is the id of the
-        task that approval requests name.
+        version 2026-07-28, `on_ask` is called instead. `on_entry` is called with each entry, including records,
+        after the reader has processed the entry. `on_dropped` is called with the error if an entry cannot be sent
+        or read; the subscription then sends nothing more. `waits_for_turn` is True for a call that waits for the
+        end of the turn. The client already has the first `skipped` messages of the first entry. `task_id` is the id
+        of the task that approval requests name.
         """
         self._session, self._conversation, self._on_ask = session, conversation, on_ask
         self._out, self._encoder, self._server_requests = (
@@ -112,9 +112,8 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether the client must get the events up to the position of an approval before the server asks
-        for its decision. At version 2026-07-28, an approval request ends the call, so all earlier events must be
-        sent first.
+        """Return whether the log after `position` may contain an approval. At version 2026-07-28, the server must
+        send all events before the approval first, because the approval request ends the call.
         """
         log = self._conversation.log
         return position < log.base or any(one.type == _ASKED for one in log.between(position, log.durable))

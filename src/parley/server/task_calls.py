@@ -34,9 +34,9 @@ _ENDED: Final = record_type(TurnEnded)
 async def run_as_task(
     call: ToolCall, conversation: Conversation, content: tuple[InputItem, ...], *, event_id: EventId | None = None
 ) -> None:
-    """Submit a message. When the start of its turn is durable, answer the call with the task of the turn.
+    """Submit a message. When the message is durable, send the task of its turn as the response to the call.
 
-    If `event_id` is given and the message begins a turn, `event_id` is the id of this turn.
+    If `event_id` is given and the message begins a turn, `event_id` becomes the id of this turn.
     """
     turn_ids: list[EventId] = []
 
@@ -88,8 +88,11 @@ class TaskFollower:
         server_requests: Outbox,
         notify: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Create the follower. `request` is the id of the client's request that concerns the task. `notify` is a
-        function that sends a status notification. If `notify` is None, the client gets no status notifications.
+        """Create the follower.
+
+        `request` is the id of the client's request that concerns the task. Approval requests are sent to
+        `server_requests`. `notify` sends a status notification. If `notify` is None, the client gets no status
+        notifications.
         """
         self._task, self._notify = task, notify
         session.note_request(task.conversation.id, request)

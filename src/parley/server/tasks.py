@@ -1,8 +1,8 @@
-"""Represents turns as MCP tasks. Every turn of every conversation is a task, which is identified by the position at
-which it begins.
+"""Represents turns as MCP tasks. Every turn of every conversation is a task. A task id consists of the id of the
+conversation and the position at which the turn begins.
 
-No state is stored for a task. Its status and its result are computed from the log, so every process and every later
-session can read them.
+No state is stored for a task. The status and the result of a task are computed from the log, so every process and
+every later session can read them.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class TurnTask(Struct, frozen=True):
             await self.conversation.wait_beyond(position)
 
     async def status(self) -> Task:
-        """Return the current state of the task for clients.
+        """Return the current state of the task, in the form in which clients get it.
 
         Raises:
             StoreError: the conversation cannot be read.
@@ -189,7 +189,7 @@ async def find_task(conversations: ConversationRegistry, principal: Principal, t
 
 
 async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTask:
-    """Return the task of a turn that is stored in the log."""
+    """Return the task of the turn with the id `event_id`, which must be durable."""
     start = await conversation.position_of_turn(event_id)
     if start is None or start > conversation.log.durable:
         raise UnknownTask(event_id)
@@ -197,7 +197,7 @@ async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTas
 
 
 async def last_task(conversation: Conversation) -> TurnTask | None:
-    """Return the task of the last turn; None if no turn is stored.
+    """Return the task of the last turn of a conversation; None if no turn is stored.
 
     Raises:
         StoreError: the conversation cannot be read.

@@ -1,4 +1,4 @@
-"""One call of a tool, with its sender and the methods that answer it."""
+"""One call of a tool, with its sender and the method that sends the response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    """One call of a tool. Its handler gets this object."""
+    """One call of a tool. The handler of the tool gets this object."""
 
     def __init__(
         self, call: Call, params: CallToolParams, session: Session, streams: Streams, server: ServerContext
@@ -38,7 +38,7 @@ class ToolCall:
         approvals.
         """
         self.deadline = Deadline(CALL_SECONDS)
-        """The deadline until which this call waits for other processes."""
+        """The time until which this call waits for other processes."""
 
         self.is_task = False
         """True if the call runs as a task."""
@@ -66,8 +66,9 @@ class ToolCall:
         return arguments
 
     def conversation_for_command(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation for a command, without checking that the conversation exists. The command itself
-        fails if it does not exist. Nothing is awaited, so commands are executed in the order of their arrival.
+        """Return a conversation for a command, without checking that the conversation exists. If the conversation
+        does not exist, the command itself fails. Nothing is awaited, so commands are executed in the order of their
+        arrival.
 
         Raises:
             UnknownConversation: the sender is not allowed to see the conversation.
@@ -89,5 +90,5 @@ class ToolCall:
         return found
 
     def answer(self, result: CallToolResult) -> None:
-        """Send the result as the answer. The tool may continue to work after this call."""
+        """Send the result as the response. The tool may continue to work after this call."""
         self.call.answer(encode(result))

@@ -1,6 +1,7 @@
 """The table of tools.
 
-The table is used to answer `tools/list`, to dispatch calls, and to generate the documentation.
+The server uses the table to respond to `tools/list` and to dispatch calls. The documentation is also generated from
+the table.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Arguments = TypeVar("Arguments", bound=Struct)
 
 
 class Tool(Generic[Arguments]):
-    """One tool: its title and description, its types, the shape of its failures, and its handler."""
+    """One tool: its title and description, the types of its arguments and results, the shape of its failures, and
+    its handler.
+    """
 
     def __init__(
         self,
@@ -52,12 +55,13 @@ class Tool(Generic[Arguments]):
     ) -> None:
         """Create a tool.
 
-        `run` is the handler of the tool. `args` is the type of its arguments. `plain_args` is the type for clients
-        at version 2025-06-18 and older; the default is `args`. `is_addition` is True if the tool is one of Parley's
-        additions, which those clients do not get. `role` is the lowest role that may call the tool.
-        `creates_conversation` is True if the tool creates conversations. A principal that is bound to one
-        conversation cannot call such a tool. `can_be_task` is True if the tool can run as a task.
-        `answers_approvals` is True if the tool can answer approvals. Such a tool is not offered to every host.
+        `run` is the handler of the tool. `args` is the type of its arguments. `plain_args` is the type of the
+        arguments for clients that do not get Parley's additions to the protocol (`Features.additions`); the default
+        is `args`. `is_addition` is True if the whole tool is an addition, which these clients do not get. `role` is
+        the lowest role that may call the tool. `creates_conversation` is True if the tool creates conversations. A
+        principal that is bound to one conversation cannot call such a tool. `can_be_task` is True if the tool can
+        run as a task. `answers_approvals` is True if the tool can answer approvals. Such a tool is offered only if
+        `Features.may_answer_approvals` is True.
         """
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task
@@ -72,8 +76,8 @@ class Tool(Generic[Arguments]):
         self._run = run
 
     def is_allowed(self, principal: Principal) -> bool:
-        """Return whether a principal may call the tool. This depends on its role, and on whether it is bound to a
-        conversation.
+        """Return whether a principal may call the tool. The result depends on the role of the principal, and on
+        whether the principal is bound to a conversation.
         """
         return principal.role >= self.role and not (self.creates_conversation and principal.conversation)
 
@@ -82,10 +86,10 @@ class Tool(Generic[Arguments]):
         return self.args if features.additions else self._plain_args
 
     async def call(self, call: ToolCall) -> CallToolResult | None:
-        """Run the handler of the tool and return its result; None if the handler has already answered the call.
+        """Run the handler of the tool and return its result; None if the handler has already sent the response.
 
         Raises:
-            ParleyError: the tool failed, and the call has not been answered.
+            ParleyError: the tool failed, and no response has been sent.
         """
         require_role(call.principal, self.role)
         if self.creates_conversation:

@@ -16,7 +16,7 @@ __all__ = ["turn_result", "workspace_state"]
 
 
 def workspace_state(workspace: WorkspaceUpdated | None) -> WorkspaceState | UnsetType:
-    """Return the newest commit as a part of a result; UNSET if there is no commit."""
+    """Convert the newest commit to the struct that results contain; UNSET if there is no commit."""
     if workspace is None:
         return UNSET
     return WorkspaceState(
@@ -35,11 +35,11 @@ def turn_result(
     features: Features,
     workspace: WorkspaceUpdated | None,
 ) -> CallToolResult:
-    """Return the result of a call.
+    """Return the result of a `codex` or `codex-reply` call.
 
-    `text` is the last message of the turn. If the turn is waiting for an approval, `ended` is None and `text`
-    describes the approval. `workspace` is the newest commit; None if the conversation does not work in a
-    repository.
+    `ended` is the record that ends the turn, and `text` is the last message of the turn. If the turn is waiting for
+    an approval, `ended` is None and `text` describes the approval. `notes` contains the notes for the model of a
+    host. `workspace` is the newest commit; None if the conversation does not work in a repository.
     """
     is_error = ended is not None and ended.why != "done"
     structured: CodexResult | UnsetType = UNSET

@@ -1,8 +1,8 @@
-"""A call that runs a turn to its end: `codex` and `codex-reply`.
+"""Runs the calls that wait for the end of a turn: `codex` and `codex-reply`.
 
 The call reads the conversation, and sends each event to the client as two notifications (`CodexEncoder`). The call
-answers its request when it reaches the end of the turn, so all events are sent before the answer. If a client at
-version 2025-11-25 interrupts the turn by cancelling the call, the client gets the remaining events and no answer.
+sends the response when it reaches the end of the turn, so all events are sent before the response. If a client at
+version 2025-11-25 interrupts the turn by cancelling the call, the client gets the remaining events and no response.
 """
 
 from __future__ import annotations
@@ -54,12 +54,11 @@ _ASKED: Final = record_type(ApprovalRequest)
 
 async def resumed(call: ToolCall) -> bool:
     """If this call repeats an earlier call that ended with an approval request, continue the earlier call and
-    return True.
-
-    Otherwise return False.
+    return True. Otherwise return False.
 
     Raises:
-        ParleyError: the conversation does not exist or cannot be read, or the answer cannot be stored.
+        ParleyError: the conversation does not exist or cannot be read, or the decision of the client cannot be
+            stored.
     """
     if call.rounds is None or (state := call.rounds.previous) is None:
         return False
@@ -70,12 +69,10 @@ async def resumed(call: ToolCall) -> bool:
 
 
 class TurnWaiter:
-    """Submits a message, sends the events of its turn, and answers the call when the turn ends."""
+    """Submits a message, sends the events of its turn, and sends the response to the call when the turn ends."""
 
     def __init__(self, call: ToolCall, conversation: Conversation, *, skipped: int = 0) -> None:
-        """Create the object for a call. `skipped` is the number of messages of the first entry that the client
-        already has.
-        """
+        """Create the object for a call. The client already has the first `skipped` messages of the first entry."""
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
@@ -118,7 +115,7 @@ class TurnWaiter:
         self._encoder.event(event_type(event), encode(event), self._out.send)
 
     async def run_first(self, content: tuple[InputItem, ...]) -> None:
-        """Submit the first message of a new conversation. The id of the request is used as the id of the turn."""
+        """Submit the first message of a new conversation. The request id becomes the event id of the turn."""
         await self._submit(content, EventId(str(self._call.call.id)), follow_from=START)
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
@@ -129,10 +126,11 @@ class TurnWaiter:
         await self._submit(content, None, follow_from=None)
 
     async def resume(self, after: Seq, event_id: EventId, *, before: Seq | None = None) -> None:
-        """Continue a call whose connection was lost or which ended with an approval request.
+        """Continue a call whose connection was lost, or that ended with an approval request.
 
-        Send the events after the position `after`, and answer at the end of the turn, which may already be in the
-        log. `before` is the position before the turn; None if it is unknown.
+        Send the events after the position `after`, and send the response at the end of the turn, which may already
+        be in the log. `event_id` is the event id of the turn. `before` is the position before the turn; None if
+        this position is unknown.
 
         Raises:
             StoreError: the log cannot be read.
@@ -197,8 +195,8 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """Handle a cancellation of the call before its turn begins: stop waiting for the tool servers. The turn
-        then begins and is interrupted immediately. Do nothing if the client has only stopped waiting
+        """Handle a cancellation of the call before its turn begins: stop waiting for the tool servers, so that the
+        turn begins and is interrupted immediately. Do nothing if the client has only stopped waiting
         (`Features.is_timeout`).
         """
         if not self._features.is_timeout(self._call.call.cancel_reason):
@@ -206,7 +204,7 @@ class TurnWaiter:
 
     def _cancel(self) -> None:
         """Handle a cancellation by the client: interrupt the turn. If the client has only stopped waiting
-        (`Features.is_timeout`), do not interrupt the turn, and only end the call without an answer.
+        (`Features.is_timeout`), do not interrupt the turn, and only end the call without a response.
         """
         assert self._turn is not None
         if self._features.is_timeout(self._call.call.cancel_reason):
@@ -240,7 +238,7 @@ class TurnWaiter:
             self._return_approval()
 
     def _ask_by_result(self, approval: PendingApproval, request: str) -> None:
-        """Answer the call with an approval request. The client repeats the call with its decision."""
+        """Send an approval request as the result of the call. The client repeats the call with its decision."""
         rounds, conversation = self._call.rounds, self._conversation
         if self._ended or rounds is None:
             return
@@ -263,8 +261,8 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """If an approval is open, no client can be asked to decide it and the settings require this answer, answer
-        the call with the approval.
+        """Send the open approval as the result of the call, if a waiting call must return it
+        (`ConversationApprovals.is_returned`). If another client may still begin to follow the turn, wait first.
         """
         conversation, approval = self._conversation, self._conversation.approvals.open
         if self._ended or approval is None or not conversation.approvals.is_returned:
@@ -275,7 +273,7 @@ class TurnWaiter:
         self._end_with(approval)
 
     def _end_with(self, approval: PendingApproval) -> None:
-        """Answer the call with a text that explains how the open approval can be answered."""
+        """Send a text that explains how the open approval can be answered as the result of the call."""
         may_answer = may_call_approval_answer(self._call.principal, self._features, approval)
         self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 
@@ -290,11 +288,11 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Answer the call when the work of its turn is finished, but the end of the turn will not reach a reader in
-        this process.
+        """Send the response when the work of the turn is finished, but the readers of this process will not get the
+        end of the turn.
 
-        This is the case if the end could not be stored, or if another process will store it after this server has
-        ended.
+        This is the case if the end could not be stored, or if another process will store the end after this server
+        has shut down.
         """
         assert self._turn is not None
         if self._turn.lost is not None:
@@ -306,7 +304,7 @@ class TurnWaiter:
             self._fail(str(error), error.code)
 
     def _dropped(self, error: Exception) -> None:
-        """Answer the call with `error`, because an entry cannot be sent to the client."""
+        """Send `error` as the result of the call, because an entry cannot be sent to the client."""
         if isinstance(error, MemoryError):
             self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT)
         elif isinstance(error, VisibleError):
@@ -337,8 +335,8 @@ class TurnWaiter:
         self._end(TurnEnded(why="failed", message=message, code=code))
 
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
-        """Answer the call. If the turn has ended, the answer contains its last message. If the turn is waiting for
-        an approval, `ended` is None and the answer contains `text`.
+        """Send the result of the call. If the turn has ended, the result contains the last message of the turn. If
+        the turn is waiting for an approval, `ended` is None and the result contains `text`.
         """
         if not self._ended:
             self._leave()

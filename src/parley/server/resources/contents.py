@@ -77,7 +77,7 @@ class ResourceReader:
             case ResourceKind.DIFF:
                 return await _last_diff(conversation)
             case ResourceKind.ATTENTION | ResourceKind.CONVERSATIONS:
-                raise AssertionError("a list is not of one conversation")
+                raise AssertionError("the URI of a list contains no conversation")
             case _:
                 assert_never(address.kind)
 

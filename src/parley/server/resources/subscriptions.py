@@ -53,15 +53,16 @@ class ResourceSubscriptions:
     def __init__(self, session: Session, server: ServerContext) -> None:
         self._session, self._server = session, server
         self._subscribed: dict[str, tuple[CoalescedNotification, ResourceWatch | None]] = {}
-        """The subscriptions, by address. The watch of a subscription is None while it is being created."""
+        """The notification and the watch of each subscription, by URI. The watch is None while it is being created.
+        """
         self._list: tuple[CoalescedNotification, ListWatch] | None = None
 
     async def subscribe(self, uri: str, principal: Principal) -> None:
-        """From now on, notify the client whenever a resource has changed. A second subscription to the same address
-        has no effect.
+        """From now on, notify the client whenever a resource has changed. A second subscription to the same URI has
+        no effect.
 
         Raises:
-            UnknownResource: no resource has this address, or the principal is not allowed to see it.
+            UnknownResource: no resource has this URI, or the principal is not allowed to see the resource.
             TooManySubscriptions: the client has reached the maximum number of subscriptions.
             StoreError: the conversation cannot be read.
         """
@@ -94,7 +95,7 @@ class ResourceSubscriptions:
 
     @property
     def uris(self) -> tuple[str, ...]:
-        """The addresses to which the client has subscribed."""
+        """The URIs of the resources to which the client has subscribed."""
         return tuple(uri for uri, (_, watch) in self._subscribed.items() if watch is not None)
 
     @property
@@ -103,8 +104,8 @@ class ResourceSubscriptions:
         return self._list is not None
 
     async def restore(self, uris: Iterable[str], principal: Principal, *, has_listed: bool) -> None:
-        """Continue the subscriptions of an earlier server process. Resources that no longer exist or are damaged
-        are left out.
+        """Continue the subscriptions of an earlier server process. Resources whose conversation no longer exists or
+        is damaged are left out.
 
         `has_listed` is True if the client had listed the resources, and is therefore notified when the list
         changes.

@@ -84,7 +84,7 @@ def section(entry: Entry) -> str | None:
     if not entry.is_event or (decoder := _DECODERS.get(entry.type)) is None:
         return None
     if entry.size > LARGE_BYTES:
-        return f"## {entry.type}, {entry.size} bytes, left out"
+        return f"## {entry.type}, {entry.size} bytes, not shown"
     return _section(decode_lenient(decoder, entry.encoded))
 
 
@@ -124,14 +124,12 @@ def _section(event: EventBase) -> str | None:
 
 
 def _by(principal: str | UnsetType) -> str:
-    """Return the text that names the principal in a heading: its name in parentheses. The text is empty for local
-    clients.
-    """
+    """Return the name of the principal in parentheses, for a heading. The text is empty for local clients."""
     return "" if principal is UNSET or principal == LOCAL.name else f" ({one_line(principal)})"
 
 
 def _words(content: tuple[InputItem, ...]) -> str:
-    """Return the content of a message as text. Each image and each file is represented by a line."""
+    """Return the content of a message as text. A line such as `(an image)` represents each image and each file."""
     parts: list[str] = []
     size = 0
     for item in content:

@@ -1,4 +1,4 @@
-"""Parses and creates the addresses of resources."""
+"""Parses and creates the URIs of resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _JSON: Final = "application/json"
 
 
 class ResourceKind(Enum):
-    """The kinds of resources. Each value is a MIME type and the suffix of the resource's address."""
+    """The kinds of resources. Each value consists of the MIME type and the suffix of the resource's URI."""
 
     ATTENTION = _JSON, "attention"
     CONVERSATIONS = _JSON, ""
@@ -67,36 +67,36 @@ TEMPLATES: Final = (
         ResourceKind.TRANSCRIPT,
         name="transcript",
         title="Transcript of a conversation",
-        description="What was said and done, as Markdown; of a long conversation the newest part.",
+        description="The messages, commands and patches as Markdown; only the newest part of a long conversation.",
     ),
     _template(
         ResourceKind.EVENTS,
         name="events",
         title="Events of a conversation",
-        description="The events of a conversation as JSON; of a long conversation the newest ones.",
+        description="The events of a conversation as JSON; only the newest events of a long conversation.",
     ),
     _template(
         ResourceKind.DIFF,
         name="diff",
         title="Diff of a conversation",
-        description="The changes to files by the patches of the last turn that made any, in the format of git.",
+        description="The file changes of the last turn that applied a patch, as a unified diff in Git's format.",
     ),
 )
 
 
 class Address(NamedTuple):
-    """The kind and the conversation of a resource, parsed from its address."""
+    """The kind and the conversation of a resource, parsed from the URI of the resource."""
 
     kind: ResourceKind
     conversation: ConversationId | None
-    """The conversation of the resource; None for a list of conversations."""
+    """The id of the conversation; None for a list of conversations."""
 
 
 def address_of(uri: str) -> Address:
-    """Parse the address of a resource, and return its parts.
+    """Parse the URI of a resource, and return its parts.
 
     Raises:
-        UnknownResource: no resource can have this address.
+        UnknownResource: no resource can have this URI.
     """
     if (overview := _OVERVIEWS.get(uri)) is not None:
         return Address(overview, None)
@@ -108,10 +108,10 @@ def address_of(uri: str) -> Address:
 
 
 def transcript_uri(conversation_id: ConversationId) -> str:
-    """Return the address of the resource that contains the transcript of a conversation."""
+    """Return the URI of the resource that contains the transcript of a conversation."""
     return f"{CONVERSATIONS}/{conversation_id}"
 
 
 def diff_uri(conversation_id: str) -> str:
-    """Return the address of the resource that contains the diff of a conversation."""
+    """Return the URI of the resource that contains the diff of a conversation."""
     return f"{CONVERSATIONS}/{conversation_id}{ResourceKind.DIFF.suffix}"

@@ -1,7 +1,8 @@
 """Detects changes to a resource, and notifies a client at a limited rate.
 
 A reader of the log detects changes to a conversation, so no polling is needed. For a client that does not read its
-connection, the server stores only one flag per watched resource: whether a notification is due.
+connection, the server stores only one flag per watched resource: whether the resource has changed since the last
+notification.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _DIFF: Final = event_type(TurnDiff)
 
 
 class CoalescedNotification:
-    """A notification that is sent after changes, but at most once every `INTERVAL_SECONDS` and only while the
-    client reads its connection.
+    """A notification about changes to a resource. It is sent at most once every `INTERVAL_SECONDS`, and only while
+    the client reads its connection.
 
-    A notification always follows the last change.
+    Several changes may share one notification, but a notification always follows the last change.
     """
 
     def __init__(self, out: Outbox, frame: bytes) -> None:
@@ -82,7 +83,7 @@ class ResourceWatch(Protocol):
 async def watch_resource(
     address: Address, conversations: ConversationRegistry, principal: Principal, changed: Callable[[], None]
 ) -> ResourceWatch:
-    """Watch a resource: call `changed` after each change to it, until the returned watch is closed.
+    """Call `changed` after each change to a resource, until the returned watch is closed.
 
     Raises:
         UnknownConversation: the conversation does not exist, or the principal is not allowed to see it.
@@ -163,8 +164,8 @@ class _ConversationWatch:
 
 
 class _ChangeEncoder:
-    """An encoder that encodes nothing. It calls `changed` for each entry; if `only` is given, it calls `changed`
-    only for events of this type.
+    """An encoder that encodes nothing, but calls `changed` for each entry. If `only` is an event type, the encoder
+    calls `changed` only for events of this type.
     """
 
     hidden: frozenset[str] = frozenset()

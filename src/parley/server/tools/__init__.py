@@ -98,8 +98,8 @@ TOOLS: Final = ToolTable(
         description=(
             "Start a conversation with a coding agent, run one request to its end, and return the agent's last "
             "message. For work that may take more than a minute use conversationCreate, conversationSendMessage "
-            "and conversationRead instead. If this call times out, the agent goes on: conversationsList finds the "
-            "conversation and conversationRead shows the result."
+            "and conversationRead instead. If this call times out, the agent continues to work: conversationsList "
+            "finds the conversation and conversationRead shows the result."
         ),
         args=CodexArguments,
         plain_args=PlainCodexArguments,
@@ -117,8 +117,8 @@ TOOLS: Final = ToolTable(
         title="Codex Reply",
         description=(
             "Continue a conversation with one more request, and return the agent's last message. A request to an "
-            "agent that is still working joins its work. For long work use conversationSendMessage and "
-            "conversationRead."
+            "agent that is still working joins the running turn. For work that may take more than a minute use "
+            "conversationSendMessage and conversationRead."
         ),
         args=CodexReplyArguments,
         plain_args=PlainCodexReplyArguments,
@@ -148,7 +148,7 @@ TOOLS: Final = ToolTable(
         title="Send a message",
         description=(
             "Send a message to the agent of a conversation. Returns at once; the agent works in the background. "
-            "Use conversationRead or conversationStream to see what it does."
+            "Use conversationRead or conversationStream to see what the agent does."
         ),
         args=SendMessageArguments,
         plain_args=PlainSendMessageArguments,
@@ -187,8 +187,8 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationRead",
         title="Read a conversation",
-        description="Return the events after a position; with wait_seconds, wait for the next ones. With before, "
-        "return the last events before a position. For clients that cannot receive notifications.",
+        description="Return the events after a position. With wait_seconds, wait if there are no events yet. With "
+        "before, return the last events before a position. For clients that cannot receive notifications.",
         args=ConversationReadArguments,
         plain_args=PlainConversationReadArguments,
         result=ConversationReadResult,
@@ -200,8 +200,8 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationMarkRead",
         title="Mark a conversation as read",
-        description="Store up to which position this client has read a conversation. It is unread again after the "
-        "next turn.",
+        description="Store the position up to which you have read a conversation. After its next turn, the "
+        "conversation is unread again.",
         args=ConversationMarkReadArguments,
         result=PlainOk,
         run=mark_read,
@@ -238,7 +238,7 @@ TOOLS: Final = ToolTable(
         "conversationContinue",
         title="Continue after an interrupted turn",
         description=(
-            "Let the agent go on after a turn that was interrupted or failed, without a new message. Returns at "
+            "Let the agent continue after a turn that was interrupted or failed, without a new message. Returns at "
             "once; the agent works in the background."
         ),
         args=ConversationArguments,
@@ -311,7 +311,8 @@ TOOLS: Final = ToolTable(
     Tool(
         "conversationFork",
         title="Fork a conversation",
-        description="Create a conversation with the history of another one, up to a message if one is named.",
+        description="Create a conversation with the history of another conversation, or with the part of this "
+        "history up to a message.",
         args=ConversationForkArguments,
         result=ConversationForked,
         run=fork,
@@ -323,7 +324,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "queueList",
         title="List queued messages",
-        description="List the messages that wait until the agent has finished, the next one first.",
+        description="List the queued messages, which wait until the agent has finished. The next message is first.",
         args=ConversationArguments,
         result=QueueListResult,
         run=list_queue,
@@ -335,7 +336,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "queueEdit",
         title="Edit a queued message",
-        description="Replace the content of a message that waits. Fails if the agent has begun to work on it.",
+        description="Replace the content of a queued message. Fails if the agent has begun to work on the message.",
         args=QueueEditArguments,
         result=PlainOk,
         run=edit_queued,
@@ -347,7 +348,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "queueRemove",
         title="Remove a queued message",
-        description="Remove a message that waits. Fails if the agent has begun to work on it.",
+        description="Remove a queued message. Fails if the agent has begun to work on the message.",
         args=QueueRemoveArguments,
         result=PlainOk,
         run=remove_queued,
@@ -359,7 +360,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "queueResume",
         title="Resume the queue",
-        description="Let the next queued message begin, after a turn that was interrupted or failed.",
+        description="Let the agent begin with the next queued message after a turn that was interrupted or failed.",
         args=ConversationArguments,
         result=PlainOk,
         run=resume_queue,
@@ -397,7 +398,7 @@ TOOLS: Final = ToolTable(
     Tool(
         "approvalsList",
         title="List open approvals",
-        description="List the approvals that agents wait for, oldest first, of all conversations or of one.",
+        description="List the approvals that agents wait for, oldest first, in all conversations or in one.",
         args=ApprovalsListArguments,
         result=ApprovalsListResult,
         run=list_approvals,

@@ -1,4 +1,4 @@
-"""The answer to a call that begins a turn without a message."""
+"""The response to a call that begins a turn without a message."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["answer_when_begun"]
 
 
 def answer_when_begun(call: ToolCall, conversation: Conversation) -> Callable[[LocalTurn | None], None]:
-    """Return a callback that answers the call. The callback is called when the start of the turn is durable. Its
-    argument is the turn; None if another node runs the turn.
+    """Return a callback that sends the response to the call. It is called when the start of the turn is durable.
+    Its argument is the turn; None if another node runs the turn.
     """
 
     def began(turn: LocalTurn | None) -> None:
         if turn is not None:
             call.session.note_turn(conversation, turn)
-        call.answer(typed_result(PlainOk()))  # the answer must be sent before the first event of the turn
+        call.answer(typed_result(PlainOk()))  # the response must be sent before the first event of the turn
 
     return began

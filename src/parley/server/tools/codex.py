@@ -1,4 +1,4 @@
-"""The tool `codex`, which creates a conversation, runs one turn, and answers when the turn ends."""
+"""The tool `codex`, which creates a conversation, runs one turn, and returns its result when the turn ends."""
 
 from __future__ import annotations
 

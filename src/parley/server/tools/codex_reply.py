@@ -1,4 +1,4 @@
-"""The tool `codex-reply`, which continues a conversation and answers when the turn ends."""
+"""The tool `codex-reply`, which continues a conversation and returns its result when the turn ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The tool `conversationInterrupt`, which interrupts the running turn of a conversation. If no turn is running, it
-does nothing.
+"""The tool `conversationInterrupt`, which interrupts the running turn of a conversation. If no turn is running, the
+tool does nothing.
 """
 
 from __future__ import annotations

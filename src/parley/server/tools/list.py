@@ -45,7 +45,7 @@ async def list_conversations(call: ToolCall, args: ConversationsListArguments) -
 
 
 def summary_of(listed: ConversationListing, features: Features) -> ConversationSummary:
-    """Convert a listed conversation to the struct that a client with the given features gets."""
+    """Convert a listed conversation to the struct that a client with the features `features` gets."""
     summary = listed.summary
     has_failed = summary.state == "idle" and summary.outcome is not None and summary.outcome.has_failed
     return ConversationSummary(

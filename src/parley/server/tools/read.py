@@ -1,5 +1,5 @@
-"""The tool `conversationRead`, which returns events after or before a position. It is for clients that cannot
-receive notifications.
+"""The tool `conversationRead`, which returns the events after or before a position. The tool is for clients that
+cannot receive notifications.
 """
 
 from __future__ import annotations
@@ -103,10 +103,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 async def _read_back(
     conversation: Conversation, before: Seq, limit: int, features: Features, *, has_times: bool
 ) -> ConversationReadResult:
-    """Return the last events before a position.
-
-    The result has at most about `limit` events, and at most about the total size of one page of the log.
-    """
+    """Return the last events before a position, at most about `limit` events and `READ_BYTES` bytes."""
     pages: list[list[PositionedEvent]] = []
     last = Seq(min(before - 1, conversation.log.durable))
     count = size = 0

@@ -1,4 +1,4 @@
-"""The tool `conversationSendMessage`, which accepts a message and answers immediately. The turn runs in the
+"""The tool `conversationSendMessage`, which accepts a message and returns immediately. The turn runs in the
 background.
 """
 
@@ -64,14 +64,15 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
             call.call.drop()
             interrupt(turn)
             return
-        # The answer must be sent before the first event of the turn. Otherwise a client that waits for
-        # `task_started` only after the answer would miss this event (docs/protocol.md#messages).
+        # The response must be sent before the first event of the turn. Otherwise a client that waits for
+        # `task_started` only after the response would miss this event (docs/protocol.md#messages).
         result = MessageAccepted(
             message_id=message.message_id if features.additions else UNSET,
             queued=message.is_queued if is_queued else UNSET,
         )
         call.answer(typed_result(result))
-        # Older clients interrupt the turn by cancelling the answered request (docs/protocol.md#cancellation).
+        # Older clients interrupt the turn by cancelling the request after its response
+        # (docs/protocol.md#cancellation).
         if not features.cancels_requests and turn is not None:
             call.call.on_cancel(lambda: interrupt(turn))
             _finish_with(turn, call)
@@ -95,7 +96,7 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
-    """Return the schema for the agent's answer; None if the arguments contain no schema.
+    """Return the JSON Schema of the agent's last message; None if the arguments contain no schema.
 
     Raises:
         BadArguments: the schema is empty, too large, or cannot be sent to a provider.
@@ -116,7 +117,7 @@ def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """Let the client cancel the call, which has been answered, until its turn ends or the client leaves. A
+    """Let the client cancel the call, whose response has been sent, until the turn ends or the client leaves. A
     cancellation interrupts the turn.
     """
 

@@ -1,5 +1,5 @@
-"""The tool `settingsList`, which returns the settings that a client can choose for a new conversation or for the
-next message of a conversation, and the defaults of these settings.
+"""The tool `settingsList`, which returns the settings that a client can choose, and their defaults. The client
+chooses settings for a new conversation or for the next message of a conversation.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _listed(principal: Principal, loader: Loader, current: Settings | None) -> S
 
 def _providers(default: Settings, loader: Loader) -> tuple[str, ...]:
     """Return the names of the providers that a client can choose: the default provider, the providers in the
-    settings, and the built-in providers that can be used.
+    settings, and the preconfigured providers that can be used without further settings.
     """
     usable = (name for name, missing in loader.ready_providers().items() if missing is None)
     return tuple(dict.fromkeys((default.provider.id, *loader.providers(), *usable)))

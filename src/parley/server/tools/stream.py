@@ -1,4 +1,4 @@
-"""The tool `conversationStream`, which sends all events of a conversation or only the last ones, and then live
+"""The tool `conversationStream`, which sends all events of a conversation or only the last events, and then live
 events.
 """
 
@@ -28,7 +28,7 @@ from parley.wire.tools import ConversationStreamArguments, PlainConversationStre
 __all__ = ["stream"]
 
 LAST_BYTES: Final = 4 * 1024 * 1024
-"""The maximum size in bytes of a snapshot of the last events. If the requested events are larger in total, the
+"""The maximum size in bytes of a snapshot of the last events. If the requested events exceed this size, the
 snapshot contains fewer events. The size is limited because all events are read before the first byte is sent.
 """
 

@@ -159,7 +159,7 @@ def test_long_texts_are_cut() -> None:
     assert said.endswith("xxx\n> [7 more characters]")
     assert output is not None
     assert f"a\n> [{OUTPUT_LENGTH} characters left out]\n> b" in output
-    assert shown(user_message("y" * LARGE_BYTES)) == f"## user_message, {LARGE_BYTES + 79} bytes, left out"
+    assert shown(user_message("y" * LARGE_BYTES)) == f"## user_message, {LARGE_BYTES + 79} bytes, not shown"
 
 
 def test_the_head_has_one_line_for_each_fact() -> None:
