@@ -248,7 +248,7 @@ async def test_a_server_with_another_address_gets_nothing_that_opens_a_link(
     dialer = WebSocketDialer()
     async with asyncio.timeout(TIMEOUT_SECONDS), aiohttp.ClientSession() as session:
         async with RawTestServer(pass_on) as impostor:
-            with pytest.raises(NoLink, match="has another address"):
+            with pytest.raises(NoLink, match="has announced another URL"):
                 await dialer.dial(str(impostor.make_url("")), token=NODE_TOKEN, versions=NODE_VERSIONS, seconds=30)
         channel, version = await dialer.dial(
             real.removesuffix("/node"), token=NODE_TOKEN, versions=NODE_VERSIONS, seconds=30

@@ -1,6 +1,6 @@
-"""One connection to another process, for requests, answers and notifications.
+"""One connection to another process, for requests, responses and notifications.
 
-The module handles the ids and the order of messages; its callers handle the methods.
+The module handles the ids and the order of messages. The callers of the module handle the methods.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NO_PARAMS: Final = Raw(b"{}")
 class SocketLink:
     """A connection to another process.
 
-    The connection stays open while `read` is running. An invalid message ends the connection, because the receiver
-    may have missed messages.
+    The connection stays open while `read` is running. An invalid message ends the connection, because a message may
+    have been lost.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SocketLink:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the other process reads messages as fast as this process sends them."""
+        """True if the number of unread bytes is below the high-water mark."""
         return self._connection.outbox.writable
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -75,7 +75,7 @@ class SocketLink:
         self._connection.close()
 
     async def flush(self) -> None:
-        """Wait until all messages are sent or the connection has ended."""
+        """Wait until the other process has read all messages or the connection has ended."""
         await self._connection.outbox.flush()
 
     async def read(self) -> None:

@@ -1,8 +1,8 @@
 """The connections between the nodes of one database, in addition to the connections between the processes of a
 home.
 
-A process connects to a node at the node's URL, over a WebSocket, which carries the same messages as the Unix socket
-of a process.
+A process connects to another node with a WebSocket at the URL of that node. The WebSocket carries the same messages
+as the Unix sockets between processes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CONNECT_SECONDS: Final = 2.0
 
 
 class NodePeers:
-    """An implementation of `Peers` with WebSockets between nodes and Unix sockets between the processes of a
-    home.
+    """The implementation of `Peers` for a node: WebSockets between nodes, and Unix sockets between the processes of
+    a home.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class NodePeers:
 
         `local` is the object that connects to the other processes of the home. `token` is the shared token of the
         nodes. `serve` serves another node; its arguments are the connection and the version of the protocol. `urls`
-        returns the addresses of the other nodes. `on_refused` is called with the address of a node if its computer
-        refuses the connection. `versions` contains the supported versions of the protocol between nodes, the newest
-        first.
+        returns the URLs of the other nodes. `on_refused` is called with the URL of a node if the computer of the
+        node refuses the connection. `versions` contains the supported versions of the protocol between nodes, the
+        newest first.
         """
         self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
         self._serve, self.versions = serve, versions
@@ -69,7 +69,7 @@ class NodePeers:
         self._closed = False
 
     def advertise(self, url: str) -> None:
-        """Use `url` as the address of this process, because it now accepts connections of other nodes."""
+        """Use `url` as the address of this process, because the process now accepts connections of other nodes."""
         self._url = url
 
     def accept(self, channel: socket.socket, version: str) -> None:
@@ -80,7 +80,7 @@ class NodePeers:
 
     @property
     def url(self) -> str:
-        """The announced address of this process; empty if no address was announced."""
+        """The URL that this process has announced to other nodes; empty if no URL was announced."""
         return self._url
 
     @property
@@ -160,7 +160,7 @@ class NodePeers:
         self._notification_links.pop(url, None)
 
     def has_others(self) -> bool:
-        return True  # an exact answer would need a query of the database
+        return True  # an exact result would need a database query
 
     async def close(self) -> None:
         self._closed = True

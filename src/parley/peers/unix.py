@@ -1,7 +1,7 @@
 """The connections between the processes of a home.
 
-Each process listens on a socket in the directory `run` of the home and finds the other processes there. The first
-call of `listen` creates the directory and the socket.
+Each process listens on a socket in the directory `run` of the home, and finds the sockets of the other processes in
+this directory. The first call of `listen` creates the directory and the socket.
 """
 
 from __future__ import annotations
@@ -56,16 +56,14 @@ Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """An implementation of `Peers` with Unix sockets. The function `serve` is awaited for each connection from
-    another process.
-    """
+    """The implementation of `Peers` with Unix sockets."""
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
         """Create the connections of a process of a home.
 
         `home` is the path of the home, or a function that returns the path when it is first needed. If this
-        function raises an error, `listen` raises it as well. An unused connection for notifications is closed after
-        `keep_seconds`.
+        function raises an error, `listen` raises the same error. `serve` is awaited for each connection from
+        another process. An unused connection for notifications is closed after `keep_seconds`.
         """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
@@ -115,7 +113,7 @@ class UnixPeers:
         try:
             return address in names_in(self._directory)
         except OSError:
-            return True  # it is not known whether there are other processes
+            return True  # it is unknown whether the process is listening
 
     def notify_all(self, method: str, params: bytes) -> None:
         if self._closed:
@@ -162,8 +160,8 @@ class UnixPeers:
     # --- connections from other processes ------------------------------------------------------------
 
     def accept(self, channel: socket.socket, *, serve: Serve | None = None) -> None:
-        """Serve the process at the other end of a socket. `serve` is the function that serves it; the default is
-        the function that was passed to the constructor.
+        """Serve the process at the other end of a socket. `serve` is the function that serves the process; the
+        default is the function that was passed to the constructor.
         """
         if self._closed:
             channel.close()

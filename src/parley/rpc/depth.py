@@ -1,4 +1,4 @@
-"""Replaces the values in a message that are nested too deeply, so that the rest can be decoded."""
+"""Replaces the values in a message that are nested too deeply, so that the rest of the message can be decoded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 __all__ = ["MAX_CUT_BYTES", "MAX_LEVELS", "cut_nesting"]
 
 MAX_LEVELS: Final = 200
-"""The maximum number of nesting levels in a message. Deeper values are replaced with null, because no schema or
-result needs so many levels.
+"""The maximum number of nesting levels in a message. Deeper values are replaced with null. No schema or result
+needs so many levels.
 """
 
 MAX_CUT_BYTES: Final = 1024 * 1024

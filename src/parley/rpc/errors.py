@@ -22,7 +22,7 @@ class SessionError(ParleyError):
 
 
 class RequestRefused(SessionError):
-    """Raised when the server answers with a JSON-RPC error."""
+    """Raised when the server responds with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{message} ({code})")
@@ -30,17 +30,17 @@ class RequestRefused(SessionError):
 
 
 class UnreadableAnswer(SessionError):
-    """Raised when an answer is not a JSON-RPC message, or does not have the shape that the protocol requires."""
+    """Raised when a response is not a JSON-RPC message, or does not have the shape that the protocol requires."""
 
     def __init__(self) -> None:
-        super().__init__("the answer cannot be read")
+        super().__init__("the response cannot be read")
 
 
 class TooLarge(SessionError):
-    """Raised when the server's answer exceeds a limit."""
+    """Raised when the server's response exceeds a limit."""
 
     def __init__(self, limit: int, unit: str) -> None:
-        super().__init__(f"the answer has more than {limit} {unit}")
+        super().__init__(f"the response has more than {limit} {unit}")
         self.limit, self.unit = limit, unit
 
 
@@ -68,7 +68,7 @@ class CannotReach(SessionLost):
 
 
 class HttpRefused(SessionError):
-    """Raised when the server answers with an HTTP status instead of a JSON-RPC message."""
+    """Raised when the server responds with an HTTP status instead of a JSON-RPC message."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"the server answered {status} {reason}".strip())

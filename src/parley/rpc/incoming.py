@@ -1,6 +1,7 @@
 """Decodes the messages of an untrusted server. Size limits are checked before decoding.
 
-A limit on bytes alone does not limit memory: two bytes such as `{}` become an object of 64 bytes.
+The number of values is limited as well as the number of bytes, because the two bytes `{}` become an object of 64
+bytes in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The additions to each request to a server of MCP 2026-07-28: client data in `_meta`, and headers over HTTP."""
+"""The data that MCP 2026-07-28 adds to each request: the description of the client in `_meta`, and HTTP headers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ __all__ = ["CLIENT_INFO", "NO_INITIALIZE", "HeaderNames", "header_names", "moder
 CLIENT_INFO: Final = {"name": "parley", "version": __version__}
 
 NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_NOT_FOUND, INVALID_PARAMS})
-"""The error codes with which a server that supports only MCP 2026-07-28 answers `initialize`."""
+"""The error codes that a server that supports only MCP 2026-07-28 may return for `initialize`."""
 
 HeaderNames = Mapping[tuple[str, ...], str]
-"""A mapping from the path of an argument of a tool to the name of the header that repeats the argument."""
+"""A mapping from the path of a tool's argument to the name of the header in which the argument is also sent."""
 
 MAX_HEADERS: Final = 32
 MAX_HEADER_BYTES: Final = 4096
-"""The maximum size, in bytes, of an argument that a header repeats. Servers accept only a few kilobytes of headers.
+"""The maximum size, in bytes, of an argument that is also sent in a header. Servers accept only a few kilobytes of
+headers.
 """
 
 _META: Final = "io.modelcontextprotocol/"
@@ -41,8 +42,8 @@ def modern_meta() -> dict[str, Any]:
 
 
 def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -> dict[str, str]:
-    """Return the HTTP headers that version 2026-07-28 adds to a request. `names` contains the headers that repeat
-    arguments of a tool.
+    """Return the HTTP headers that version 2026-07-28 adds to a request. `names` maps the arguments of the tool
+    that are also sent in headers to the names of the headers.
     """
     headers = {PROTOCOL_VERSION: MODERN_VERSION, METHOD: method}
     if method == CallToolParams.METHOD:
@@ -55,8 +56,8 @@ def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -
 
 
 def header_names(schema: Any) -> HeaderNames:
-    """Return the headers that repeat arguments of a tool. A tool requests such a header with `x-mcp-header` in its
-    input schema.
+    """Return the arguments of a tool that are also sent in headers, with the names of the headers. A tool requests
+    a header for an argument with `x-mcp-header` in its input schema.
     """
     names: dict[tuple[str, ...], str] = {}
     for path, name in _annotations(schema, ()):

@@ -1,9 +1,9 @@
 """A session with an untrusted MCP server: requests and their results, and the protocol version of the server.
 
-The session first sends `initialize`, which servers of the 2025 versions accept. If a server answers this request
-with an error, the session sends `server/discover` to find out whether the server supports version 2026-07-28. In
-that version, each request contains the data about the client that `initialize` contains in earlier versions. A
-carrier transports the messages.
+The session first sends `initialize`, which servers of the 2025 versions accept. If the server responds with an
+error, the session sends `server/discover` to find out whether the server supports version 2026-07-28. In that
+version, each request contains the data about the client that `initialize` contains in earlier versions. A carrier
+transports the messages.
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ log: Final = logging.getLogger(__name__)
 NO_HEADERS: Final[HeaderNames] = {}
 
 MAX_INITIALIZE_BYTES: Final = 1024 * 1024
-"""The maximum size, in bytes, of a server's first answer."""
+"""The maximum size, in bytes, of a server's first response."""
 
 MAX_WAITING: Final = 1000
-"""The maximum number of unsent answers to a server that does not read them. Further answers are discarded."""
+"""The maximum number of unsent messages to a server that does not read. Beyond this number, responses to requests
+of the server are discarded.
+"""
 
 OnProgress = Callable[[float, float | None, str | None], None]
 """A function that is called with the progress of a request, the total, and the server's message. The total and the
@@ -69,7 +71,7 @@ message may be None.
 
 
 class ToolListChanged(Struct, frozen=True):
-    """The notification that the tools of a server have changed."""
+    """Params of the notification that the tools of a server have changed."""
 
     METHOD: ClassVar[str] = "notifications/tools/list_changed"
 
@@ -81,12 +83,12 @@ class Outgoing(NamedTuple):
     id: RequestId | None = None
     """The id of a request; None for any other message."""
     headers: Mapping[str, str] = {}
-    """HTTP headers that are sent with the message. Other carriers ignore them."""
+    """HTTP headers that are sent with the message. A carrier without HTTP ignores them."""
 
 
 class Carrier(Protocol):
-    """The transport of a session's messages. It calls `Session.receive` with each message of the server, and
-    `Session.fail` and `Session.end` if requests cannot be answered.
+    """The transport of a session's messages. The carrier calls `Session.receive` with each message of the server,
+    `Session.fail` if a request gets no response, and `Session.end` when the connection ends.
     """
 
     @property
@@ -99,8 +101,8 @@ class Carrier(Protocol):
         ...
 
     def cancel(self, request_id: RequestId, notice: bytes | None) -> None:
-        """Stop waiting for the answer to a request. If `notice` is given, send it to inform the server of the
-        cancellation.
+        """Stop waiting for the response to a request. `notice` is the notification that informs the server of the
+        cancellation; None if the server is not informed.
         """
         ...
 
@@ -139,7 +141,7 @@ class Session:
     def limit(self) -> int:
         """The maximum size of the next message from the server, in bytes.
 
-        The limit is lower for the first answer.
+        The limit is lower for the first response.
         """
         return self._limit
 
@@ -172,13 +174,13 @@ class Session:
         on_progress: OnProgress | None = None,
         header_names: HeaderNames = NO_HEADERS,
     ) -> dict[str, Any]:
-        """Send a request and return its result. Cancelling this call informs the server.
+        """Send a request and return its result. If the task of this call is cancelled, the server is informed.
 
-        `header_names` contains the names of the headers that repeat arguments of a tool. Only MCP 2026-07-28 has
-        such headers.
+        `on_progress` is called with each progress report of the server. `header_names` contains the arguments of a
+        tool that are also sent in headers (`rpc/modern.py`); only MCP 2026-07-28 has these headers.
 
         Raises:
-            SessionError: there is no result.
+            SessionError: the server responded with an error or with an invalid result, or there is no response.
         """
         if self._ended is not None:
             raise self._ended
@@ -211,8 +213,8 @@ class Session:
         return result
 
     async def _discover(self) -> bool:
-        """Return whether the server supports MCP 2026-07-28. If it does, the session uses that version from
-        now on.
+        """Return whether the server supports MCP 2026-07-28. If the server supports this version, the session uses
+        it from now on.
         """
         self._is_modern = True
         try:
@@ -229,8 +231,8 @@ class Session:
         return self._is_modern
 
     async def _listen(self) -> None:
-        """Subscribe to notifications about changed tools, because a server at MCP 2026-07-28 sends them only to
-        subscribers.
+        """Subscribe to notifications about changed tools. A server at MCP 2026-07-28 sends these notifications only
+        to subscribers.
         """
         try:
             await self.request(ListenParams.METHOD, {"notifications": {"toolsListChanged": True}})
@@ -240,11 +242,11 @@ class Session:
     # --- from the server -----------------------------------------------------------------
 
     def receive(self, frame: bytes | Overlong, *, of_request: RequestId | None = None) -> bool:
-        """Handle one message from the server. Return whether the message is an answer.
+        """Handle one message from the server. Return whether the message is a response.
 
-        `of_request` is the id of the request that an answer on this connection belongs to; None if the answer
-        itself names the request. If `of_request` is None, a message that cannot be decoded is skipped. If such a
-        message contains the id of a request, that request fails.
+        `of_request` is the id of the request to which a response on this connection belongs; None if the id in the
+        response determines the request. If `of_request` is None, a message that cannot be decoded is skipped. If
+        the skipped message contains the id of a request, that request fails.
 
         Raises:
             SessionError: the message cannot be decoded, and `of_request` is not None.
@@ -276,7 +278,7 @@ class Session:
         return True
 
     def fail(self, request_id: RequestId, error: SessionError) -> None:
-        """Raise an error in the caller of a request, if the request is still waiting for its answer."""
+        """Raise an error in the caller of a request, if the request is still waiting for its response."""
         pending = self._pending.pop(request_id, None)
         if pending is not None and not pending.result.done():
             pending.result.set_exception(error)
@@ -304,7 +306,7 @@ class Session:
             self.fail(request_id, error)
 
     def _receive_other(self, message: Message, method: str) -> None:
-        """Handle a notification or a request from the server. An unknown request is answered with an error, and an
+        """Handle a notification or a request from the server. The response to an unknown request is an error. An
         unknown notification is ignored.
         """
         if message.id is not UNSET:

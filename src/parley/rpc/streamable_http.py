@@ -1,7 +1,7 @@
-"""The client side of Streamable HTTP: each message is a POST, and its answer is JSON or a stream of events.
+"""The client side of Streamable HTTP: each message is a POST, and the response is JSON or a stream of events.
 
-If the server sends event ids, a broken stream is resumed after the last id. A compressed body raises an error,
-because a small body may expand to a large one. The first session imports the HTTP library in a thread.
+If the server sends event ids, a broken stream is resumed after the last id. A compressed response body raises an
+error, because a small body may expand to a large body. The first session imports the HTTP library in a thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log: Final = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 30.0
 """The maximum time, in seconds, that a server may take to accept a connection. The caller limits the time for the
-answer.
+response.
 """
 
 KEEP_SECONDS: Final = 2.0
@@ -60,13 +60,13 @@ RETRY_SECONDS: Final = 1.0
 """The delay in seconds before a stream is opened again, if the server does not request a delay."""
 
 MAX_RETRY_SECONDS: Final = 30.0
-"""The maximum delay in seconds before a stream is opened again, even if the server requests a longer one."""
+"""The maximum delay in seconds before a stream is opened again, even if the server requests a longer delay."""
 
 REOPEN_ATTEMPTS: Final = 2
 """The maximum number of consecutive failures to open a stream."""
 
 LARGE_BODY_BYTES: Final = 2**20
-"""The size above which the HTTP library warns about a body that is not a file."""
+"""The size in bytes above which the HTTP library warns about a body that is not a file."""
 
 ORDER_SECONDS: Final = 5.0
 """The maximum number of seconds for which a message is delayed until the server has accepted the preceding
@@ -74,13 +74,13 @@ notification.
 """
 
 FINISH_SECONDS: Final = 0.2
-"""The maximum time in seconds to wait for the end of a response body after the answer in it has arrived. Only then
-can the connection be reused.
+"""The maximum time in seconds to wait for the end of a response body after the JSON-RPC response in the body has
+arrived. The connection can be reused only after the end of the body.
 """
 
 CHECK_SECONDS: Final = 1.0
-"""The time, in seconds, between two checks for a lost connection while no data of an answer arrives. The
-HTTP library does not always report the loss.
+"""The time, in seconds, between two checks for a lost connection while no data of a response arrives. The HTTP
+library does not always report that a connection was lost.
 """
 
 MAX_REFUSAL_BYTES: Final = 1024 * 1024
@@ -102,11 +102,13 @@ class Receiver(Protocol):
         ...
 
     def receive(self, frame: bytes, *, of_request: RequestId | None = None) -> bool:
-        """Handle a message from the server. Return whether it is an answer. `of_request` is the id of the request
-        on whose stream the message arrived; None if the message arrived on a stream that belongs to no request.
+        """Handle a message from the server. Return whether the message is a response.
+
+        `of_request` is the id of the request on whose stream the message arrived; None if the message arrived on a
+        stream that belongs to no request.
 
         Raises:
-            SessionError: the answer cannot be accepted.
+            SessionError: the response cannot be accepted.
         """
         ...
 
@@ -114,7 +116,7 @@ class Receiver(Protocol):
 
 
 class _Post(NamedTuple):
-    """A request whose answer is not complete yet."""
+    """A request whose response is not complete yet."""
 
     task: asyncio.Task[None]
     has_head: asyncio.Event
@@ -125,9 +127,9 @@ class Reopening(Struct, frozen=True, kw_only=True):
     """The delays and the number of attempts for opening a broken stream again."""
 
     seconds: float = RETRY_SECONDS
-    """The delay in seconds before the next attempt, if the server does not request one."""
+    """The delay in seconds before the next attempt, if the server does not request a delay."""
     least_seconds: float = REOPEN_SECONDS
-    """The minimum delay in seconds before the next attempt, even if the server requests a shorter one."""
+    """The minimum delay in seconds before the next attempt, even if the server requests a shorter delay."""
     attempts: int = REOPEN_ATTEMPTS
     """The maximum number of consecutive failures to open a stream."""
 
@@ -148,14 +150,14 @@ class StreamableHttp:
         on_gone: Callable[[], None] = lambda: None,
         on_stream_lost: Callable[[SessionError], None] = lambda error: None,
     ) -> None:
-        """Create a session. `headers` contains headers that are sent with each request to this URL. They are sent
-        to no other origin.
+        """Create a session. `headers` contains headers that are sent with each request to `url`. They are sent to
+        no other origin.
 
-        `environ` contains the proxy variables. `follow_within_origin` allows redirects within the origin. A stream
-        without data for more than `idle_seconds` counts as broken; None means no limit. `reopening` contains the
-        delays for opening broken streams again. `on_gone` is called when the server no longer knows the session.
-        `on_stream_lost` is called when the stream for messages that belong to no request is broken and cannot be
-        opened again.
+        `environ` contains the environment variables that configure proxies. If `follow_within_origin` is True,
+        redirects within the origin are followed. A stream without data for more than `idle_seconds` counts as
+        broken; None means no limit. `reopening` contains the delays for opening broken streams again. `on_gone` is
+        called when the server no longer knows the session. `on_stream_lost` is called when the stream for messages
+        that belong to no request is broken and cannot be opened again.
         """
         self._url, self._receiver = url, receiver
         self._headers, self._environ = headers, environ
@@ -221,7 +223,7 @@ class StreamableHttp:
 
     def send(self, message: Outgoing) -> None:
         if (request_id := message.id) is None:
-            if not self._is_modern:  # MCP 2026-07-28 has only requests; closing the answer cancels a request
+            if not self._is_modern:  # MCP 2026-07-28 has only requests; closing the response cancels a request
                 self._last_notice = self._add_task(self._post(message, after=self._last_notice))
             return
         has_head = asyncio.Event()
@@ -245,7 +247,7 @@ class StreamableHttp:
 
     async def _cancel(self, post: _Post, notice: bytes) -> None:
         """Notify the server that a request was cancelled, as soon as the request has reached the server. Then stop
-        reading its answer.
+        reading the response.
         """
         try:
             async with asyncio.timeout(ORDER_SECONDS):
@@ -284,7 +286,7 @@ class StreamableHttp:
                 if not isinstance(error, SessionLost) or failures > self._reopening.attempts:
                     log.debug("a message was not accepted: %s", error)
                     return None
-            # A notification or an answer may safely be sent twice.
+            # A notification or a response may safely be sent twice.
             await asyncio.sleep(self._reopening.least_seconds)
 
     async def _exchange(self, message: Outgoing, has_head: asyncio.Event | None) -> None:
@@ -337,7 +339,7 @@ class StreamableHttp:
         raise HttpRefused(response.status, response.reason or "")
 
     async def _resume(self, events: EventFramer, request_id: RequestId) -> None:
-        """Read the rest of an answer, whose stream was interrupted, on a new stream."""
+        """Read the rest of a response whose stream was interrupted, on a new stream."""
         failures = 0
         while events.last_id is not None and not self._is_modern and failures < self._reopening.attempts:
             await asyncio.sleep(self._delay(events))
@@ -392,8 +394,8 @@ class StreamableHttp:
     async def _read_events(
         self, response: aiohttp.ClientResponse, events: EventFramer, request_id: RequestId | None
     ) -> bool:
-        """Pass the messages of a stream to the receiver until the answer to the request `request_id` arrives.
-        Return False if the stream ends before this answer.
+        """Pass the messages of a stream to the receiver until the response to the request `request_id` arrives.
+        Return False if the stream ends before this response.
         """
         try:
             async for chunk in _chunks(response, self._idle_seconds):
@@ -477,8 +479,8 @@ class StreamableHttp:
             raise SessionLost from None
 
     def _moved(self, response: aiohttp.ClientResponse) -> bool:
-        """If the target of a redirect has the same origin as the current URL, use it for all further requests and
-        return True. Otherwise return False.
+        """If the target of a redirect has the same origin as the current URL, use the target for all further
+        requests and return True. Otherwise return False.
         """
         from yarl import URL
 
@@ -546,7 +548,7 @@ async def _body(response: aiohttp.ClientResponse, limit: int | None) -> bytes:
 
 
 def _answers(body: bytes, request_id: RequestId, limit: int | None) -> bool:
-    """Return whether a body is the answer to the request with the id `request_id`. `limit` is the maximum size of
+    """Return whether a body is the response to the request with the id `request_id`. `limit` is the maximum size of
     the body, in bytes.
     """
     message = decode(body, limit)

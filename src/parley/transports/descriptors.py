@@ -1,8 +1,8 @@
 """The transport over a pair of descriptors, such as stdin and stdout.
 
-Both may be pipes, sockets, terminals or files. Sending never waits: the frames of one iteration of the event loop
-are written together, and bytes that the client has not read yet are buffered. While a client has more than 16 MB of
-unread data from the server, the server reads no messages from this client.
+Each descriptor may be a pipe, a socket, a terminal or a file. Sending never waits: the frames of one iteration of
+the event loop are written together, and bytes that the client has not read yet are buffered. While a client leaves
+more than `STOP_READING_BYTES` unread, the server reads no messages from this client.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
 """The chunk size in bytes for reading files. The size is small because a file is always readable. With large
-chunks, many more messages would be read after the client has left too many answers unread.
+chunks, many more messages would be read after the client has left too many responses unread.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
-"""The high-water mark in bytes. While more bytes than this are unread, no events are sent. A client that keeps up
-leaves fewer bytes unread, even if it is not scheduled for a few milliseconds. Every connection may need this much
-memory.
+"""The high-water mark in bytes. While more bytes are unread, no events are sent. A client that keeps up leaves
+fewer bytes unread, even if the operating system does not schedule the client for a few milliseconds. Every
+connection may need this much memory.
 """
 LOW_WATER_BYTES: Final = 256 * 1024
-"""The low-water mark in bytes. When fewer bytes than this are unread, events are sent again. The mark is well below
-the high-water mark, so that sending does not stop and start too often.
+"""The low-water mark in bytes. When fewer bytes are unread, events are sent again. The mark is well below the
+high-water mark, so that sending does not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
+"""The number of unread bytes at which the server stops reading messages from the client."""
 CHECK_SECONDS: Final = 0.25
 """The time, in seconds, between two checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -102,7 +103,7 @@ class DescriptorOutbox:
             self._flushing = True
 
     def begin_frame(self) -> _OpenFrame:
-        """Begin a frame that is written in parts. Frames that are sent in the meantime wait until it ends."""
+        """Begin a frame that is written in parts. Other frames that are sent before its end wait for its end."""
         frame = _OpenFrame(self)
         if not self.closed:
             assert self._open is None
@@ -269,12 +270,12 @@ class DescriptorTransport:
         why_too_large: Callable[[int], str | None] = lambda size: None,
         received: bytes = b"",
     ) -> None:
-        """Create the transport. While a client leaves `stop_reading_at` bytes unread, its input is not read. A
-        client that leaves `most_unread` bytes unread is disconnected.
+        """Create the transport. While the client leaves `stop_reading_at` bytes unread, its input is not read. If
+        the client leaves more than `most_unread` bytes unread, it is disconnected.
 
-        `why_too_large` is called with the number of bytes of a message that have been read. It returns the reason
-        why there is not enough memory for the message, or None if there is enough memory. `received` contains bytes
-        that were already read from `stdin`; they are processed first.
+        `why_too_large` is called with the number of bytes of an incomplete message that have been read. The
+        function returns the reason why there is not enough memory for the message, or None if there is enough
+        memory. `received` contains bytes that were already read from `stdin`. These bytes are processed first.
         """
         self._received = received
         self._stop_reading_at = stop_reading_at
@@ -299,7 +300,9 @@ class DescriptorTransport:
             raise
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Pass every frame to `take`. Return when the client has closed its side or `stop_reading` is called."""
+        """Pass every frame to `take`. Return when the client has closed its sending side or `stop_reading` is
+        called.
+        """
         self._take = take
         if self._received:
             received, self._received = self._received, b""
@@ -344,7 +347,7 @@ class DescriptorTransport:
             self._watch_for_the_end()
 
     def _watch_for_the_end(self) -> None:
-        """Check periodically whether the client has disconnected, while nothing is being read."""
+        """While nothing is being read, check periodically whether the client has disconnected."""
         if self._reading or self._stdin is None or self._ended.is_set():
             return
         poll = select.poll()
@@ -408,15 +411,15 @@ class DescriptorTransport:
             self._framer.skip(OUT_OF_MEMORY)
             frames = self._framer.feed(data) if data else self._framer.end()
         self._unhandled.extend(frames)
-        del frames  # free an oversized frame before it is answered
+        del frames  # free a frame that is too large before its error response is built
         self._handle_frames()
         if not data:
             self._ended.set()
 
     def _handle_frames(self) -> bool:
-        """Pass the frames to the handler in order. Return True if all were passed. Return False if there was not
-        enough memory for a frame. In that case, only the beginning and the end of this frame are kept, so that it
-        can be answered with an error later.
+        """Pass the frames to the handler in order. Return True if all frames were passed. Return False if there was
+        not enough memory for a frame. In that case, only the beginning and the end of this frame are kept, so that
+        an error response can be sent later.
         """
         while self._unhandled:
             try:
@@ -445,8 +448,8 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
-    """Duplicate a descriptor. Return a tuple with the duplicate, a function that writes to the duplicate, and True
-    if the event loop can poll the duplicate.
+    """Duplicate a descriptor. Return the duplicate, a function that writes to the duplicate, and whether the event
+    loop can poll the duplicate.
 
     A pipe or a terminal is not duplicated but opened again, so that only the new descriptor is non-blocking. The
     shell and the server's own stderr may use the same pipe or terminal, and must stay blocking.
@@ -463,7 +466,7 @@ def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
 
 
 def _open_for_reading(fd: int) -> tuple[int | None, bool]:
-    """Duplicate a descriptor. Return a tuple with the duplicate, and True if the event loop can poll it. The
+    """Duplicate a descriptor. Return the duplicate, and whether the event loop can poll the duplicate. The
     duplicate is None if the descriptor is closed.
     """
     try:
@@ -506,7 +509,7 @@ def _widen(pipe: int) -> None:
 
 
 def _can_be_polled(fd: int) -> bool:
-    """Return whether the event loop can poll `fd`. It cannot poll files and devices such as /dev/null."""
+    """Return whether the event loop can poll `fd`. Files and devices such as /dev/null cannot be polled."""
     if not hasattr(select, "epoll"):
         return True
     with select.epoll() as probe:

@@ -1,8 +1,8 @@
-"""The transport between processes of one user, over unix sockets in a private directory.
+"""The transport between processes of one user, over Unix sockets in a private directory.
 
-The module checks names, modes and the user of the other process. A socket file exists while its process is
-listening, and remains if the process is killed. Unique names are used by one process only, so any process may
-remove a file with a unique name that accepts no connections.
+The module checks names, file modes and the user of the other process. A socket file exists while its process is
+listening, and remains if the process is killed. A unique name belongs to only one process, so any process may
+remove a socket file with a unique name if it accepts no connections.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ ACCEPT_AGAIN_SECONDS: Final = 0.1
 """The time in seconds after which connections are accepted again if the process had no free descriptor."""
 
 UNFINISHED_SECONDS: Final = 3600.0
-"""The age in seconds at which a temporary socket file is removed. A socket has a temporary name until it is
-listening, which is usually about a millisecond later. The file remains only if the process is killed during this
-time.
+"""The age in seconds at which a temporary socket file is removed. A socket has a temporary name for about a
+millisecond, until it is listening. A temporary file remains only if the process is killed during this time.
 """
 
 _NAME: Final = re.compile(r"[0-9]+-[0-9a-f]{16}\.sock")
@@ -81,10 +80,10 @@ class Connection(DescriptorTransport):
 
 
 class Listener:
-    """A unix socket on which this process is listening."""
+    """A Unix socket on which this process is listening."""
 
     def __init__(self, directory: str, name: str, *, on_channel: Callable[[socket.socket], None]) -> None:
-        """Listen under a name in a directory. An existing file of that name is replaced.
+        """Listen on the socket `name` in a directory. An existing socket file with this name is replaced.
 
         `on_channel` is called with each connection from a process of the same user, except from sandboxed commands.
 
@@ -107,7 +106,7 @@ class Listener:
         return _identity(self._path) is None
 
     def bind_again(self) -> None:
-        """Create the socket file again after it has been removed. Open connections continue.
+        """Create the socket file again after another process has removed it. Open connections continue.
 
         Raises:
             OSError: the socket cannot be created.
@@ -152,10 +151,10 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """Connect to the process that is listening under a name; return None if no process of the same user is
-    listening there.
+    """Connect to the process that is listening on the socket `name` in a directory. Return None if no process of
+    the same user is listening on this socket.
 
-    If the process with this name has exited, its socket file is removed.
+    If the process that created the socket has exited, the socket file is removed.
 
     Raises:
         BlockingIOError: the backlog of the process is full; try again later.
@@ -188,8 +187,8 @@ def connect(directory: str, name: str) -> Connection | None:
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names of all sockets in a directory, including those of killed processes. The list is empty if the
-    directory does not exist.
+    """Return the names of all sockets in a directory, including the sockets of killed processes. The list is empty
+    if the directory does not exist.
 
     Raises:
         OSError: the directory cannot be read.
@@ -231,7 +230,7 @@ def prepare_directory(directory: str) -> None:
 
 
 def _bound(directory: str, name: str) -> socket.socket:
-    """Return a socket that is listening under a name.
+    """Create a socket with the name `name` in a directory, begin to listen on it, and return it.
 
     The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows every
     process the name to which a socket was bound, but not the final name. The final name therefore stays hidden from
@@ -264,7 +263,7 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 def _is_dead(name: str) -> bool:
     """Return whether the process that created a socket file has exited. The caller must have tried to connect to
-    the file without success. On Linux, a failed connection proves that the process has exited.
+    the socket without success. On Linux, a refused connection proves that the process has exited.
     """
     if sys.platform == "linux":
         return True
@@ -285,7 +284,7 @@ def _age(path: str) -> float:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the device and inode of a file, or None if it is missing."""
+    """Return the device and the inode of a file; None if the file does not exist."""
     try:
         found = os.lstat(path)
     except OSError:

@@ -30,15 +30,15 @@ __all__ = ["CLOSE_SECONDS", "HEARTBEAT_SECONDS", "MAX_MESSAGE_BYTES", "WebSocket
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS: Final = 4.0
-"""The time in seconds without a message after which a ping is sent to the other end. The connection ends if no
-answer arrives within half of this time.
+"""The time in seconds without a message after which a ping is sent to the other end. The connection ends if no pong
+arrives within half of this time.
 """
 MESSAGE_BYTES: Final = 256 * 1024
 """The maximum size of a message that this process sends, in bytes."""
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """The maximum size of a message that this process accepts, in bytes."""
 CLOSE_SECONDS: Final = 1.0
-"""The maximum time, in seconds, for which a connection waits until the other end has closed the connection."""
+"""The maximum time in seconds to wait until the other end has also closed the connection."""
 
 
 class WebSocketDialer:
@@ -51,14 +51,14 @@ class WebSocketDialer:
     async def dial(
         self, address: str, *, token: str, versions: Sequence[str], seconds: float
     ) -> tuple[socket.socket, str]:
-        """Connect to the node at the announced address `address`. Return a socket for the connection, and the
-        version of the link that the node has chosen.
+        """Connect to the node that has announced the URL `address`. Return a socket that carries the bytes of the
+        connection, and the version of the link that the node has chosen.
 
         `token` is the shared token of the nodes, which is not sent. `versions` contains the versions that are
-        offered to the node.
+        offered to the node. `seconds` is the maximum time for connecting.
 
         Raises:
-            ConnectionRefusedError: the computer is running, and no process listens at the address.
+            ConnectionRefusedError: the computer is running, but no process is listening at the URL.
             NoLink: the connection failed for any other reason.
         """
         if self._session is None:
@@ -82,14 +82,14 @@ class WebSocketDialer:
                     timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 )
         except TimeoutError:
-            raise NoLink("no answer in time") from None
+            raise NoLink("no response in time") from None
         # The library's errors contain the request with its proof, so they must not be chained or passed on.
         except aiohttp.ClientConnectorError as error:
             if error.os_error.errno == errno.ECONNREFUSED:
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused") from None
             raise NoLink(os_detail(error.os_error)) from None
         except aiohttp.WSServerHandshakeError as error:
-            raise NoLink(f"the answer was HTTP status {error.status}", status=error.status) from None
+            raise NoLink(f"the response has HTTP status {error.status}", status=error.status) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise NoLink(type(error).__name__) from None
         if opened.protocol != challenge.version:
@@ -115,10 +115,10 @@ class WebSocketDialer:
 async def _challenge(
     session: aiohttp.ClientSession, address: str, token: str, versions: Sequence[str]
 ) -> Challenge:
-    """Ask a node for a challenge, and check that the node has the token.
+    """Request a challenge from a node, and check that the node has the token.
 
     Raises:
-        NoLink: the server at the address does not have the token, or knows none of the versions.
+        NoLink: the server at the URL does not have the token, or knows none of the versions.
     """
     caller = new_nonce()
     headers = {"Authorization": write_fields(caller=caller), "Sec-WebSocket-Protocol": ", ".join(versions)}
@@ -127,15 +127,15 @@ async def _challenge(
         status, shown = answer.status, answer.headers.get("WWW-Authenticate", "")
     fields = read_fields(shown)
     if status != HTTPStatus.UNAUTHORIZED or fields.get("version") not in versions:
-        raise NoLink(f"the answer was HTTP status {status}", status=status)
+        raise NoLink(f"the response has HTTP status {status}", status=status)
     challenge = Challenge(url=address, version=fields["version"], caller=caller, called=fields.get("called", ""))
     if not challenge.is_proof(token, "called", fields.get("proof", "")):
-        raise NoLink("the server does not have the token of the nodes, or has another address")
+        raise NoLink("the server does not have the token of the nodes, or has announced another URL")
     return challenge
 
 
 async def carry(opened: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, channel: socket.socket) -> None:
-    """Copy bytes between a WebSocket and a socket until one of them ends, and then close both."""
+    """Copy bytes in both directions between a WebSocket and a socket until one of them ends. Then close both."""
     channel.setblocking(False)
     tasks = [asyncio.ensure_future(one) for one in (_receive(opened, channel), _send(opened, channel))]
     try:

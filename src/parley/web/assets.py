@@ -1,8 +1,7 @@
 """Serves the static files of the web page from memory.
 
 The files are read once. A request selects a file by its exact path from a table, so no request can reach another
-file on the disk. The addresses of most files contain a hash of all files, so browsers may cache these files
-forever.
+file on the disk. The URLs of most files contain a hash of all files, so browsers may cache these files forever.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ FOLDER: Final = Path(__file__).parent / "static"
 
 ENTRY: Final = "index.html"
 AT_ROOT: Final = frozenset({ENTRY, "sw.js", "manifest.webmanifest"})
-"""The files that are served from the same folder as the page itself. A service worker can control only addresses
-below its own folder, and the addresses of the other two files must not change with each version.
+"""The files whose URLs do not contain the hash. A service worker can control only URLs below its own directory, and
+the URLs of the other two files must not change with each version.
 """
 WITH_ADDRESSES: Final = frozenset({ENTRY, "manifest.webmanifest"})
-"""The files in which the text `"static/` is replaced with the name of the folder that contains the hash."""
+"""The files in which the URLs that begin with `static/` are replaced with URLs that contain the hash."""
 PREFIX: Final = "/static/"
 HASH_LENGTH: Final = 16
 
@@ -54,8 +53,8 @@ COMPRESSED: Final = frozenset({".css", ".html", ".ico", ".js", ".json", ".mjs", 
 
 VENDORED: Final = "vendor/"
 COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTALL)
-"""A pattern for a comment that occupies whole lines. In the page's modules and style sheets, only comments match
-it.
+"""A pattern for a comment that occupies whole lines. In the page's modules and style sheets, the pattern matches
+nothing but comments.
 """
 
 FOREVER: Final = "public, max-age=31536000, immutable"
@@ -72,7 +71,7 @@ class _Asset:
         self.tag = f'W/"{hashlib.sha256(body).hexdigest()[:HASH_LENGTH]}"'
         """The entity tag, which changes with the content."""
         self.headers = {"Content-Type": TYPES[suffix]}
-        """The headers of each answer with this file."""
+        """The headers of each response that contains this file."""
         if name == "sw.js":
             self.headers["Service-Worker-Allowed"] = "./"
 
@@ -106,9 +105,9 @@ class PageAssets:
         self._assets["/"] = self._assets[f"/{ENTRY}"]
 
     def answer(self, path: str, request: HttpRequest) -> HttpAnswer | None:
-        """Return the answer to a request for a file; None if the path does not belong to the page.
+        """Return the response to a request for a file; None if the path does not belong to the page.
 
-        `path` is the path below the address of the page.
+        `path` is the path relative to the URL of the page.
         """
         asset, caching = self._assets.get(path), ASK_FIRST
         if asset is None and path.startswith(PREFIX) and self._assets:

@@ -82,10 +82,11 @@ def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limit_names(kind: type[Struct]) -> Callable[[str], None]:
-    """Return a function that is called with each argument name while large arguments are decoded.
+    """Return a function that checks the argument names while large arguments are decoded. The decoder calls the
+    function with each name.
 
-    The function raises BadArguments for a very long name, and if there are too many names. An unknown argument
-    counts here even if it is null.
+    The function raises BadArguments for a very long name, and if there are too many names. Unlike in `respelled`,
+    an unknown argument counts even if its value is null.
     """
     spellings = _spellings(kind)
     names, unknown = 0, set[str]()
@@ -112,7 +113,7 @@ def _is_null(value: Any) -> bool:
 
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether two values of an argument are equal. Values that are larger than `_MAX_COMPARED` are equal
-    only if their encoded bytes are.
+    only if their encoded bytes are equal.
     """
     if not isinstance(one, Raw) or not isinstance(other, Raw):
         return encode(one) == encode(other)

@@ -26,8 +26,8 @@ __all__ = ["decode_arguments", "decode_call_arguments"]
 Decoded = TypeVar("Decoded", bound=Struct)
 
 LARGE_BYTES: Final = 1024 * 1024
-"""The minimum size, in bytes, of arguments that are decoded field by field, without generic dicts and lists for
-all of them.
+"""The minimum size, in bytes, of arguments that are decoded field by field. Smaller arguments are decoded as a
+whole into generic dicts and lists.
 """
 
 OUTLINE_BYTES: Final = 64 * 1024
@@ -173,8 +173,8 @@ def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
 
 
 def _limit_values(name: str, raw: Raw) -> None:
-    """Check that an object does not have too many values. Each member that is a text counts as one value. For any
-    other member, an upper bound on the number of its values is used.
+    """Check that an object does not have too many values. Each member counts as one value. A member that is an
+    object or an array also counts with an upper bound on the number of values in it.
 
     Raises:
         BadArguments: the object has too many values.

@@ -64,7 +64,8 @@ SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
 class ApprovalFields(Struct, frozen=True, kw_only=True):
     """The vendor fields of an approval request.
 
-    The fields are at the top level of the params. For clients at version 2025-11-25, they are also in `_meta`.
+    The fields are at the top level of the params. For clients at version 2025-11-25 and newer, the fields are also
+    in `_meta`.
     """
 
     codex_elicitation: ElicitationKind

@@ -1,7 +1,7 @@
 """Defines one struct for each event, and the union `EventMsg` of all events.
 
-The tag of a struct is the type of the event. In a stream, it is also the method of the notification. A field that
-may be missing is `UNSET`; a field that may be null is `None`.
+The tag of a struct is the type of the event. In a stream, the type is also the method of the notification. A
+missing field is `UNSET`, and a field with the value null is `None`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SessionConfigured(EventBase, frozen=True, kw_only=True, tag="session_confi
     session_id: ConversationId
     model: str
     history_log_id: int
-    """The inode number of `history.jsonl` in the home directory; 0 if there is no such file."""
+    """The inode number of `history.jsonl` in the home directory; 0 if the file does not exist."""
     history_entry_count: int
 
 
@@ -141,8 +141,8 @@ class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
 
 
 REPLY_CUT_OFF: Final = "The model's reply was cut off: "
-"""The beginning of the text of the `background_event` about a reply that the provider has truncated. The reason
-follows, and `; calls not run: N` if calls were received only in part.
+"""The beginning of the text of the `background_event` about a model response that the provider has truncated. The
+reason follows, and `; calls not run: N` if the response contained incomplete calls.
 """
 
 
@@ -161,7 +161,7 @@ class RequestRetry(EventBase, frozen=True, kw_only=True, tag="request_retry"):
     delay_ms: int
     """The delay before the retry, in milliseconds."""
     reason: str
-    """The status of the provider's answer, or a description of how the connection was lost."""
+    """The HTTP status of the provider's response, or a description of how the connection was lost."""
 
 
 class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
@@ -371,7 +371,7 @@ class Invocation(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallOutcome(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The answer from a tool server: `ok` with a result, or `err` with an error message. Exactly one
+    """The outcome of a call to a tool server: `ok` with the result, or `err` with an error message. Exactly one
     field is set.
     """
 
@@ -421,7 +421,7 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
 
     @property
     def amounts(self) -> str:
-        """A text with the used amount and the allowed amount."""
+        """A text with the used amount and the allowed amount, such as `3 of 5`."""
         if self.limit.endswith("_cost"):
             return f"{self.used / 1_000_000:.2f} of {self.allowed / 1_000_000:.2f}"
         return f"{self.used} of {self.allowed}"

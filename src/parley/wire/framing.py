@@ -1,4 +1,4 @@
-"""Splits bytes into frames: lines of JSON, or server-sent events. The module does no I/O."""
+"""Splits bytes into lines, each of which contains one JSON message. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 __all__ = ["MAX_LINE_BYTES", "PREFIX_BYTES", "SUFFIX_BYTES", "LineFramer", "Overlong", "outline_of"]
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""The maximum length in bytes of a line, and of an event in a stream."""
+"""The maximum length in bytes of a line, and of a server-sent event."""
 
 PREFIX_BYTES: Final = 4096
 """The number of bytes that are kept from the beginning of an overlong message. The id of the message may be in
@@ -29,7 +29,7 @@ SUFFIX_PARTS: Final = 64
 TOO_LONG: Final = "message is longer than 64 MB"
 
 LOOK_BYTES: Final = 1024 * 1024
-"""The number of further bytes of a line that are received between two calls of `why_too_large`."""
+"""The number of bytes of a line that are received between two calls of `why_too_large`."""
 
 
 class Overlong(Struct, frozen=True):
@@ -45,15 +45,15 @@ def _accept(size: int) -> str | None:
 
 
 class LineFramer:
-    """Splits a byte stream into lines. Buffers at most one line of the maximum length."""
+    """Splits a byte stream into lines. The object buffers at most one line of the maximum length."""
 
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
     ) -> None:
         """Create the framer. `limit` is the maximum length of a line, in bytes.
 
-        `why_too_large` is called with the number of bytes of an incomplete line that were received so far. It
-        returns the reason why the line must be discarded; None if the line is acceptable.
+        `why_too_large` is called with the number of bytes of an incomplete line that were received so far. The
+        function returns the reason why the line must be discarded; None if the line is acceptable.
         """
         self._limit, self._why_too_large = limit, why_too_large
         self._parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Recognises images by their content, and encodes them as data URLs.
+"""Recognizes images by their content, and encodes them as data URLs.
 
 File names and declared media types are ignored. Every request with a broken image fails at the provider, so
 truncated data and data without dimensions do not count as an image. Pixels are not decoded. Data after the end of

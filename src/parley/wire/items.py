@@ -129,7 +129,7 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
 def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
     """Replace each long text that is not ASCII with a `LongTextItem`.
 
-    Return `content` itself if there is no such text.
+    Return `content` itself if there is nothing to replace.
     """
     if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
         return content

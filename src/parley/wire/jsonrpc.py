@@ -69,7 +69,7 @@ class TooManySurrogates(msgspec.DecodeError):
 
 
 class ErrorObject(Struct, frozen=True):
-    """The error in an answer. Missing fields have defaults, so that an empty error object can be decoded."""
+    """The error in a response. Missing fields have defaults, so that an empty error object can be decoded."""
 
     code: int = INTERNAL_ERROR
     message: str = ""
@@ -77,7 +77,7 @@ class ErrorObject(Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """The stable name of the error, from `data.code`; None if the answer has none."""
+        """The stable name of the error, from `data.code`; None if the response contains no name."""
         try:
             return None if self.data is UNSET else _named_decoder.decode(self.data).code
         except msgspec.DecodeError:
@@ -91,7 +91,7 @@ class _Named(Struct):
 class Message(Struct, frozen=True):
     """Any JSON-RPC message.
 
-    A request has an id and a method. A notification has only a method, and an answer has only an id.
+    A request has an id and a method. A notification has a method and no id. A response has an id and no method.
     """
 
     id: int | str | UnsetType = UNSET
@@ -114,8 +114,8 @@ _raw_decoder: Final = msgspec.json.Decoder(Raw)
 _id_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(int | str)
 
 MAX_LONE_SURROGATES: Final = 10_000
-"""The maximum number of lone surrogates in one message. A message with more is rejected, because replacing them
-would take too long.
+"""The maximum number of lone surrogates in one message. A message with more lone surrogates is rejected, because
+replacing them would take too long.
 """
 
 _REPLACEMENT_CHARACTER: Final = "\ufffd".encode()
@@ -232,7 +232,7 @@ def is_null(raw: Raw) -> bool:
 
 
 def error_of(answer: Message) -> ErrorObject | None:
-    """Return the error of an answer; None if the answer has no error.
+    """Return the error of a response; None if the response has no error.
 
     An `error` that is not null counts as an error even if it cannot be decoded.
     """
@@ -256,7 +256,7 @@ def error_response(
     code: str | None = None,
     details: Mapping[str, object] | None = None,
 ) -> bytes:
-    """Encode an answer that reports an error.
+    """Encode a response that reports an error.
 
     `number` is the JSON-RPC error code. `code` is the name of the error, sent as `data.code`. `details` contains
     further members of `data`.
@@ -295,7 +295,7 @@ class Outline(NamedTuple):
 
     id: RequestId | None
     is_answer: bool | None
-    """True for an answer, False for a request or a notification, None if unknown."""
+    """True for a response, False for a request or a notification, None if the kind is unknown."""
 
 
 def read_outline(prefix: bytes, suffix: bytes) -> Outline:

@@ -246,7 +246,7 @@ class CallToolParams(Struct, frozen=True, kw_only=True):
     name: str
     arguments: Raw | UnsetType = UNSET
     input_responses: Raw | UnsetType = msgspec.field(default=UNSET, name="inputResponses")
-    """The answers to input requests in an earlier result of the call; only at protocol version 2026-07-28."""
+    """The responses to the input requests in an earlier result of the call; only at protocol version 2026-07-28."""
     request_state: Any | UnsetType = msgspec.field(default=UNSET, name="requestState")
     meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
     task: Any | UnsetType = UNSET

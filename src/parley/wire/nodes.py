@@ -28,10 +28,10 @@ NODE_VERSIONS: Final = ("parley-node.2", FIRST_VERSION)
 
 
 def common_version(offered: Sequence[str], known: Sequence[str]) -> str | None:
-    """Return the newest version that both nodes know; None if there is no such version.
+    """Return the newest version that both nodes know; None if they have no version in common.
 
-    `offered` contains the values of the other node's header. `known` contains the versions that this node knows,
-    the newest first.
+    `offered` contains the values of the other node's header `Sec-WebSocket-Protocol`. `known` contains the versions
+    that this node knows, the newest first.
     """
     names = [name.strip() for value in offered for name in value.split(",")]
     return next((version for version in known if version in names), None)

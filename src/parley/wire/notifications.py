@@ -33,7 +33,9 @@ __all__ = [
 
 
 class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The position of an event. The arguments of the client's request determine which fields are set."""
+    """The `_meta` of an event: its conversation and its position. The arguments of the client's request determine
+    which fields are set.
+    """
 
     conversation_id: ConversationId | UnsetType = UNSET
     seq: Seq | UnsetType = UNSET
@@ -75,18 +77,19 @@ class _Events(Struct, frozen=True, kw_only=True):
 
 
 class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
-    """The last position in a snapshot, and the position before which earlier events can be read."""
+    """The `_meta` of a snapshot. `seq` is the last position of the snapshot."""
 
     before: Seq | UnsetType = UNSET
     """The value of the argument `before` with which `conversationRead` returns the events before the snapshot. This
-    field is missing if there are no such events, or if the stream was opened without the argument `last`.
+    field is missing if the snapshot begins with the first event, or if the stream was opened without the argument
+    `last`.
     """
 
 
 class InitialState(Struct, frozen=True, kw_only=True):
     """Params of the notification that begins a stream, before the live events.
 
-    The notification contains all earlier events, or only the last ones.
+    The notification contains all earlier events, or only the last of them.
     """
 
     METHOD: ClassVar[str] = "notifications/initial_state"
@@ -113,7 +116,7 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         NOT_SENT: "not_sent",
         NOT_OPEN: "not_open",
     }
-    """The code of each reason above. If a stream ends with an error, the code of the error is used instead."""
+    """The code of each of these reasons. If a stream ends with an error, the code of the error is sent instead."""
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:

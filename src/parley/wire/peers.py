@@ -2,8 +2,8 @@
 
 A process that needs a conversation sends `parley/follow` to the owner, which is the process that is running a turn
 of the conversation. The owner then sends every entry and delta after a position, in order, until the turn ends. The
-following process sends messages, answers and interrupts over the same connection. Each of these requests names its
-principal, unless a process with an earlier version sent the request.
+following process sends messages, answers to approvals, and interrupts over the same connection. Each of these
+requests names its principal, unless a process with an earlier version of Parley sent the request.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ __all__ = [
 ]
 
 NOT_OWNER: Final = -32001
-"""The error code of the answer from a process that is not running a turn of the conversation."""
+"""The error code of the response from a process that is not running a turn of the conversation."""
 REFUSED: Final = -32002
-"""The error code of the answer to a request that the owner has refused. The message of the error is the text
-for the client.
+"""The error code of the response to a request that the owner has refused. The message of the error is the text for
+the client.
 """
 NOT_WRITTEN: Final = -32003
-"""The error code of the answer to a request whose entries could not be written to the log. The message of the
+"""The error code of the response to a request whose entries could not be written to the log. The message of the
 error is the reason.
 """
 
 
 class Follow(Struct, frozen=True, kw_only=True):
-    """Requests every entry and delta after a position, until the turn ends. The answer is sent before the first
+    """Requests every entry and delta after a position, until the turn ends. The response is sent before the first
     entry or delta.
     """
 
@@ -70,7 +70,7 @@ class Follow(Struct, frozen=True, kw_only=True):
 
 
 class Followed(Struct, frozen=True, kw_only=True):
-    """The answer to `Follow`.
+    """The result of `Follow`.
 
     `last` is the last position in the owner's log. A turn that ended at or before this position is not the turn
     that the owner is running.
@@ -80,7 +80,7 @@ class Followed(Struct, frozen=True, kw_only=True):
 
 
 class Unfollow(Struct, frozen=True, kw_only=True):
-    """The notification that a process sends when it stops following a conversation."""
+    """Params of the notification that a process sends when it stops following a conversation."""
 
     METHOD: ClassVar = "parley/unfollow"
 
@@ -88,8 +88,8 @@ class Unfollow(Struct, frozen=True, kw_only=True):
 
 
 class PeerRead(Struct, frozen=True, kw_only=True):
-    """Reports whether clients of the process that follows the conversation read it, and whether they can be asked
-    for approvals.
+    """Params of the notification in which a process that follows a conversation reports whether its clients read
+    the conversation, and whether these clients can be asked to decide approvals.
     """
 
     METHOD: ClassVar = "parley/read"
@@ -98,8 +98,9 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     is_read: bool
     can_be_asked: bool
     full: bool = True
-    """True if a client of the process that follows the conversation can be asked whether a turn may exceed a limit,
-    or if all its clients know the event `limit_reached`. The name is part of the protocol and cannot be changed.
+    """True if a client of the following process can be asked whether a turn may exceed a limit, or if all clients
+    of this process know the event `limit_reached`. The name of the field is part of the protocol and cannot be
+    changed.
     """
     may_end_at_limit: bool = True
     """True if a client that may answer approvals does not know the event `limit_reached`. The turn may then end at
@@ -108,8 +109,8 @@ class PeerRead(Struct, frozen=True, kw_only=True):
 
 
 class Submit(Struct, frozen=True, kw_only=True):
-    """Sends a message to the owner. If the owner does not answer, the request is repeated with the same
-    message id.
+    """Sends a message to the owner. If the owner does not respond, the request is repeated with the same message
+    id.
     """
 
     METHOD: ClassVar = "parley/submit"
@@ -128,10 +129,11 @@ class Submit(Struct, frozen=True, kw_only=True):
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """The answer to `Submit` and `Enqueue`. The answer is sent before the message has any effect."""
+    """The result of `Submit` and `Enqueue`. The response is sent before the message has any effect."""
 
     event_id: EventId | None
-    """The id of the turn that handles the message; None if the message is a repetition and its turn is over."""
+    """The id of the turn that handles the message; None if the message was submitted before and its turn has ended.
+    """
     first: Seq
     """The position of the first entry of the message."""
     is_queued: bool = False
@@ -141,7 +143,7 @@ class Submitted(Struct, frozen=True, kw_only=True):
 class Enqueue(Struct, frozen=True, kw_only=True):
     """Queues a message. The message begins a turn when the turns of earlier messages have ended.
 
-    The answer is `Submitted`. If there is no answer, the request is repeated with the same message id.
+    The result is `Submitted`. If there is no response, the request is repeated with the same message id.
     """
 
     METHOD: ClassVar = "parley/enqueue"
@@ -203,7 +205,7 @@ class SettleApproval(Struct, frozen=True, kw_only=True):
 
 
 class PeerSettlement(Struct, frozen=True, kw_only=True):
-    """The settlement of an approval, in `error.data` of the answer to a `SettleApproval` that came too late."""
+    """The settlement of an approval, in `error.data` of the response to a `SettleApproval` that came too late."""
 
     decision: Settlement
     by: SettledBy
@@ -216,17 +218,17 @@ class PeerSettlement(Struct, frozen=True, kw_only=True):
 class InterruptTurn(Struct, frozen=True, kw_only=True):
     """Interrupts the running turn if `event_id` or `messages` identifies this turn.
 
-    If there is no answer, the request is repeated.
+    If there is no response, the request is repeated.
     """
 
     METHOD: ClassVar = "parley/interrupt"
 
     conversation_id: ConversationId
     event_id: EventId | None = None
-    """The id of the turn to interrupt. If it is None and `messages` is empty, the request matches any turn."""
+    """The id of the turn to interrupt. If the id is None and `messages` is empty, the request matches any turn."""
     messages: tuple[MessageId, ...] = ()
-    """The ids of messages for which the sender has no answer yet. The turn is also interrupted if it accepted one
-    of them.
+    """The ids of messages for which the sender has no response yet. The turn is also interrupted if it accepted one
+    of these messages.
     """
     principal: PrincipalRef | None = None
 
@@ -241,7 +243,7 @@ class RenameConversation(Struct, frozen=True, kw_only=True):
 
 
 class ContinueTurn(Struct, frozen=True, kw_only=True):
-    """Begins a turn without a message, after a turn that was interrupted or failed. The answer is `Submitted`. A
+    """Begins a turn without a message, after a turn that was interrupted or failed. The result is `Submitted`. A
     node sends this request only in `Place`.
     """
 
@@ -252,7 +254,7 @@ class ContinueTurn(Struct, frozen=True, kw_only=True):
 
 
 class CompactHistory(Struct, frozen=True, kw_only=True):
-    """Begins a turn that replaces the history with a summary. The answer is an empty object. A node sends this
+    """Begins a turn that replaces the history with a summary. The result is an empty object. A node sends this
     request only in `Place`.
     """
 
@@ -265,21 +267,21 @@ class CompactHistory(Struct, frozen=True, kw_only=True):
 class Place(Struct, frozen=True, kw_only=True):
     """Asks the node that has the working directory to execute a request that begins a turn.
 
-    The node executes the request as if a client of the node had sent it, and sends the answer of the request.
+    The node executes the request as if a client of the node had sent it, and returns the result of the request.
     """
 
     METHOD: ClassVar = "parley/place"
 
     conversation_id: ConversationId
     method: str | None = None
-    """The method of the request. If it is None, the node takes over the conversation: it resumes a turn that waits
-    for an approval, or begins a turn with the next queued message.
+    """The method of the request. If the method is None, the node takes over the conversation: the node resumes a
+    turn that is waiting for an approval, or begins a turn with the next queued message.
     """
     params: Raw = Raw(b"{}")
 
 
 class Changed(Struct, frozen=True, kw_only=True):
-    """The notification that a turn has begun in a conversation, or that the conversation was deleted.
+    """Params of the notification that a turn has begun in a conversation, or that the conversation was deleted.
 
     Each process whose clients read the conversation then checks the state of the conversation.
     """
@@ -290,9 +292,10 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 
 class TakeOver(Struct, frozen=True, kw_only=True):
-    """The notification that a client of the sending process takes over a conversation.
+    """Params of the notification that a client of the sending process takes over a conversation.
 
-    The receiver ends the streams of the conversation that were opened before the time `at`.
+    Each process that gets the notification ends its streams of the conversation that were opened before the time
+    `at`.
     """
 
     METHOD: ClassVar = "parley/take-over"

@@ -145,5 +145,5 @@ class ConversationDocument(Struct, frozen=True, kw_only=True):
     seq: int
     """The position of the last entry of the conversation."""
     is_complete: bool
-    """False if earlier events were left out."""
+    """True if the document contains all events; False if the earliest events were left out."""
     events: tuple[EventInDocument, ...]

@@ -1,4 +1,6 @@
-"""The request `subscriptions/listen` of version 2026-07-28, which stays open and carries notifications."""
+"""The messages of the method `subscriptions/listen` at version 2026-07-28. The request stays open, and the server
+sends notifications until the request ends.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,8 @@ class ListenParams(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionAcknowledged(Struct, frozen=True, kw_only=True):
-    """The first notification of the request.
-
-    The notification names the types of notifications that the server will send.
+    """Params of the first notification that the server sends for a `subscriptions/listen` request. They name the
+    types of notifications that the server will send.
     """
 
     METHOD: ClassVar[str] = "notifications/subscriptions/acknowledged"

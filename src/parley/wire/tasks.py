@@ -1,4 +1,6 @@
-"""The messages of MCP tasks. A task is a call that is answered immediately, and whose result is fetched later."""
+"""The messages of MCP tasks. A task is a tool call whose response is sent immediately, and whose result the client
+requests later.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ class CancelTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
 
 
 class UpdateTaskParams(TaskParams, frozen=True, kw_only=True, rename="camel"):
-    """Params of `tasks/update`. In protocol version 2026-07-28, this method answers a task's input requests."""
+    """Params of `tasks/update`. In protocol version 2026-07-28, a client answers the input requests of a task with
+    this method.
+    """
 
     METHOD: ClassVar[str] = "tasks/update"
 

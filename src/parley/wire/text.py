@@ -69,9 +69,9 @@ def quoted(path: str) -> str:
 def quoted_command(argv: Sequence[str]) -> str:
     """Return a command as one line in the syntax of a shell.
 
-    A word with an invisible character is written as `$'...'`, as in bash, because in plain quotes its escape could
-    not be distinguished from a backslash and letters in the command. A word with a backtick is also written as
-    `$'...'`, because the command is shown between backticks.
+    A word with an invisible character is written as `$'...'`, as in bash. In plain quotes, the escape of the
+    character could not be distinguished from a backslash and letters in the command. A word with a backtick is also
+    written as `$'...'`, because the command is shown between backticks.
     """
     return " ".join(map(_word, argv))
 
@@ -82,9 +82,8 @@ def _word(word: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join texts with commas.
-
-    If there are too many texts, return only the first ones and the number of the others.
+    """Join texts with commas. If there are more than 8 texts, list only the first 8 and the number of the remaining
+    texts.
     """
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

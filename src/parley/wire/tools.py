@@ -92,7 +92,7 @@ class PlainCodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
         ApprovalPolicy | None, Meta(description="When commands that the model wants to run must be approved.")
     ] = None
     base_instructions: Annotated[
-        str | None, Meta(description="Instructions for the model in place of the built-in ones.")
+        str | None, Meta(description="Instructions for the model that replace the built-in instructions.")
     ] = None
     compact_prompt: Annotated[
         str | None,
@@ -104,10 +104,10 @@ class PlainCodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
     ] = None
     cwd: Annotated[
         str | None,
-        Meta(description="Working directory; a relative one is resolved against the server's own."),
+        Meta(description="Working directory. A relative path is resolved against the server's working directory."),
     ] = None
     developer_instructions: Annotated[
-        str | None, Meta(description="Instructions for the model in addition to the built-in ones.")
+        str | None, Meta(description="Instructions for the model in addition to the built-in instructions.")
     ] = None
     include_plan_tool: Annotated[
         bool | None, Meta(description="Whether the model is offered the update_plan tool.")
@@ -120,7 +120,10 @@ class PlainCodexArguments(Struct, frozen=True, kw_only=True, rename="kebab"):
 class CodexArguments(PlainCodexArguments, frozen=True, kw_only=True, rename="kebab"):
     repository: Annotated[
         str | None,
-        Meta(description="Name of a repository of the server to work in, in a worktree, instead of a directory."),
+        Meta(
+            description="Name of a repository in the server's settings. The agent works in a worktree of this "
+            "repository instead of a directory."
+        ),
     ] = None
 
 
@@ -149,16 +152,19 @@ class WorkspaceState(Struct, frozen=True, kw_only=True):
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     """The structured content of `codex` and `codex-reply`, for clients at version 2025-11-25 and newer.
 
-    Clients for different releases of Codex read different field names, so each value has two names.
+    Clients for different releases of Codex read different field names, so the conversation id and the message are
+    sent under two names each.
     """
 
     thread_id: ConversationId
     session_id: ConversationId
     """The same value as `thread_id`."""
     content: str
-    """The agent's last message, or the reason why the turn failed."""
+    """The agent's last message, or the reason why the turn failed. For a host, notes may follow about actions that
+    were not performed and about an earlier turn.
+    """
     message: str
-    """The same value as `content`."""
+    """The same text as `content`, without the notes."""
     reason: TurnEndReason | UnsetType = UNSET
     """The reason why the turn ended; missing while the turn is waiting for an approval."""
     code: str | UnsetType = UNSET
@@ -183,33 +189,39 @@ class _CreateSettings(Struct, frozen=True, kw_only=True):
     ] = None
     profile: Annotated[str | None, Meta(description="Name of a profile in config.toml.")] = None
     base_instructions: Annotated[
-        str | None, Meta(description="Instructions for the model in place of the built-in ones.")
+        str | None, Meta(description="Instructions for the model that replace the built-in instructions.")
     ] = None
 
 
 class PlainConversationCreateArguments(_CreateSettings, frozen=True, kw_only=True):
     """The arguments of `conversationCreate` for clients at protocol version 2025-06-18 and older."""
 
-    prompt: Annotated[str, Meta(description="Required by the protocol and not used: nothing is sent to the model.")]
+    prompt: Annotated[str, Meta(description="Required by the protocol, but ignored: nothing is sent to the model.")]
     model: Annotated[str, Meta(description="Name of the model to use.")]
-    cwd: Annotated[str, Meta(description="Working directory; a relative one is resolved against the server's own.")]
+    cwd: Annotated[
+        str,
+        Meta(description="Working directory. A relative path is resolved against the server's working directory."),
+    ]
 
 
 class ConversationCreateArguments(_CreateSettings, frozen=True, kw_only=True):
-    prompt: Annotated[str | None, Meta(description="Not used: nothing is sent to the model.")] = None
-    model: Annotated[str | None, Meta(description="Name of the model to use (default: that of the settings).")] = (
-        None
-    )
+    prompt: Annotated[str | None, Meta(description="Ignored: nothing is sent to the model.")] = None
+    model: Annotated[
+        str | None, Meta(description="Name of the model to use (default: the model in the settings).")
+    ] = None
     cwd: Annotated[
         str | None,
         Meta(
-            description="Working directory; a relative one is resolved against the server's own. Required without "
-            "`repository`."
+            description="Working directory. A relative path is resolved against the server's working directory. "
+            "Required without `repository`."
         ),
     ] = None
     repository: Annotated[
         str | None,
-        Meta(description="Name of a repository of the server to work in, in a worktree, instead of a directory."),
+        Meta(
+            description="Name of a repository in the server's settings. The agent works in a worktree of this "
+            "repository instead of a directory."
+        ),
     ] = None
 
 
@@ -246,22 +258,24 @@ class PlainSendMessageArguments(Struct, frozen=True, kw_only=True):
     ] = None
     config: Annotated[dict[str, Any] | None, Meta(description="From this message on: other settings.")] = None
     profile: Annotated[str | None, Meta(description="From this message on: the profile.")] = None
-    base_instructions: Annotated[str | None, Meta(description="From this message on: the instructions.")] = None
+    base_instructions: Annotated[
+        str | None, Meta(description="From this message on: the instructions for the model.")
+    ] = None
 
 
 class SendMessageArguments(PlainSendMessageArguments, frozen=True, kw_only=True):
     delivery: Annotated[
         MessageDelivery | None,
         Meta(
-            description="While the agent works: `join` gives it the message at once (the default), `queue` keeps "
-            "the message until the work is done."
+            description="While the agent works: `join` (the default) adds the message to the running turn, `queue` "
+            "keeps the message until the turn has ended."
         ),
     ] = None
     output_schema: Annotated[
         dict[str, Any] | None,
         Meta(
-            description="A JSON Schema for the agent's answer, which is then a JSON text. It applies only to the "
-            "turn that the message begins."
+            description="A JSON Schema for the agent's last message, which is then JSON. The schema applies only "
+            "to the turn that the message begins."
         ),
     ] = None
 
@@ -290,7 +304,7 @@ class AnswerFailed(Failed, frozen=True, kw_only=True):
 
     decision: str | UnsetType = UNSET
     by: str | UnsetType = UNSET
-    """The kind of settlement, which is a value of `by` in the event `approval_settled`."""
+    """How the approval was settled: a value of `by` in the event `approval_settled`."""
     principal: str | UnsetType = UNSET
     """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
     reason: str | UnsetType = UNSET
@@ -318,10 +332,10 @@ class PlainConversationStreamArguments(Struct, frozen=True, kw_only=True):
 class ConversationStreamArguments(PlainConversationStreamArguments, frozen=True, kw_only=True):
     last: Annotated[
         Annotated[int, Meta(ge=0, le=1000)] | None,
-        Meta(description="How many of the events so far are sent, counted from the end. Not with `after`."),
+        Meta(description="Send only this number of the newest events, before the live events. Not with `after`."),
     ] = None
     exclusive: Annotated[
-        bool | None, Meta(description="True ends the streams of all other clients of this conversation.")
+        bool | None, Meta(description="True ends all streams that other clients have of this conversation.")
     ] = None
 
 
@@ -330,16 +344,16 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 
 class StreamEnded(Struct, frozen=True, kw_only=True):
-    """The result of a stream call at version 2026-07-28, which is answered when the stream ends."""
+    """The result of a stream call at version 2026-07-28. The result is sent when the stream ends."""
 
-    seq: Annotated[Seq, Meta(description="The last position that was sent; `after` continues from it.")]
-    state: Annotated[str, Meta(description="What the conversation does now.")]
+    seq: Annotated[Seq, Meta(description="The last position that was sent. Pass it as `after` to continue.")]
+    state: Annotated[str, Meta(description="The state of the conversation: idle, running, asking or deleted.")]
 
 
 class ConversationsListArguments(Struct, frozen=True, kw_only=True):
     limit: Annotated[
         Annotated[int, Meta(ge=1, le=10_000)] | None,
-        Meta(description="The most conversations to return (default 50)."),
+        Meta(description="Maximum number of conversations to return (default 50)."),
     ] = None
     cursor: Annotated[str | None, Meta(description="`next_cursor` of the previous page.")] = None
     cwd: Annotated[str | None, Meta(description="Only conversations in this working directory.")] = None
@@ -348,7 +362,7 @@ class ConversationsListArguments(Struct, frozen=True, kw_only=True):
     ] = None
     state: Annotated[PhaseName | None, Meta(description="Only conversations in this state.")] = None
     archived: Annotated[
-        bool | None, Meta(description="True lists archived conversations instead of the others.")
+        bool | None, Meta(description="True lists only archived conversations, false (default) only the others.")
     ] = None
 
 
@@ -370,10 +384,11 @@ class ConversationsListResult(Struct, frozen=True, kw_only=True):
 
 
 class ConversationSearchArguments(Struct, frozen=True, kw_only=True):
-    text: Annotated[str, Meta(description="The text to find, in upper or lower case.", max_length=200)]
+    text: Annotated[str, Meta(description="The text to find. Upper and lower case match.", max_length=200)]
     conversation_id: Annotated[UUID | None, Meta(description="Only messages of this conversation.")] = None
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=100)] | None, Meta(description="The most messages to return (default 20).")
+        Annotated[int, Meta(ge=1, le=100)] | None,
+        Meta(description="Maximum number of messages to return (default 20)."),
     ] = None
     cursor: Annotated[str | None, Meta(description="`next_cursor` of the previous page.")] = None
 
@@ -423,7 +438,7 @@ class ConversationArchiveArguments(Struct, frozen=True, kw_only=True):
 class ConversationForkArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation to copy.")]
     at_message_id: Annotated[
-        UUID | None, Meta(description="The last message to copy, with its turn (default: the last message).")
+        UUID | None, Meta(description="Copy the history up to the turn of this message (default: all turns).")
     ] = None
 
 
@@ -440,11 +455,12 @@ class PlainConversationReadArguments(Struct, frozen=True, kw_only=True):
         Meta(description="A position: only later events are returned (default 0)."),
     ] = None
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="The most events to return (default 100).")
+        Annotated[int, Meta(ge=1, le=10_000)] | None,
+        Meta(description="Maximum number of events to return (default 100)."),
     ] = None
     wait_seconds: Annotated[
         Annotated[float, Meta(ge=0, le=50)] | None,
-        Meta(description="How long to wait if there are no later events (default 0)."),
+        Meta(description="Time in seconds to wait if there are no later events (default 0)."),
     ] = None
 
 
@@ -458,7 +474,7 @@ class ConversationReadArguments(PlainConversationReadArguments, frozen=True, kw_
 
 class ConversationMarkReadArguments(Struct, frozen=True, kw_only=True):
     conversation_id: Annotated[UUID, Meta(description="The conversation.")]
-    seq: Annotated[int, Meta(ge=0, description="The position up to which it was read.")]
+    seq: Annotated[int, Meta(ge=0, description="The position up to which you have read the conversation.")]
 
 
 class PositionedEvent(Struct, frozen=True, kw_only=True):
@@ -501,8 +517,8 @@ class ConversationReadResult(Struct, frozen=True, kw_only=True):
     """The value of `after` for the next page."""
     state: PhaseName
     before: Seq | UnsetType = UNSET
-    """The value for the argument `before` that returns the preceding events. This field is missing if there are no
-    such events, or if the call had no argument `before`.
+    """The value of the argument `before` that returns the preceding events. This field is missing if there are no
+    preceding events, or if the call had no argument `before`.
     """
 
 
@@ -566,7 +582,7 @@ class ApprovalsListResult(Struct, frozen=True, kw_only=True):
 class AttentionListArguments(Struct, frozen=True, kw_only=True):
     limit: Annotated[
         Annotated[int, Meta(ge=1, le=200)] | None,
-        Meta(description="The most conversations to return (default 50)."),
+        Meta(description="Maximum number of conversations to return (default 50)."),
     ] = None
     cursor: Annotated[str | None, Meta(description="`next_cursor` of the previous page.")] = None
 
@@ -594,8 +610,8 @@ class AttentionItem(Struct, frozen=True, kw_only=True):
 
 class AttentionListResult(Struct, frozen=True, kw_only=True):
     conversations: tuple[AttentionItem, ...]
-    """The conversations: first those that are waiting, then those that failed, then those that finished. In each
-    group, the conversation with the latest activity is first.
+    """The conversations in the order of their state: `waiting`, `failed`, `finished`. Among conversations with the
+    same state, the conversation with the latest activity is first.
     """
     next_cursor: str | UnsetType = UNSET
 
@@ -667,8 +683,8 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
 
 class SettingsListArguments(Struct, frozen=True, kw_only=True):
     conversation_id: UUID | None = None
-    """The id of a conversation; the settings that its next message can change are returned. None means the settings
-    of a new conversation.
+    """The id of a conversation. The result then contains the settings that the next message of this conversation
+    can change. If the id is None, the result contains the settings of a new conversation.
     """
 
 
@@ -699,7 +715,7 @@ class SettingsListResult(Struct, frozen=True, kw_only=True):
     profiles: tuple[ListedProfile, ...]
     cwd: str
     roots: tuple[str, ...]
-    """The directories in which `cwd` must be. If there are none, an admin may choose any directory, and other
+    """The directories that may contain `cwd`. If the list is empty, an admin may choose any directory, and other
     clients may choose only the default directory.
     """
     approval_policy: ApprovalPolicy

@@ -19,19 +19,19 @@ from parley.wire.http import HttpAnswer
 __all__ = ["UNAUTHORIZED", "Authenticator", "RateLimit", "bearer_token", "new_token"]
 
 FAILURES_PER_MINUTE: Final = 10
-"""The number of wrong tokens within a minute after which answers to further wrong tokens are delayed."""
+"""The number of wrong tokens within a minute after which responses to further wrong tokens are delayed."""
 DELAY_SECONDS: Final = 1.0
 BURST_SECONDS: Final = 10.0
-"""The length of a burst, in seconds. A principal may send the messages that its rate allows for this time without
-any delay between them.
+"""The length of a burst, in seconds. With a rate of 20 messages per second, a principal may send a burst of 200
+messages without a delay.
 """
 
 _REFUSAL: Final = refusal(Unauthorized())
 UNAUTHORIZED: Final = HttpAnswer(
     status=_REFUSAL.status, body=_REFUSAL.body, headers={**_REFUSAL.headers, "WWW-Authenticate": "Bearer"}
 )
-"""The answer to a request without a valid token. It does not reveal whether the token is missing, wrong, expired or
-revoked.
+"""The response to a request without a valid token. The response does not reveal whether the token is missing,
+wrong, expired or revoked.
 """
 
 _SCHEME: Final = "bearer "
@@ -43,20 +43,20 @@ def new_token() -> str:
 
 
 def bearer_token(request: HttpRequest) -> str:
-    """Return the bearer token in the headers of a request; an empty string if there is no token."""
+    """Return the bearer token in the header `Authorization` of a request; an empty string if there is no token."""
     values = request.header("Authorization")
     given = values[0] if len(values) == 1 else ""
     return given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
 
 
 class Authenticator:
-    """Finds the principal of a token. The object holds the hashes of the tokens that are valid until this process
-    ends.
+    """Finds the principal of a token, which is either a stored token or a token that is valid only while this
+    process runs.
     """
 
     def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the authenticator. `stored` contains the tokens of the home directory; None if tokens are only in
-        memory.
+        """Create the authenticator. `stored` contains the tokens of the home directory; None if there are no stored
+        tokens.
         """
         self._stored, self._now = stored, now
         self._principals: dict[bytes, Principal] = {}
@@ -66,8 +66,8 @@ class Authenticator:
         self._principals[token_digest(token)] = principal
 
     def principal(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request; None if its token is missing or wrong. The check takes the same time for
-        every wrong token.
+        """Return the principal that sent a request; None if the token of the request is missing or wrong. The check
+        takes the same time for every wrong token.
         """
         token = bearer_token(request)
         found = self.owner(token_digest(token))
@@ -85,8 +85,8 @@ class Authenticator:
         return found or stored
 
     async def look_up(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request whose token is not in memory. The token is looked up in the store. Return
-        None if the token is wrong.
+        """Return the principal that sent a request whose token is not in memory. The token is looked up in the
+        store. Return None if the token is missing or wrong.
         """
         token = bearer_token(request)
         return await self.look_up_owner(token_digest(token)) if token else None
@@ -105,7 +105,7 @@ class Authenticator:
         return is_stored or principal in self._principals.values()
 
     def failed(self) -> float:
-        """Count a wrong token. Return the time in seconds for which the caller must delay its answer."""
+        """Count a wrong token. Return the time in seconds for which the caller must delay its response."""
         now = self._now()
         is_often = len(self._failures) == FAILURES_PER_MINUTE and now - self._failures[0] < 60
         self._failures.append(now)

@@ -1,5 +1,5 @@
-"""Outboxes that give an event id to each message. A client that reconnects sends an event id, and continues after
-the message with this id.
+"""Outboxes that give an event id to each message. A client that reconnects sends the event id of the last message
+that it has received, and gets the messages after it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Replace the positions with `positions`, which the client has named as the positions that it has reached.
+        """Replace the positions with `positions`, the positions that the client reports as reached.
 
         This method is called before messages are sent again. Otherwise the ids of repeated messages would contain
         positions that the client has not reached.
@@ -49,7 +49,7 @@ class StreamCursors:
 
 
 class _StreamOutbox:
-    """The outbox of one stream, which gives each message an event id."""
+    """The outbox of one stream. The outbox gives each message an event id."""
 
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
         """Create the outbox.
@@ -75,7 +75,7 @@ class _StreamOutbox:
 
 
 class CallOutbox:
-    """The outbox of the events of one call, which gives each message an event id."""
+    """The outbox for the events of one call. The outbox gives each message an event id."""
 
     def __init__(
         self,

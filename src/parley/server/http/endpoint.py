@@ -1,11 +1,11 @@
 """The endpoint `/mcp` of Streamable HTTP.
 
-The module `stateless.py` answers the requests at version 2026-07-28, and the module `page_endpoint.py` answers the
+The module `stateless.py` handles the requests at version 2026-07-28, and the module `page_endpoint.py` handles the
 requests for the web page.
 
 A POST carries messages from the client, a GET opens the stream of messages that belong to no request, and a DELETE
-ends the session. Health checks are answered first. The checks of any other request are always in the same order:
-host and origin, token or sign-in, rate, path, method, session, version.
+ends the session. Health checks are handled without any check. For every other request, the endpoint checks in this
+order: host and origin, token or sign-in, rate, path, method, session, version.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ BATCH_VERSION: Final = "2025-03-26"
 METHODS: Final = "GET, POST, DELETE"
 
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-"""The syntax of a protocol version. Errors repeat a version from the client only if it has this syntax."""
+"""The syntax of a protocol version. Errors contain a version from the client only if it has this syntax."""
 _FOR_PAGES: Final = {
     "Access-Control-Expose-Headers": f"{SESSION_ID}, WWW-Authenticate, Retry-After",
     "Vary": "Origin",
 }
-"""The headers that are added to an answer to a web page whose origin is accepted."""
+"""The headers that are added to a response to a web page whose origin is accepted."""
 _PREFLIGHT: Final = {
     "Access-Control-Allow-Methods": METHODS,
     "Access-Control-Allow-Headers": ", ".join(
@@ -75,24 +75,25 @@ _PREFLIGHT: Final = {
     ),
     "Access-Control-Max-Age": "600",
 }
-"""The headers of the answer to a CORS preflight request from an accepted origin."""
+"""The headers of the response to a CORS preflight request from an accepted origin."""
 _JSON_TYPES: Final = frozenset({"application/json", "application/*", "*/*"})
 _STREAM_TYPES: Final = frozenset({"text/event-stream", "text/*", "*/*"})
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 64 * 1024 * 1024
+    """The maximum size of the body of a POST, in bytes."""
 
 
 _WRONG_HOST: Final = HttpAnswer(
     status=HTTPStatus.FORBIDDEN,
-    body=b"the Host of the request is not an address of this server; for a forwarded port, set serve.public_url\n",
+    body=b"the header Host does not name this server; for a forwarded port, set serve.public_url\n",
     headers={"Content-Type": "text/plain"},
 )
 
 
 class HttpEndpoint:
-    """Answers the HTTP requests to `/mcp`."""
+    """Handles the HTTP requests to `/mcp`, and passes other requests to the other endpoints."""
 
     def __init__(
         self,
@@ -112,11 +113,11 @@ class HttpEndpoint:
     ) -> None:
         """Create the endpoint.
 
-        `metrics` answers requests for the metrics; None if there are no metrics. `nodes` answers the requests of
-        other nodes; None if this server is not a node. `page` answers the requests for the web page; None if there
+        `metrics` handles requests for the metrics; None if there are no metrics. `nodes` handles the requests of
+        other nodes; None if this server is not a node. `page` handles the requests for the web page; None if there
         is no page.
 
-        `is_modern` returns whether requests at version 2026-07-28 are served. `why_too_large` is called with a
+        `is_modern` returns whether requests at version 2026-07-28 are supported. `why_too_large` is called with a
         number of bytes. The function returns the reason why there is not enough memory for this number of bytes, or
         None if there is enough memory.
         """
@@ -143,9 +144,7 @@ class HttpEndpoint:
         self._refuses_new_clients = True
 
     async def answer(self, request: HttpRequest) -> object:
-        """Return the answer to one request. It is an `HttpAnswer`, or a stream or a link that was opened for the
-        request.
-        """
+        """Return the response to one request: an `HttpAnswer`, a stream of messages, or an opened WebSocket."""
         if (state := self._health.answer(request)) is not None:
             return state
         path = self._guard.path_of(request)
@@ -196,7 +195,7 @@ class HttpEndpoint:
             return refusal(refused)
 
     def _file(self, path: str, request: HttpRequest, page: PageEndpoint) -> HttpAnswer | None:
-        """Return the answer to a request for a file of the page; None for any other request."""
+        """Return the response to a request for a file of the page; None for any other request."""
         if page.files.build and (folder := self._guard.folder_of(request)) is not None:
             return HttpAnswer(status=HTTPStatus.PERMANENT_REDIRECT, headers={"Location": f"{folder}/"})
         return page.files.answer(path, request)
@@ -210,8 +209,8 @@ class HttpEndpoint:
         return await self._page.principal(request, self._guard)
 
     def _names_modern_version(self, request: HttpRequest) -> bool:
-        """Return whether a request names version 2026-07-28 in its header. This version has neither sessions nor
-        arrays of messages.
+        """Return whether the header `MCP-Protocol-Version` of a request is 2026-07-28. This version has neither
+        sessions nor arrays of messages.
         """
         return self._is_modern() and request.header(PROTOCOL_VERSION) == [MODERN_VERSION]
 
@@ -244,7 +243,7 @@ class HttpEndpoint:
         is_array: bool,
         accepts_stream: bool,
     ) -> HttpAnswer | MessageStream:
-        """Pass messages to their session, and return the answer.
+        """Pass messages to their session, and return the HTTP response.
 
         `is_array` is True if the body was an array. `accepts_stream` is True if the client accepts a stream of
         messages. The method removes the messages from the list `messages`, so that the memory of large messages can
@@ -382,7 +381,7 @@ def _json_answer(answers: list[bytes], *, is_array: bool) -> HttpAnswer:
 
 
 def _accepts(request: HttpRequest, types: frozenset[str]) -> bool:
-    """Return whether the client accepts one of these media types; True if there is no `Accept` header."""
+    """Return whether the client accepts one of the media types `types`; True if there is no `Accept` header."""
     accepted = _media_types(request.header("Accept"))
     return not accepted or not types.isdisjoint(accepted)
 

@@ -39,7 +39,7 @@ PARSE_ERROR: Final = -32700
 
 
 class HttpRefused(RequestRefused):
-    """Raised to answer an HTTP request with an error status."""
+    """Raised to respond to an HTTP request with an error status."""
 
     number = INVALID_REQUEST
     status: ClassVar[HTTPStatus] = HTTPStatus.BAD_REQUEST
@@ -55,7 +55,7 @@ class UnsupportedMediaType(HttpRefused):
 
 
 class NotAcceptable(HttpRefused):
-    """Raised when the client does not accept the media type of the answer."""
+    """Raised when the client does not accept the media type of the response."""
 
     code, status = "not_acceptable", HTTPStatus.NOT_ACCEPTABLE
 
@@ -133,7 +133,7 @@ class SessionNotRemoved(HttpRefused):
 
 
 class StreamEndNotSaved(HttpRefused):
-    """Raised when a message has ended a stream, but the session cannot be stored without the stream."""
+    """Raised when the client has ended a stream, but the stream cannot be removed from the stored session."""
 
     code, status = "stream_end_not_saved", HTTPStatus.SERVICE_UNAVAILABLE
 
@@ -207,7 +207,7 @@ class VersionMismatch(HttpRefused):
 
 
 class UnknownEventId(HttpRefused):
-    """Raised when a client resumes a stream with an id that the server did not send in this session."""
+    """Raised when a client resumes a stream with an event id that the server did not send in this session."""
 
     code = "unknown_event_id"
 
@@ -216,7 +216,7 @@ class UnknownEventId(HttpRefused):
 
 
 class HeaderMismatch(HttpRefused):
-    """Raised when a header that repeats a value of the body differs from the body."""
+    """Raised when the value of a header differs from the same value in the body."""
 
     code, number = "header_mismatch", HEADER_MISMATCH
 

@@ -1,10 +1,10 @@
-"""The ids of server-sent events. An id contains the positions that the client has reached, and is signed with the
-key of the home directory.
+"""The ids of server-sent events. An event id contains the positions that the client has reached, and is signed with
+the key of the home directory.
 
-Because an id contains the positions, the server does not have to store positions for clients that may reconnect.
-The length of an id of a session depends only on the number of the streams, because the id names each stream by its
-number and not by the client's request id. A client sends the id in a header, whose length is limited.
-The signature covers the session, so an id of one session is invalid in another.
+Because an event id contains the positions, the server does not have to store positions for clients that may
+reconnect. A client sends the event id in a header, whose length is limited. Therefore an event id contains the
+number of each stream instead of the client's request id, so that its length depends only on the number of streams.
+The signature covers the session, so an event id of one session is invalid in another session.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class SessionCursors(Struct, frozen=True, array_like=True):
 
 
 _UUID, _TEXT = b"u", b"t"
-"""The first byte of the short form of a conversation id. After `_UUID`, the 16 bytes of a uuid follow; after
-`_TEXT`, the id in UTF-8.
+"""The first byte of the short form of a conversation id. After `_UUID`, the 16 bytes of a UUID follow. After
+`_TEXT`, the id follows in UTF-8.
 """
 
 
@@ -73,7 +73,7 @@ _request_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(
 
 @lru_cache(maxsize=4096)  # the form is short, because each event id names all streams of a session
 def _packed(conversation: str) -> bytes:
-    """Return the short form of a conversation id: 17 bytes for a uuid."""
+    """Return the short form of a conversation id: 17 bytes for a UUID."""
     try:
         uuid = UUID(conversation)
     except ValueError:

@@ -23,7 +23,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 class Guard:
-    """Decides which hosts and which web pages may send requests.
+    """Decides which values of the header Host and which origins of web pages are accepted.
 
     Programs other than browsers send no Origin.
     """
@@ -39,9 +39,9 @@ class Guard:
     ) -> None:
         """Create the guard.
 
-        `hosts` contains the host names that are accepted in addition to loopback. Each of them is accepted with and
-        without the port of the server. `scheme` is the scheme of the server's own address. `public_url` is the
-        address of the server behind a proxy.
+        `port` is the port of the server. `hosts` contains the host names that are accepted in addition to loopback.
+        Each of them is accepted with and without the port. `origins` contains the accepted origins of other web
+        pages. `scheme` is the scheme of the server's own URL. `public_url` is the URL of the server behind a proxy.
         """
         names = (*LOOPBACK_NAMES, *(host.lower() for host in hosts))
         self._hosts = frozenset(names) | {f"{name}:{port}" for name in names}
@@ -52,9 +52,9 @@ class Guard:
         self._public_path = public.path.rstrip("/")
 
     def path_of(self, request: HttpRequest) -> str:
-        """Return the path of a request below the address of the server, without the query.
+        """Return the path of a request relative to the URL of the server, without the query.
 
-        The result does not contain the path of the public address, even if a proxy has not removed it.
+        The result does not contain the path of the public URL, even if a proxy has not removed this path.
         """
         path = request.target.partition("?")[0]
         if self._public_path and path.startswith(f"{self._public_path}/"):
@@ -62,10 +62,10 @@ class Guard:
         return path
 
     def folder_of(self, request: HttpRequest) -> str | None:
-        """Return the last part of the path of the public address if a request is for this path without its final
+        """Return the last segment of the path of the public URL if a request is for this path without its final
         slash; None for any other request.
 
-        The caller redirects the browser, because relative addresses in the page would be wrong without the slash.
+        The caller redirects the browser, because relative URLs in the page would be wrong without the slash.
         """
         if not self._public_path or request.target.partition("?")[0] != self._public_path:
             return None
@@ -80,7 +80,7 @@ class Guard:
 
     def own_origin(self, request: HttpRequest) -> str | None:
         """Return the origin of the web page that sent a request if the page belongs to this server; None for any
-        other request. The origin is the server's own address as the request names it, or the public address.
+        other request. The page belongs to this server if its origin matches the header Host or the public URL.
         """
         given, host = request.header("Origin"), request.header("Host")
         if len(given) != 1 or len(host) != 1:
@@ -98,16 +98,17 @@ class Guard:
         return request.method in ("GET", "HEAD") and request.header("Sec-Fetch-Site") == ["same-origin"]
 
     def accepts_host(self, request: HttpRequest) -> bool:
-        """Return whether the header Host of a request names an address of this server. Also return True if the
-        request does not have exactly one such header.
+        """Return whether the header Host of a request names this server. Also return True if the request does not
+        have exactly one header Host.
         """
         host = request.header("Host")
         return len(host) != 1 or host[0].lower() in self._hosts
 
     def refusal(self, request: HttpRequest, *, is_page: bool = False) -> HTTPStatus | None:
-        """Return the HTTP error status with which a request must be answered; None if the request is accepted.
-        `is_page` is True if the request is for a file of the web page. Such a request is also accepted if the user
-        has followed a link on another site.
+        """Return the HTTP error status of the response to a request; None if the request is accepted.
+
+        `is_page` is True if the request is for a file of the web page. A request for a file is also accepted if the
+        user has followed a link on another site.
         """
         if request.header_bytes > MAX_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE

@@ -1,7 +1,7 @@
 """The endpoints `/livez` and `/readyz`, for load balancers and container managers.
 
 They need no token and accept every Host header, because a load balancer addresses a server by its IP address. The
-answers contain only the state of the server, and no health check uses the store.
+responses contain only the state of the server, and no health check uses the store.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ LIVE_PATH: Final = "/livez"
 READY_PATH: Final = "/readyz"
 
 Readiness = Literal["ok", "starting", "stopping", "store unavailable"]
-"""The answer of `/readyz`: `ok` if the server can serve new clients, otherwise the reason why it cannot."""
+"""The state that `/readyz` returns: `ok` if the server can serve new clients, otherwise the reason why it cannot.
+"""
 
 _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 
 class Health:
-    """Answers health checks."""
+    """Handles health checks."""
 
     def __init__(self, readiness: Callable[[], Readiness]) -> None:
         self._readiness = readiness
 
     def answer(self, request: HttpRequest) -> HttpAnswer | None:
-        """Return the answer to a health check; None if the request is not a health check."""
+        """Return the response to a health check; None if the request is not a health check."""
         if request.target not in (LIVE_PATH, READY_PATH):
             return None
         if request.method not in ("GET", "HEAD"):

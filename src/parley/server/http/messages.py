@@ -33,9 +33,11 @@ RETRY_SECONDS: Final = "30"
 because the server is overloaded.
 """
 TOO_MANY: Final = HttpAnswer(status=HTTPStatus.TOO_MANY_REQUESTS, headers={"Retry-After": "1"})
-"""The answer to a request that exceeds the rate of its principal."""
+"""The response to a request that exceeds the rate limit of its principal."""
 UNAVAILABLE: Final = HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={"Retry-After": RETRY_SECONDS})
-"""The answer to a request on a connection that exceeds the limit of its principal."""
+"""The response to a request that cannot be handled now, because its principal has too many connections or the
+server accepts no new clients.
+"""
 MAX_MESSAGES: Final = 1000
 """The maximum number of messages in one array."""
 MAX_ID_LENGTH: Final = 1024
@@ -45,7 +47,7 @@ MAX_INITIALIZE_BYTES: Final = 64 * 1024
 parameters in memory.
 """
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
-"""The tools whose calls are answered with a stream of messages, because the calls take a long time and send
+"""The tools whose calls get a stream of messages as the response, because the calls take a long time and send
 notifications.
 """
 
@@ -72,10 +74,10 @@ class PostedMessage(Struct, frozen=True):
 
     frame: bytes
     id: RequestId | None
-    """The id of a request; None for a notification or an answer."""
+    """The id of a request; None for a notification or a response."""
     is_initialize: bool
     is_streamed: bool
-    """True if the message is a request that is answered with a stream of messages."""
+    """True if the message is a request whose response is a stream of messages."""
     method: str = ""
     name: str = ""
     """The value of `name`, `uri` or `taskId` in the parameters, depending on the method; empty if the parameters do
@@ -91,10 +93,10 @@ class PostedMessage(Struct, frozen=True):
 
 
 def read_messages(body: bytes) -> tuple[list[PostedMessage], bool]:
-    """Return a list with the messages of a body, and True if the body is an array.
+    """Return the messages of a body, and whether the body is an array.
 
     Raises:
-        BadBody: the body has no message, or one of its messages is invalid.
+        BadBody: the body contains no message, or one of its messages is invalid.
     """
     if _ARRAY.match(body) is None:
         return [_read(body)], False
@@ -150,8 +152,8 @@ def _name(message: Message) -> str:
 
 
 def refusal(error: RequestRefused, request_id: RequestId | None = None) -> HttpAnswer:
-    """Return the HTTP answer for an error: an error status, and a JSON-RPC error with a code. `request_id` is the
-    id of the request; None if it is unknown.
+    """Return the HTTP response for an error: an error status, and a JSON-RPC error with a code. `request_id` is the
+    id of the request; None if the id is unknown.
     """
     data = {**(error.details or {}), "code": error.code}
     status = error.status if isinstance(error, HttpRefused) else HTTPStatus.BAD_REQUEST

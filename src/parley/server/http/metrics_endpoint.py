@@ -22,14 +22,14 @@ _HEADERS: Final = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", "
 
 
 class MetricsEndpoint:
-    """Answers requests for the metrics."""
+    """Handles requests for the metrics."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         """Create the endpoint. `text` is a function that returns the metrics in the text format of Prometheus."""
         self._text = text
 
     def answer(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
-        """Return the answer to a request for the metrics that `principal` has sent."""
+        """Return the response to a request for the metrics. `principal` is the sender of the request."""
         if principal.conversation is not None:
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
         if request.method not in ("GET", "HEAD"):

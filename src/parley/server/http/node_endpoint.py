@@ -1,4 +1,9 @@
-"""The endpoint `/node`, to which other nodes connect."""
+"""The endpoint `/node`, to which other nodes connect.
+
+Both nodes prove that they have the shared token (`common/node_challenge.py`). The connecting node first sends a
+nonce, and gets a nonce and the proof of this node. The connecting node then sends its own proof, and gets a
+WebSocket.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 CHALLENGE_SECONDS: Final = 30.0
-"""The time in seconds for which another node can use a random number from this node in a proof."""
+"""The time in seconds for which another node can use a nonce of this node in a proof."""
 
 
 class NodeEndpoint:
@@ -47,20 +52,20 @@ class NodeEndpoint:
     ) -> None:
         """Create the endpoint.
 
-        `token` is the shared token of the nodes. `authenticator` counts wrong proofs. `accept` gets the socket and
-        the version of each accepted connection. `url` returns the announced address of this node; empty if this
-        node has announced no address. `versions` contains the versions of the protocol that this node supports, the
-        newest first.
+        `token` is the shared token of the nodes. `authenticator` counts wrong proofs. `accept` is called with the
+        socket and the version of each accepted connection. `url` returns the URL that this node has announced; an
+        empty string if this node has announced no URL. `versions` contains the versions of the protocol that this
+        node supports, the newest first.
         """
         self._token, self._authenticator, self._accept = token, authenticator, accept
         self._url, self._versions = url, versions
         self._key = secrets.token_bytes(32)
         self._used: dict[str, float] = {}
-        """The random numbers from this node that were used in a valid proof, each with its expiry time."""
+        """The nonces of this node that were used in a valid proof, each with its expiry time."""
         self._log = LimitedLog(log)
 
     async def answer(self, request: HttpRequest) -> object:
-        """Return the answer to a request: an opened WebSocket, or an error."""
+        """Return the response to a request: a challenge, an opened WebSocket, or an error."""
         given = request.header("Authorization")
         fields = read_fields(given[0]) if len(given) == 1 else {}
         version = common_version(request.header("Sec-WebSocket-Protocol"), self._versions)
@@ -94,8 +99,8 @@ class NodeEndpoint:
         return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
 
     def _nonce(self) -> str:
-        """Return a new random number together with its expiry time, as a sealed string. This node does not have to
-        store the number, because the other node sends the string back.
+        """Return a new nonce: a signed string that contains a random number and its expiry time. This node does not
+        have to store the nonce, because the other node sends it back.
         """
         text = f"{secrets.token_hex(16)}.{int(time.monotonic() + CHALLENGE_SECONDS)}"
         return self._sealed(text)
@@ -105,8 +110,8 @@ class NodeEndpoint:
         return f"{text}.{seal}"
 
     def _is_proven(self, fields: Mapping[str, str]) -> bool:
-        """Return whether a request proves that its sender has the shared token. The proof must contain a random
-        number from this node that was not used before.
+        """Return whether a request proves that its sender has the shared token. The proof must contain a nonce of
+        this node that was not used before.
         """
         called = fields.get("called", "")
         text, _, _ = called.rpartition(".")

@@ -1,4 +1,4 @@
-"""The endpoints that only the web page uses: its files, its sign-in, and its push subscription."""
+"""The endpoints for the web page: its files, its sign-in, and its push subscription."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie. It is the longest time that browsers allow. Most sign-ins
-end earlier.
+"""The time in seconds for which browsers keep the cookie. Browsers allow no longer time. Most sign-ins end earlier.
 """
 
 
@@ -48,12 +47,12 @@ class PageFiles(Protocol):
         ...
 
     def answer(self, path: str, request: HttpRequest) -> HttpAnswer | None:
-        """Return the answer to a request for a file; None if the path does not belong to the page."""
+        """Return the response to a request for a file; None if the path does not belong to the page."""
         ...
 
 
 class PushSubscriptions(Protocol):
-    """The methods of the push message sender that the endpoint uses."""
+    """The part of the push message sender that the endpoint uses."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if the server cannot send push
@@ -62,7 +61,7 @@ class PushSubscriptions(Protocol):
         ...
 
     async def checked(self, body: bytes) -> bytes:
-        """Return a subscription in the form in which it is stored.
+        """Check the push subscription in `body`, and return it in the form in which it is stored.
 
         Raises:
             PushRefused: the subscription cannot be used.
@@ -81,7 +80,7 @@ _decoder: Final = msgspec.json.Decoder(_Credentials)
 
 
 class _SignedIn(Struct):
-    """The answer to a successful request to sign in."""
+    """The body of the response to a successful sign-in, and to a request for the current sign-in."""
 
     name: str
     role: str
@@ -93,7 +92,9 @@ class _SignedIn(Struct):
 
 
 class PageEndpoint:
-    """Answers the requests of browsers for the page and for its sign-in."""
+    """Handles the requests of browsers for the sign-in and for the push subscription, and provides the files of the
+    page.
+    """
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class PageEndpoint:
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 
     async def answer(self, path: str, request: HttpRequest, guard: Guard, rate: RateLimit) -> HttpAnswer:
-        """Return the answer to a request for the sign-in or for the push subscription. `rate` limits the requests
+        """Return the response to a request for the sign-in or for the push subscription. `rate` limits the requests
         of each principal.
         """
         if not guard.is_from_own_page(request):
@@ -191,8 +192,8 @@ class PageEndpoint:
 
 def _cookie(pair: str, request: HttpRequest, guard: Guard, *, seconds: int) -> str:
     """Return the value of a `Set-Cookie` header that makes the browser keep the cookie `pair` (`NAME=VALUE`) for
-    `seconds`. The header has no attribute `Path`, so the browser sends the cookie only to addresses in the folder
-    of the sign-in's own address.
+    `seconds`. The header has no attribute `Path`, so the browser sends the cookie only to URLs below the directory
+    of the sign-in URL.
     """
     attributes = ["HttpOnly", "SameSite=Strict", f"Max-Age={seconds}"]
     if (guard.own_origin(request) or "").startswith("https:"):

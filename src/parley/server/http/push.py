@@ -1,6 +1,6 @@
-"""Sends the messages of a session that belong to no request: events of streams, and requests of the server. They
-are sent on the GET stream that the client opened last. While the client has no GET stream, events are not read from
-the logs, and other messages are kept for the next GET stream.
+"""Sends the messages of a session that belong to no request: events of streams, and requests of the server. These
+messages are sent on the GET stream that the client opened last. While the client has no GET stream, events are not
+read from the logs, and other messages are kept for the next GET stream.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from parley.ports.outbox import OpenFrame
 __all__ = ["PushOutbox"]
 
 MAX_STREAMS: Final = 4
-"""The maximum number of GET streams of one session. When another stream is opened, the oldest is closed, because
-the client has probably lost the connection.
+"""The maximum number of GET streams of one session. When the client opens one more stream, the oldest stream is
+closed, because the client has probably lost its connection.
 """
 MAX_FRAMES: Final = 256
 """The maximum number of messages that are kept for the next GET stream. Beyond this number, the oldest messages are
@@ -31,15 +31,15 @@ class PushOutbox:
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
         """Create the outbox.
 
-        `on_lost` is called when the stream that carries the messages closes while another stream is open.
+        `on_lost` is called when the stream that carries the messages closes while an older stream is still open.
         """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream with which `_wake` is registered, and which calls it when the stream is writable; None if
-        `_wake` is not registered.
+        """The stream that calls `_wake` when the stream is writable; None if `_wake` is not registered with a
+        stream.
         """
         self.closed = False
 
@@ -58,9 +58,9 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """From now on, send messages to `stream`, beginning with the messages that were kept for it. Return the
-        kept messages. If an older stream is sending a message in parts, that stream is closed, and the whole
-        message is sent again on the new stream.
+        """From now on, send messages to `stream`, beginning with the messages that were kept. Return the kept
+        messages. If an older stream is sending a message in parts, that stream is closed, and the whole message is
+        sent again on the new stream.
         """
         if self.closed:
             stream.end()
@@ -119,7 +119,7 @@ class PushOutbox:
             self._request_wake()
 
     def _request_wake(self) -> None:
-        """Register `_wake` with the current stream, which calls it when it is writable."""
+        """Register `_wake` with the current stream, so that `_wake` is called when the stream is writable."""
         stream = self._current
         if self._waiting and stream is not None and self._asked is not stream:
             self._asked = stream

@@ -1,4 +1,4 @@
-"""Checks the headers in which a client at version 2026-07-28 repeats values of the body."""
+"""Checks the headers in which a client at version 2026-07-28 also sends values of the body."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from parley.wire.tasks import CancelTaskParams, GetTaskParams, UpdateTaskParams
 __all__ = ["wrong_header"]
 
 NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
-"""The methods whose `name` or `uri` the client repeats in a header."""
+"""The methods whose `name` or `uri` the client also sends in a header."""
 TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
-"""The methods whose `taskId` the client may repeat in the header that other methods use for `name` or `uri`."""
+"""The methods whose `taskId` the client may also send in the header that other methods use for `name` or `uri`."""
 
 
 def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
-    """Check the headers that repeat values of the body. Return a description of the first invalid header; None if
-    all headers are valid.
+    """Check the headers whose values the body also contains. Return a description of the first invalid header; None
+    if all of these headers are valid.
     """
     expected = {PROTOCOL_VERSION: message.version, METHOD: message.method}
     if message.method in NAMED_METHODS or (message.method in TASK_METHODS and request.header(NAME)):

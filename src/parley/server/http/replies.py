@@ -1,4 +1,4 @@
-"""Answers the requests of one POST, as JSON or as a stream of messages."""
+"""Sends the responses to the requests of one POST, as JSON or as a stream of messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["JsonReply", "StreamReply", "first_of"]
 
 
 class JsonReply:
-    """Collects the answers to the requests of a POST, which are then sent as one JSON body. Notifications that
+    """Collects the responses to the requests of a POST, which are then sent as one JSON body. Notifications that
     belong to the requests are discarded.
     """
 
@@ -26,7 +26,7 @@ class JsonReply:
     def __init__(self, requests: int, server_requests: Outbox) -> None:
         """Create the reply.
 
-        `requests` is the number of expected answers. Requests of the server are sent to `server_requests`.
+        `requests` is the number of expected responses. Requests of the server are sent to `server_requests`.
         """
         self.server_requests = server_requests
         self.answers: list[bytes] = []
@@ -37,7 +37,7 @@ class JsonReply:
         return SILENT
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        pass  # nothing is sent before the answer, so the client can resume nothing
+        pass  # nothing is sent before the response, so the client has nothing to resume
 
     def answer(self, frame: bytes | None) -> None:
         if frame is not None:
@@ -47,7 +47,7 @@ class JsonReply:
             self._done.set()
 
     async def done(self) -> None:
-        """Wait until every request has been answered, or was cancelled and gets no answer."""
+        """Wait until every request has its response, or was cancelled and gets no response."""
         await self._done.wait()
 
 
@@ -73,8 +73,8 @@ class _WhileOpen:
 
 
 class StreamReply:
-    """Sends the answers to requests, and all other messages that belong to them, on one stream. The last answer
-    ends the stream.
+    """Sends the responses to requests, and all other messages that belong to the requests, on one stream. The last
+    response ends the stream.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class StreamReply:
     ) -> None:
         """Create the reply.
 
-        `requests` is the number of expected answers. After the client has closed the stream, requests of the server
-        are sent to `server_requests`.
+        `requests` is the number of expected responses. After the client has closed the stream, requests of the
+        server are sent to `server_requests`. `ids` creates the event ids for the session with the id `session`.
         """
         self._ids, self._session = ids, session
         self.notifications: Outbox = stream
@@ -112,7 +112,7 @@ class StreamReply:
 
 
 async def first_of(*waits: Coroutine[None, None, None]) -> None:
-    """Wait until one of several coroutines ends, and cancel the others."""
+    """Run coroutines concurrently until one of them ends, and cancel the other coroutines."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -50,23 +50,26 @@ class HttpSession:
         self._ended = asyncio.Event()
         self._had_stream = session_id is not None
         self.stored_at = 0.0
-        """The time when the last use of the session was last written to the store, in seconds since the epoch."""
+        """The time of the last write that recorded a use of the session in the store, in seconds since the epoch.
+        """
         self.is_changed = False
         """True if the state of the session has changed since it was last stored."""
         self.is_restoring = False
-        """True while the streams of a session of an earlier server process are being opened one after another.
+        """True while the streams of a session from an earlier server process are being opened one after another.
 
-        The session is not stored during this time. If the process were killed, the stored session would otherwise
-        lack the streams that are not open yet.
+        The session is not stored during this time. Otherwise, the stored session would lack the streams that are
+        not open yet if the process were killed.
         """
         self.opening: list[StreamState] = []
         """The streams that the client has requested and that are not open yet. They are stored with the session
         before they are opened.
         """
         self.saved_state: SessionState | None = None
-        """The state of the session in this process that the store is known to contain; None if this is unknown."""
+        """The last state of this process that was stored or restored; None if there is none, or if a later write
+        has failed.
+        """
         self.base_state: SessionState | None = None
-        """The state of the session in this process when it was last stored; None if it was not stored yet."""
+        """The last state of this process that was stored or restored; None if there is none."""
         self.stored_state: SessionState | None = None
         """The state in the store when this process last read or wrote it; None if the session is not stored. This
         state may contain streams that the client has opened on other nodes.
@@ -79,7 +82,7 @@ class HttpSession:
         self.save_lock: Final = asyncio.Lock()
         """A lock that is held while the session is written to the store or removed from the store."""
         self._calls: dict[RequestId, MessageStream] = {}
-        """The streams of those calls that the client can resume, by request id."""
+        """The HTTP streams of the calls that are in progress and that the client can resume, by request id."""
         self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
         self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
 
@@ -105,20 +108,21 @@ class HttpSession:
     def attach(self, stream: MessageStream, positions: Mapping[str, Position] | None) -> None:
         """Send messages that belong to no request on the GET stream `stream`.
 
-        `positions` contains the positions that the client has reached, as its request names them; None if the
-        request names no positions.
+        `positions` contains the positions from the `Last-Event-ID` of the GET request; None if the request has no
+        such header.
         """
         had_stream, self._had_stream = self._had_stream, True
         kept = self.outbox.attach(stream)
         if positions is not None or had_stream:  # the server may not have noticed that an earlier stream was lost
             self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
             positions = positions or {}
-            # The client gets notices about other streams first, so later event ids need not name these streams.
+            # The client gets notices about streams that are not open first, so later event ids need not contain
+            # them.
             self._cursors.restart({one: at for one, at in positions.items() if self.client.has_stream(one)})
             self.client.restart_streams(positions, received=kept)
 
     def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
-        """Return the reply to requests that are answered on a stream.
+        """Return the reply that sends the responses to `requests` on a stream.
 
         The session is in use until the stream closes.
         """

@@ -32,10 +32,10 @@ class SessionState(Struct, frozen=True, kw_only=True):
     streams: tuple[StreamState, ...] = ()
     last_stream: int = 0
     """The number of the stream that was opened last. No number is used twice, so an event id of an ended stream
-    never names a later stream.
+    never contains the number of a later stream.
     """
     resources: tuple[str, ...] = ()
-    """The addresses of the resources to which the client has subscribed."""
+    """The URIs of the resources to which the client has subscribed."""
     has_listed_resources: bool = False
     """True if the client is notified when the list of resources changes."""
 
@@ -65,9 +65,9 @@ def merge_states(
     """Combine the changes that this process has made to a session with `stored`, the state that another process has
     stored, and return the result.
 
-    `own` is the state in this process, and `base` is the state in this process when it was last stored.
-    `own_streams` contains the conversations whose streams this process may have stored. Return None if both
-    processes have given the same number to different streams, because event ids contain these numbers.
+    `own` is the current state in this process, and `base` is the state that this process last stored. `own_streams`
+    contains the conversations whose streams this process may have stored. Return None if both processes have given
+    the same number to different streams, because event ids contain these numbers.
     """
     before, now = _by_conversation(base), _by_conversation(own)
     streams = {
@@ -96,7 +96,7 @@ def _by_conversation(state: SessionState) -> dict[ConversationId, StreamState]:
 
 
 def session_digest(session_id: str) -> bytes:
-    """Return the digest of a session id, under which the session is stored. The id itself is not stored, because it
-    is a secret of the client.
+    """Return the digest of a session id, which is the key of the stored session. The id itself is not stored,
+    because it is a secret of the client.
     """
     return hashlib.sha256(session_id.encode(errors="surrogateescape")).digest()

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
-"""The minimum time in seconds between two writes of the time when a session was last used."""
+"""The minimum time in seconds between two writes of a session's time of last use."""
 MAX_ATTEMPTS: Final = 5
 """The maximum number of attempts to store a session that other nodes change at the same time."""
 MAX_STREAMS: Final = 600
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class HttpSessions:
-    """All sessions of the server."""
+    """The HTTP sessions of the server."""
 
     def __init__(
         self,
@@ -122,14 +122,15 @@ class HttpSessions:
         return session_id in self._sessions
 
     async def find(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Return the session of `principal` that has the id `session_id`; None if the principal has no such
-        session.
+        """Return the session of `principal` that has the id `session_id`; None if the principal has no session with
+        this id.
 
         A session of an earlier server process is restored from the store.
 
         Raises:
             TooManySessions: the session cannot be restored, because the server or the principal has too many
                 sessions and the principal has no idle session.
+            SessionNotRestored: the session cannot be restored at the moment.
         """
         restoring = self._restoring.get(session_id)
         session = None if restoring is not None else self._sessions.get(session_id)
@@ -178,13 +179,13 @@ class HttpSessions:
         await session.saved()
         if not self._has_stored_end(session):
             return
-        self._save_soon(session)  # an earlier attempt to remove the session has failed
+        self._save_soon(session)  # an earlier attempt to store the session has failed
         await session.saved()
         if self._has_stored_end(session):
             raise StreamEndNotSaved
 
     def _has_stored_end(self, session: HttpSession) -> bool:
-        """Return whether the store may contain a stream of the session that the client has ended."""
+        """Return whether the stored session may contain a stream that the client has ended."""
         if not self._stores or session.id not in self._sessions or session.client.session.has_left:
             return False
         opening = {stream.conversation for stream in session.opening}
@@ -231,7 +232,7 @@ class HttpSessions:
         await self._begin(session)
         session.is_restoring = True
         try:
-            # mark the session as in use, because another session could replace a session without streams
+            # mark the session as in use, because a session without streams could be ended to make room for another
             with session.in_use():
                 await session.client.restore(
                     state.initialize,
@@ -257,7 +258,7 @@ class HttpSessions:
     @asynccontextmanager
     async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[StreamState]:
         """Store a session together with a stream, and yield the stream. The caller opens the stream inside the
-        context. The number of the stream changes if another node has given this number to another stream.
+        context. The yielded stream has another number if another node has given its number to another stream.
 
         Raises:
             TooManyStreams: the session has the maximum number of streams.
@@ -351,7 +352,8 @@ class HttpSessions:
                 )
             data = encode_state(merged)
             if data is None:
-                # Otherwise the stored session contains no streams that have not been opened.
+                # If a stream is being opened, only this stream is refused, and the stored session is still
+                # complete.
                 if not session.opening:
                     client.outlives_server = False
                 return SessionNotSaved(f"its state has more than {MAX_STATE_BYTES} bytes")

@@ -59,7 +59,7 @@ _COOKIE: Final = "parley-"
 
 
 class SignInStore(Protocol):
-    """The methods of the store that manage sign-ins."""
+    """The part of the store that manages sign-ins."""
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None: ...
 
@@ -96,8 +96,8 @@ class SignIns:
         self._used: dict[bytes, float] = {}
         """The times of last use that are not stored yet, by the digest of the sign-in."""
         self._signed_out: dict[bytes, float] = {}
-        """The sign-ins that this process has ended, by digest, each with the time of its end. A reload that began
-        before this time must not restore the sign-in.
+        """The time of the end of each sign-in that this process has ended, by digest. A reload that began before
+        this time must not restore the sign-in.
         """
         self._reloading = asyncio.Lock()
         """A lock that is held during a reload and during a change to a push subscription. Without the lock, a
@@ -115,7 +115,8 @@ class SignIns:
     # --- signing in and out ------------------------------------------------------------
 
     async def new_code(self) -> str:
-        """Create and return a one-time code, with which the user who runs the server signs in to the web page.
+        """Create and return a one-time code. The user who runs the server can sign in to the web page with this
+        code.
 
         Raises:
             StoreError: the code cannot be stored.
@@ -150,8 +151,8 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def with_token(self, token: str) -> NewSignIn:
-        """Sign in with a token, and return the new sign-in. It has the permissions of the token and ends when the
-        token becomes invalid.
+        """Sign in with a token, and return the new sign-in. The sign-in has the permissions of the token, and ends
+        when the token becomes invalid.
 
         Raises:
             SignInFailed: the token is not valid.
@@ -169,7 +170,11 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def end(self, principal: Principal) -> None:
-        """End the sign-in of a principal, so that its browser is signed out."""
+        """End the sign-in of a principal, which signs its browser out.
+
+        Raises:
+            SignInNotStored: the store failed.
+        """
         digest = bytes.fromhex(principal.sign_in)
         try:
             await self._store.remove_sign_ins([digest])
@@ -207,7 +212,7 @@ class SignIns:
     # --- requests ----------------------------------------------------------------------
 
     async def principal(self, request: HttpRequest) -> Principal | None:
-        """Return the sender of a request; None if the request has no cookie, or if the cookie or the secret is
+        """Return the principal that sent a request; None if the cookie or the secret of the request is missing or
         wrong.
         """
         stored = await self._find(request)
@@ -222,9 +227,7 @@ class SignIns:
         return bytes.fromhex(principal.sign_in) in self._sign_ins
 
     def subscriptions(self) -> list[tuple[Principal, bytes]]:
-        """Return a list of pairs: the principal of each current sign-in that has a push subscription, and this
-        subscription.
-        """
+        """Return the principal and the push subscription of each current sign-in that has a push subscription."""
         found = ((self._principal_of(one), one.push) for one in self._sign_ins.values() if one.push is not None)
         return [(principal, push) for principal, push in found if principal is not None]
 
@@ -250,8 +253,8 @@ class SignIns:
 
     @staticmethod
     def cookie_name(request: HttpRequest) -> str | None:
-        """Return the name of the cookie of the sign-in whose secret is in the headers of a request; None if the
-        request contains no secret.
+        """Return the name of the cookie that belongs to the secret in the headers of a request; None if the request
+        contains no secret.
         """
         given = request.header(PAGE_SECRET)
         return f"{_COOKIE}{given[0].partition('.')[0]}" if len(given) == 1 else None
@@ -346,7 +349,7 @@ class SignIns:
             except StoreError as error:
                 limited_log.warning("the sign-ins of the page cannot be stored or read: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
-            # the error is a bug; sign-ins that another server ended must still end here later
+            # the error is a bug; the loop continues, so that sign-ins that another server ended also end here
             except Exception as error:
                 limited_log.warning("the sign-ins cannot be reloaded: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(RETRY_SECONDS)

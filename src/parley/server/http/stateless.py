@@ -1,7 +1,7 @@
-"""Answers HTTP requests at version 2026-07-28. Each POST is independent: it has no session, and the server stores
+"""Handles HTTP requests at version 2026-07-28. Each POST is independent: it has no session, and the server stores
 nothing about it.
 
-For the server core, a POST is a client that sends one request and leaves when it has the answer.
+For the server core, a POST is a client that sends one request and disconnects after the response.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _STATUSES: Final = {
     MISSING_CAPABILITY: HTTPStatus.BAD_REQUEST,
     UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
 }
-"""The HTTP status of an error answer, by error code. Other errors have the status 200."""
+"""The HTTP status of a JSON-RPC error response, by error code. For other error codes, the status is 200."""
 
 
 class _Error(Struct):
@@ -62,7 +62,7 @@ _answer_decoder: Final = msgspec.json.Decoder(_Answer)
 
 
 class StatelessRequests:
-    """Answers POST requests at protocol version 2026-07-28."""
+    """Handles POST requests at protocol version 2026-07-28."""
 
     def __init__(
         self,
@@ -71,9 +71,10 @@ class StatelessRequests:
         on_ended: Callable[[], None] = lambda: None,
         is_valid: Callable[[Principal], bool] = lambda principal: True,
     ) -> None:
-        """Create an object that has no requests in progress. `on_ended` is called when a request has ended.
-        `is_valid` returns whether the token of a principal is valid. `is_valid` is called when the body of a
-        request has arrived, because this may be long after the token was checked.
+        """Create an object without requests in progress.
+
+        `on_ended` is called when a request has ended. `is_valid` returns whether the token of a principal is valid.
+        The token is checked again after the body of a request has arrived, because this may take long.
         """
         self._core, self._on_ended, self._is_valid = core, on_ended, is_valid
         self._posts: dict[asyncio.Task[None], _Post] = {}
@@ -94,9 +95,9 @@ class StatelessRequests:
     async def answer(
         self, request: HttpRequest, message: PostedMessage, principal: Principal, *, accepts_stream: bool
     ) -> HttpAnswer | MessageStream:
-        """Execute one request and return its answer. A notification is ignored and gets an empty answer.
+        """Execute one request and return the response. A notification is ignored and gets an empty response.
 
-        `accepts_stream` is True if the client accepts a stream of messages as the answer.
+        `accepts_stream` is True if the client accepts a stream of messages as the response.
         """
         if message.id is None:
             return HttpAnswer(status=HTTPStatus.ACCEPTED)
@@ -110,7 +111,7 @@ class StatelessRequests:
         task.add_done_callback(self._ended)
         try:
             await post.connected.wait()
-        except asyncio.CancelledError:  # the client has left
+        except asyncio.CancelledError:  # the client has disconnected
             post.end()
             raise
         if not self._is_valid(principal):
@@ -204,7 +205,7 @@ class _PostOutbox:
 
 
 class _Post:
-    """One request, which the server core treats as a connection that ends with the answer."""
+    """One request, which the server core treats as a connection that ends with the response."""
 
     def __init__(self, principal: Principal) -> None:
         self.principal: Final = principal
@@ -243,7 +244,7 @@ class _Post:
 
 
 class _StreamReply:
-    """Sends all messages that belong to one request on a stream, which ends with the answer."""
+    """Sends all messages that belong to one request on a stream, which ends with the response."""
 
     def __init__(self, stream: MessageStream) -> None:
         self.notifications: Outbox = stream
@@ -263,7 +264,7 @@ class _StreamReply:
 
 
 def _refusal(request: HttpRequest, message: PostedMessage, request_id: RequestId) -> HttpAnswer | None:
-    """Return the answer to a request whose headers or `_meta` are invalid; None if they are valid."""
+    """Return the error response to a request whose headers or `_meta` are invalid; None if they are valid."""
     try:
         if message.names_version and (wrong := wrong_header(request, message)) is not None:
             raise HeaderMismatch(wrong)

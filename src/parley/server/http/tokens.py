@@ -1,6 +1,6 @@
 """Holds the bearer tokens of the home directory in the memory of the server.
 
-The tokens are loaded when the server starts, on `reload`, and every half minute. A change by another process
+The tokens are loaded when the server starts, by `reload`, and every 30 seconds. A change by another process
 therefore takes effect soon, even if that process could not notify the server.
 """
 
@@ -28,13 +28,13 @@ REFRESH_SECONDS: Final = 30.0
 UNKNOWN_SECONDS: Final = 1.0
 """The minimum time in seconds between two reloads that are caused by unknown tokens."""
 RETRY_SECONDS: Final = 1.0
-"""The minimum time in seconds between a reload that failed and the next one."""
+"""The minimum time in seconds between a failed reload and the next reload."""
 USE_SECONDS: Final = 600.0
-"""The minimum time, in seconds, between two writes of a token's time of last use."""
+"""The minimum time in seconds between two writes of a token's time of last use."""
 
 
 class TokenStore(Protocol):
-    """The methods of the store that manage tokens."""
+    """The part of the store that manages tokens."""
 
     async def tokens(self) -> list[StoredToken]: ...
 
@@ -42,7 +42,7 @@ class TokenStore(Protocol):
 
 
 def token_digest(token: str) -> bytes:
-    """Return the SHA-256 digest of a token, under which the token is stored."""
+    """Return the SHA-256 digest of a token, which is stored instead of the token."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
@@ -68,7 +68,7 @@ class StoredTokens:
         return len(self._principals)
 
     def find(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token; None if no valid token has this digest.
+        """Return the principal of the token with the digest `digest`; None if no valid token has this digest.
 
         The call takes the same time for every unknown token.
         """
@@ -89,7 +89,7 @@ class StoredTokens:
         self._on_revoked.append(do)
 
     def is_valid(self, principal: Principal) -> bool:
-        """Return whether the token of a principal is one of the valid tokens."""
+        """Return whether the token of a principal is still valid."""
         return principal in self._principals.values()
 
     async def look_up(self, digest: bytes) -> Principal | None:
@@ -138,7 +138,7 @@ class StoredTokens:
                 if self._used:
                     await self._store_uses()
                 await self.reload()
-            except Exception as error:  # the error is a bug; a removed token must still become invalid later
+            except Exception as error:  # the error is a bug; the loop continues, because removed tokens must end
                 log.warning("the tokens cannot be reloaded: %s: %s", type(error).__name__, error)
                 await asyncio.sleep(RETRY_SECONDS)
 

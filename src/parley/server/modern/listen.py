@@ -1,5 +1,5 @@
-"""The method `subscriptions/listen` at version 2026-07-28: a request that stays open and carries notifications
-about changes.
+"""The method `subscriptions/listen` at version 2026-07-28. The request stays open, and the server sends
+notifications about changes until the request ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _decoder: Final = msgspec.json.Decoder(ListenParams)
 
 
 async def listen(call: Call, session: Session, server: ServerContext) -> None:
-    """Send the notifications that match a filter until the client cancels the request or the server shuts down.
+    """Send the notifications that match the filter of a request, until the client cancels the request or the server
+    shuts down.
 
     Raises:
         TooManySubscriptions: the filter names too many resources.
@@ -61,7 +62,7 @@ class _Listening:
     def __init__(self, call: Call, session: Session, server: ServerContext) -> None:
         self._call, self._session, self._server = call, session, server
         self._count = 0
-        """The number of resource addresses to which the request subscribes."""
+        """The number of resources to which the request subscribes."""
         self._out = call.context.reply.notifications
         self._watches: list[tuple[CoalescedNotification, ResourceWatch]] = []
         self._due: list[Callable[[], None]] | None = []
@@ -117,7 +118,7 @@ class _Listening:
         self._call.drop()
 
     def _end(self) -> None:
-        """End the request by answering it, because the server is shutting down."""
+        """Send the response, which ends the request, because the server is shutting down."""
         self.close()
         self._call.finished()
         if not self._call.closed:

@@ -1,4 +1,4 @@
-"""Recognises the requests at version 2026-07-28 among the messages of a client, and checks their `_meta`.
+"""Recognizes the requests at version 2026-07-28 among the messages of a client, and checks their `_meta`.
 
 A request belongs to this version if its `_meta` names a version. The server does not store the version of a client,
 so the next request of the same client may belong to another version.
@@ -21,7 +21,7 @@ __all__ = ["can_be_asked", "checked_meta", "meta_of", "modern_context"]
 
 
 def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
-    """Return the `_meta` of a request; None if the request belongs to an earlier version, or the setting `[mcp]
+    """Return the `_meta` of a request; None if the request belongs to an earlier version, or if the setting `[mcp]
     modern` is off.
 
     Raises:

@@ -30,8 +30,8 @@ _CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
     ListResourcesParams.METHOD: (0, "private"),
     ReadResourceParams.METHOD: (0, "private"),
 }
-"""The time in seconds for which a client may cache a result, and the cache scope of the result, by method. The
-scope is private because the results depend on the principal.
+"""For each method, the time in seconds for which a client may cache the result, and the cache scope of the result.
+The scope is private because the results depend on the principal.
 """
 
 _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(

@@ -41,8 +41,8 @@ tenth request.
 STATE_SECONDS: Final = 24 * 3600
 """The time in seconds within which an approval request can be answered by repeating the call."""
 LONG_BYTES: Final = 64 * 1024
-"""The size in bytes above which the encoded bytes of an argument are compared. Smaller arguments are decoded and
-then compared.
+"""The size in bytes above which the digest covers an argument as it was sent. A smaller argument is decoded and
+encoded in a canonical form first.
 """
 
 
@@ -50,7 +50,7 @@ class RoundState(Struct, frozen=True, array_like=True):
     """The state from which a call continues when the client repeats it with the answer to an approval request."""
 
     principal: str
-    """The key of the principal that was asked for the approval."""
+    """The key of the principal that was asked to decide the approval (`Principal.key`)."""
     request: bytes
     """The digest of the tool and its arguments."""
     expires: float
@@ -60,7 +60,7 @@ class RoundState(Struct, frozen=True, array_like=True):
     event_id: str
     approval: str
     rounds: int
-    """The number of approval requests for the call so far."""
+    """The number of approval requests that the call has sent so far."""
     before: int
     """The position before the turn of a `codex` or `codex-reply` call."""
 
@@ -74,7 +74,7 @@ _canonical: Final = msgspec.json.Encoder(order="sorted")
 
 
 class RequestStates:
-    """Seals and opens the states of calls (`RoundState`) with a key."""
+    """Encodes the states of calls (`RoundState`) as signed strings, and decodes these strings."""
 
     def __init__(self, key: bytes, *, now: Callable[[], float] = time.time) -> None:
         self._sealer, self.now = Sealer(key, b"request state"), now
@@ -131,8 +131,10 @@ class Rounds:
     def __init__(
         self, states: RequestStates, params: CallToolParams, *, principal: Principal, features: Features
     ) -> None:
-        """Create the object. If this call repeats an earlier call, read the state of the earlier call from the
-        parameters.
+        """Create the object. If this call repeats an earlier call, read the state of the earlier call from
+        `params`.
+
+        `states` verifies and signs states.
 
         Raises:
             InvalidParams: the state is forged, has expired, or belongs to another call.
@@ -236,10 +238,10 @@ class Rounds:
 
 
 def _digest(tool: str, arguments: Raw | UnsetType) -> bytes:
-    """Return the digest of a tool and its arguments.
+    """Return the digest of the name and the arguments of a tool call.
 
-    The digest does not depend on the order of members, except inside a long argument. A long argument is not
-    decoded, because decoding would take several times its size in memory.
+    The digest does not depend on the order of members, except inside an argument above `LONG_BYTES`. Such a long
+    argument is not decoded, because decoding would take several times its size in memory.
     """
     digest = hashlib.sha256()
 

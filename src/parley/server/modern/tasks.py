@@ -1,8 +1,8 @@
-"""Tasks at version 2026-07-28, in which tasks are an extension of the protocol. A task contains its approval
-requests and its result.
+"""Tasks at version 2026-07-28, in which tasks are an extension of the protocol. The state of a task contains its
+open approval request or its result.
 
-The client declares the extension in each request. It polls the task until the task has ended, and answers the
-approval requests of the task with `tasks/update`.
+The client declares the extension in each request. The client polls the task until the task has ended, and answers
+the approval requests of the task with `tasks/update`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _cancel_decoder: Final = msgspec.json.Decoder(CancelTaskParams)
 
 
 def wants_tasks(context: RequestContext) -> bool:
-    """Return whether the client declares the extension for tasks in this request."""
+    """Return whether the client declares the extension for tasks in the request of `context`."""
     return context.meta is not None and context.meta.capabilities.has_extension(TASKS_EXTENSION)
 
 
@@ -103,8 +103,8 @@ def _modern(task: Task, **details: Raw | dict[str, Raw] | UnsetType) -> ModernTa
 
 
 async def _with_details(task: TurnTask, context: RequestContext, request: RequestId) -> ModernTask:
-    """Return the state of a task with its result if the task has ended, or with the approval request if the task is
-    waiting for one.
+    """Return the state of a task. The state contains the result if the task has ended, or the approval request if
+    the task is waiting for an approval and the client can be asked to decide it.
     """
     entry = await task.end()
     if entry is None:

@@ -1,1 +1,3 @@
-"""HTTP connections, requests and streams of server-sent events. Messages and sessions are in `server/http`."""
+"""HTTP connections, requests and streams of server-sent events. The package `server/http` handles messages and
+sessions.
+"""

@@ -42,7 +42,7 @@ class Deadlines(Protocol):
 
 
 class Connections(Protocol):
-    """The methods of the listener that a connection calls."""
+    """The part of the listener that a connection uses."""
 
     log: LimitedLog
 
@@ -91,8 +91,8 @@ class Connection(RequestHandler):
         self._unwritten = 0
         self._in_request = False
         self._withheld: bytes | None = None
-        """The bytes after the headers of a request, while they are withheld from the library because the request is
-        not authenticated yet; None if there is no such request.
+        """The bytes after the headers of a request, while the request is not authenticated and these bytes are
+        withheld from the library; None if no bytes are withheld.
         """
         self._discardable = 0
         """The number of further bytes of an unread body that the connection discards before it is closed."""
@@ -100,8 +100,8 @@ class Connection(RequestHandler):
         self.is_trusted = False
         """True if a request on this connection was authenticated."""
         self.limited_as: str | None = None
-        """The name under which this connection and all other connections of the same principal are counted; None
-        for an unauthenticated client or an admin.
+        """The string under which the connections of the principal are counted (`Principal.limited_as`); None for an
+        unauthenticated client or an admin.
         """
 
     # --- the life of a connection ------------------------------------------------------
@@ -149,15 +149,15 @@ class Connection(RequestHandler):
         self._cancel_deadline()
 
     def request_ended(self) -> None:
-        """Start the deadline for the next request. This method is called when a request was answered."""
+        """Start the deadline for the next request. This method is called after the response to a request."""
         self._in_request = False
         self._header_bytes, self._seen, self._unwritten = 0, b"", 0
         self._close_after(self._deadlines.idle_seconds)
 
     @property
     def is_withholding(self) -> bool:
-        """True if the bytes of the body are withheld from the library, because the endpoint has not asked for
-        them.
+        """True if the body of the request is withheld from the library, because the client is not authenticated and
+        the endpoint has not read the body.
         """
         return self._withheld is not None
 
@@ -181,7 +181,7 @@ class Connection(RequestHandler):
             super().data_received(withheld)
 
     async def discard(self, most: int, length: int | None) -> None:
-        """Discard an unread body of `length` bytes, so that a client that is still sending can read the answer.
+        """Discard an unread body of `length` bytes, so that a client that is still sending can read the response.
 
         Return when the client has disconnected, has sent the whole body, or has sent `most` bytes. `length` is None
         if the length is unknown.
@@ -193,7 +193,7 @@ class Connection(RequestHandler):
         if self._discardable <= 0 or transport is None:
             return
         if transport.can_write_eof():
-            transport.write_eof()  # the client may be waiting for the end of the answer
+            transport.write_eof()  # the client may be waiting for the end of the response
         transport.resume_reading()
         await self._discarded.wait()
 
@@ -204,8 +204,8 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that the library could not read or handle. The answer and the log contain no text from
-        the client.
+        """Return the error response to a request that the library could not read or handle. The response and the
+        log contain no text from the client.
         """
         if not isinstance(exc, ConnectionError):  # such an error means that the client has disconnected
             why = type(exc).__name__ if exc is not None else "failed"
@@ -213,7 +213,7 @@ class Connection(RequestHandler):
         self.request_began()
         response = web.Response(status=status, headers=HEADERS)
         response.force_close()
-        self._close_after(self._deadlines.idle_seconds)  # the client may never read the answer
+        self._close_after(self._deadlines.idle_seconds)  # the client may never read the response
         return response
 
     # --- limits ------------------------------------------------------------------------
@@ -230,8 +230,8 @@ class Connection(RequestHandler):
             self.transport.pause_reading()
 
     def _count_headers(self, data: bytes) -> int | None:
-        """Return the number of bytes that follow the headers of the next request, or None if the headers are too
-        large.
+        """Count the bytes of the headers of the next request. Return the number of bytes in `data` that follow the
+        headers; None if the headers are too large.
         """
         if self._header_bytes < 0:
             return 0  # the headers are complete, and the library is about to begin the request
@@ -255,7 +255,7 @@ class Connection(RequestHandler):
     def _late(self) -> None:
         unwritten = 0 if self.transport is None else self.transport.get_write_buffer_size()
         if unwritten not in (0, self._unwritten) and not self._header_bytes:
-            self._unwritten = unwritten  # the client is still reading an answer
+            self._unwritten = unwritten  # the client is still reading a response
             self._close_after(self._deadlines.idle_seconds)
         else:
             self.abort()

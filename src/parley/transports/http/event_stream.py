@@ -15,13 +15,13 @@ from typing import Final
 __all__ = ["COMMENT_SECONDS", "EventStream"]
 
 HIGH_WATER_BYTES: Final = 256 * 1024
-"""The high-water mark in bytes. While more bytes than this are unread, no events are sent. The mark is lower than
-the mark for stdio, because there may be a thousand streams.
+"""The high-water mark in bytes. While more bytes are unread, no events are sent. The mark is lower than the mark
+for stdio, because there may be a thousand streams.
 """
 LOW_WATER_BYTES: Final = 64 * 1024
 MAX_UNREAD_BYTES: Final = 160 * 1024 * 1024
 """The maximum number of unread bytes. A stream that exceeds this number is closed. While more bytes than the
-high-water mark are unread, only messages that cannot wait, such as answers, are sent.
+high-water mark are unread, only messages that cannot wait, such as responses, are sent.
 """
 WRITE_BYTES: Final = 256 * 1024
 """The maximum number of bytes that are written before the stream checks whether the client has read them."""
@@ -59,7 +59,7 @@ class EventStream:
         return self._frame is not None
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message. A client that reconnects names the last `event_id` that it received."""
+        """Send one message. A client that reconnects sends the last `event_id` that it has received."""
         if self.closed or self._ending:
             return
         if self._frame is not None:
@@ -69,7 +69,7 @@ class EventStream:
         self._append(b"%b%b\n\n" % (prefix, frame))
 
     def begin_frame(self, event_id: str | None = None) -> _OpenFrame:
-        """Begin a message that is sent in parts. Messages that are sent in the meantime wait until it ends."""
+        """Begin a message that is sent in parts. Other messages that are sent before its end wait for its end."""
         assert self.writable
         frame = self._frame = _OpenFrame(self, event_id)
         return frame
@@ -112,7 +112,7 @@ class EventStream:
             self._loop.call_soon(self._wake)
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` once when the stream closes, or immediately if it is already closed."""
+        """Call `do` once when the stream closes, or immediately if the stream is already closed."""
         if self.closed:
             do()
         else:

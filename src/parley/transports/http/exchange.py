@@ -1,4 +1,4 @@
-"""One HTTP request and its answer."""
+"""One HTTP request and its response."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ BODY_SECONDS: Final = 30.0
 """The maximum number of seconds that the body of a request may take to arrive."""
 DISCARD_SECONDS: Final = 2.0
 """The maximum number of seconds for which the rest of a body is read and discarded, so that a client that is still
-sending gets the answer.
+sending gets the response.
 """
 
 
 class HttpExchange:
-    """One HTTP request. The endpoint returns its answer, which is an `HttpAnswer` or an `EventStream`."""
+    """One HTTP request. The endpoint returns the response: an `HttpAnswer`, an `EventStream` or a
+    `WebSocketAnswer`.
+    """
 
     def __init__(self, request: BaseRequest, connection: Connection, *, body_seconds: float) -> None:
         self.method, self.target = request.method, request.raw_path
         self._request, self._connection, self._body_seconds = request, connection, body_seconds
         self.answer_headers: dict[str, str] = {}
-        """Headers that are sent in addition to the headers of the answer itself."""
+        """Headers that are sent in addition to the headers of the response itself."""
 
     @property
     def remote(self) -> str:
@@ -67,8 +69,8 @@ class HttpExchange:
         return True
 
     def has_no_body(self) -> None:
-        """Allow further requests on the connection of an unauthenticated client, if this request has no body.
-        Otherwise the connection is closed after the answer.
+        """Allow further requests on the connection of an unauthenticated client, if this request has no body. If
+        the request has a body, the connection is closed after the response.
         """
         if not self._request.body_exists:
             self._connection.read_body()
@@ -96,22 +98,22 @@ class HttpExchange:
         return body.getvalue()  # this call returns the bytes without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Send these headers in addition to the headers of the answer itself."""
+        """Send these headers in addition to the headers of the response itself."""
         self.answer_headers.update(headers)
 
     def open_stream(self) -> EventStream:
-        """Return a new event stream, which the endpoint returns as the answer."""
+        """Return a new event stream, which the endpoint returns as the response."""
         return EventStream()
 
     def open_link(self, protocol: str, accept: Callable[[socket.socket], None]) -> WebSocketAnswer:
-        """Return the answer that opens a WebSocket with the subprotocol `protocol`. When the WebSocket is open,
+        """Return the response that opens a WebSocket with the subprotocol `protocol`. When the WebSocket is open,
         `accept` is called with a socket whose bytes the WebSocket carries.
         """
         return WebSocketAnswer(protocol, accept)
 
 
 class WebSocketAnswer(NamedTuple):
-    """The answer to a request that opens a WebSocket."""
+    """The response to a request that opens a WebSocket."""
 
     protocol: str
     accept: Callable[[socket.socket], None]
@@ -125,9 +127,10 @@ async def send_answer(
     *,
     most_discarded: int,
 ) -> web.StreamResponse:
-    """Send the answer. For a stream or a WebSocket, return when it has ended or the client has disconnected.
+    """Send the response. For a stream or a WebSocket, return when it has ended or the client has disconnected.
 
-    The connection is closed after the answer to an unauthenticated client, or to a request whose body was not read.
+    The connection is closed after the response to an unauthenticated client, or to a request whose body was not
+    read. At most `most_discarded` bytes of an unread body are read and discarded.
     """
     if isinstance(answer, EventStream):
         return await _send_stream(request, exchange, answer)

@@ -1,8 +1,8 @@
 """Accepts HTTP connections, limits their number, and passes requests to an endpoint.
 
-A failing request or connection never affects another one. When there are too many connections, the oldest
-connection without an authenticated request is closed. Unauthenticated connections can therefore not prevent clients
-from connecting.
+A request or a connection that fails never affects other requests or connections. When there are too many
+connections, the oldest connection without an authenticated request is closed. Therefore, unauthenticated
+connections cannot prevent clients from connecting.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ACCEPT_AGAIN_SECONDS: Final = 0.1
 HANDSHAKE_SECONDS: Final = 10.0
 
 Endpoint = Callable[[HttpExchange], Awaitable[object]]
-"""A function that handles a request. It returns an `HttpAnswer`, or the stream or WebSocket that the exchange has
-opened.
+"""A function that handles a request. The function returns an `HttpAnswer`, or the result of `open_stream` or
+`open_link` of the exchange.
 """
 
 
@@ -45,7 +45,9 @@ class HttpListenerOptions(Struct, frozen=True, kw_only=True):
     """The limits and the TLS context of a listener."""
 
     max_connections: int = 1024
+    """The maximum number of open connections."""
     max_unauthenticated_body_bytes: int = 4 * 1024 * 1024
+    """The maximum number of bytes of an unread body that are discarded after the response."""
     header_seconds: float = 10.0
     """The maximum number of seconds that the headers of a request may take to arrive."""
     idle_seconds: float = 5.0
@@ -55,7 +57,7 @@ class HttpListenerOptions(Struct, frozen=True, kw_only=True):
 
 
 class HttpListener:
-    """A server that listens on all addresses of a host."""
+    """Accepts HTTP connections on all addresses of a host."""
 
     def __init__(self, endpoint: Endpoint, options: HttpListenerOptions) -> None:
         self._endpoint, self._options = endpoint, options
@@ -152,8 +154,8 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether a principal may open another connection, which is the case if it has fewer than half of
-        the connections that the settings allow.
+        """Return whether a principal may open another connection. A principal may have half of the connections that
+        the settings allow.
         """
         most = self._options.max_connections // 2
         return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most
