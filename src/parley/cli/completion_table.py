@@ -39,6 +39,7 @@ class Value(NamedTuple):
     """The possible values of an option or of an operand."""
 
     kind: str
+    """One of the kinds in `KINDS`, or `providers`, `words` or `text`."""
     words: tuple[str, ...] = ()
     """All values, if `kind` is `words`; otherwise empty."""
 

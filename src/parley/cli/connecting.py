@@ -276,10 +276,10 @@ def _why_unauthorized(address: ServerAddress) -> str:
 def _reporting(
     transport: Transport, report: Callable[[str], None], options: ConnectionOptions, name: str
 ) -> AbstractAsyncContextManager[Client]:
-    """Return a connection that tells the user when the connection is lost, and when the server cannot reach its
-    database.
+    """Return a connection to a server. If the connection is lost, or the server cannot reach its database, `report`
+    is called with a message for the user.
 
-    `name` is the name of the server in the report.
+    `name` is the name of the server in the message.
     """
 
     def report_loss() -> None:

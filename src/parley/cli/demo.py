@@ -300,7 +300,7 @@ def _prepare(place: str) -> tuple[str, str]:
 
 
 class _Approver:
-    """Answers the approval request of the demo after its event has been printed."""
+    """Answers the approval request of the demo after the event of the request has been printed."""
 
     def __init__(self, page: Page) -> None:
         self._page = page

@@ -24,7 +24,7 @@ from parley.wire.tools import NO_TOKENS, Tokens
 __all__ = ["PLAN_STEPS", "SCRIPT_OPTIONS", "SHELLS", "EventRenderer", "command_lines", "tokens_text"]
 
 THINKING: Final = "thinking: "
-"""The beginning of each text with the reasoning of the model."""
+"""The prefix of the model's reasoning in the output."""
 
 PROMPT_LINES: Final = 10
 """The maximum number of lines that are shown of a user's message."""

@@ -27,7 +27,7 @@ _OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOC
 
 
 class OneLine(logging.Formatter):
-    """A log formatter that escapes the invisible characters in a message, including line ends. The fields of an
+    """A log formatter that escapes the invisible characters in a message, including newlines. The fields of an
     event follow its name. A traceback follows the message unchanged.
     """
 

@@ -34,7 +34,7 @@ Conversations are stored in the home (PARLEY_HOME, else CODEX_HOME, else
 ~/.parley), which any number of servers share.
 
 exit code: 0 when the client has disconnected, 1 if the resident server ends first, 2
-for wrong arguments, -c overrides or database addresses. Other errors in the settings
+for wrong arguments, -c overrides or database URLs. Other errors in the settings
 are reported to the client."""
 
 DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in_process=False)

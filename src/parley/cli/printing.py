@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
-"""Harmless invisible characters that are not escaped: line ends, tabs, and characters that join or select emoji."""
+"""Harmless invisible characters that are not escaped: newlines, tabs, and characters that join or select emoji."""
 
 
 def for_terminal(text: str) -> str:

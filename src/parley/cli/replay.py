@@ -102,7 +102,7 @@ class Pace:
     """Computes the pauses between events from their times."""
 
     def __init__(self, speed: float) -> None:
-        """Create the object. `speed` is a factor: 1 for the original pace, and 0 for no pauses."""
+        """Create a pace. `speed` is a factor: 1 for the original pace, and 0 for no pauses."""
         self._speed = speed
         self._last: datetime | None = None
 

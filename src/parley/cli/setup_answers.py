@@ -43,11 +43,12 @@ class GivenAnswers(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The answers to all questions."""
+    """The answers to all questions of the set-up."""
 
     provider: str
     table: Mapping[str, Any]
-    """The settings for the table of the provider; empty if the provider needs no settings."""
+    """The settings for the table `[model_providers.NAME]` of the provider; empty if the provider needs no settings.
+    """
     model: str
     sandbox: str
     approval: str

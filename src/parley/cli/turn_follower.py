@@ -55,8 +55,8 @@ class TurnFollower:
         timeout_seconds: float | None = None,
         check_answer: CheckAnswer | None = None,
     ) -> None:
-        """Create the object, which handles SIGINT from now on. If `is_quiet` is True, only open approvals and the
-        result are printed.
+        """Create a follower, which handles SIGINT from now on. If `is_quiet` is True, only open approvals and the
+        result are printed. `check_answer` checks the last message of the agent.
         """
         self._client, self._conversation, self._command = client, conversation, command
         self._as_json, self._is_quiet, self._check_answer = as_json, is_quiet, check_answer

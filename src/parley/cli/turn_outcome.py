@@ -1,4 +1,4 @@
-"""The outcome of a turn for a command: its last message, its error and the exit code."""
+"""The outcome of a turn as a command reports it: the agent's last message, the error and the exit code."""
 
 from __future__ import annotations
 

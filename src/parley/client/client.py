@@ -1,4 +1,4 @@
-"""The class `Client`, which is connected to one server, and the function `connect`."""
+"""Defines `Client`, a connection to one server, and `connect`, which creates a client."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def connect(
 
     `socket` is the path of the socket of a resident server. `url` is the URL of an HTTP server, and `token` is the
     bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
-    of the home if one is running. Otherwise the client starts a child process, which ends with the block.
+    of the home if one is running. Otherwise the client starts a child process and stops it at the end of the block.
 
     `on_approval` is called with each approval that the server asks this client to decide. Without `on_approval`,
     the server does not ask this client. `on_frame` is called with every message from the server, before the message

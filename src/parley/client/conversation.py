@@ -53,8 +53,8 @@ class EventPage(NamedTuple):
     """The position after which the next page begins."""
     state: PhaseName
     before: Seq | None = None
-    """The value of the argument `before` with which `read` returns the previous page; None if there are no earlier
-    events, or if `read` was called without `before`.
+    """The argument `before` for reading the previous page; None if there are no earlier events, or if `read` was
+    called without `before`.
     """
 
 

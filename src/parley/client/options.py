@@ -20,7 +20,7 @@ class CreateOptions(TypedDict, total=False):
 
 
 class Overrides(CreateOptions, total=False):
-    """Settings that a message can change for itself and for later messages."""
+    """Settings that a message changes for its own turn and for later turns."""
 
     parent_message_id: str
     model: str
@@ -28,7 +28,7 @@ class Overrides(CreateOptions, total=False):
 
 
 class SendOptions(Overrides, total=False):
-    """Options of a message."""
+    """The optional arguments of `Conversation.send`."""
 
     delivery: MessageDelivery
     """While a turn is running, "join" passes the message to that turn, and "queue" keeps the message until the turn
@@ -53,7 +53,7 @@ class ListOptions(TypedDict, total=False):
 
 
 class CodexOptions(CreateOptions, total=False):
-    """Options for a `codex` call. They are sent with the argument names of the tool `codex`."""
+    """Options for a `codex` call. The client sends them with the argument names of the tool `codex`."""
 
     model: str
     cwd: str

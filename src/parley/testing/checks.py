@@ -46,7 +46,7 @@ _RESULT_OF: Final = {
     "messages": GetPromptParams.METHOD,
     "completion": CompleteParams.METHOD,
 }
-"""Maps a member that only the results of one method have to the name of this method."""
+"""A mapping from the name of a member to the only method whose results contain this member."""
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:

@@ -33,7 +33,7 @@ DialectName: TypeAlias = Literal[
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """The properties of one provider of Chat Completions."""
+    """The deviations of one provider from the Chat Completions API of OpenAI."""
 
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
     """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""

@@ -36,7 +36,7 @@ ANSWERS: Final[Mapping[str, Decision]] = {
     "d": "denied",
     "x": "abort",
 }
-"""The decision for each key."""
+"""The decisions, by the key that the user presses."""
 
 _LABELS: Final = {"a": "allow once", "s": "allow for the session", "d": "deny", "x": "deny and stop"}
 
@@ -137,7 +137,7 @@ def answer_keys(approval: Approval) -> dict[str, str]:
 
 
 def question(approval: Approval) -> str:
-    """Return the question for an approval.
+    """Return the question that the chat asks about an approval.
 
     The question does not describe the action, because the chat prints the lines of `request_lines` above the
     question.

@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 
 class BlockSplitter:
-    """Splits one text into blocks."""
+    """Splits one Markdown text, which arrives in pieces, into blocks."""
 
     def __init__(self) -> None:
         self._partial: list[str] = []

@@ -30,7 +30,7 @@ MAX_SIMILAR: Final = 12
 """The maximum length of a text for which the search also finds similar paths."""
 
 _Match: TypeAlias = tuple[int, int, str]
-"""The rank of a path among the matches, its length, and the path."""
+"""The rank of a matching path, the length of the path, and the path. Lower ranks are better."""
 
 
 class PathTable:

@@ -1,4 +1,4 @@
-"""The history of the input lines, which all chats of a home share.
+"""The input history, which all chats of a home share.
 
 Each line of the file contains one input as a JSON string, so that an input can have several lines. Only the user
 can read the file.
@@ -23,7 +23,9 @@ many inputs.
 
 
 class InputHistory(History):
-    """The history in a file. If the file cannot be read or written, the history exists only in memory."""
+    """An input history that is stored in a file. If the file cannot be read or written, the history exists only in
+    memory.
+    """
 
     def __init__(self, path: str | None) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ def _match(segments: Sequence[_Segment | None], path: Sequence[str]) -> bool:
 
 
 class _Segment:
-    """The pattern of one name. The pattern consists of pieces of a fixed length with `*` between them."""
+    """The pattern for one name in a path. The pattern consists of pieces of fixed length, with `*` between them."""
 
     def __init__(self, pattern: str) -> None:
         pieces: list[list[str]] = [[]]

@@ -9,7 +9,7 @@ __all__ = ["ListSource", "Picked", "Row", "Rows"]
 
 
 class Row(NamedTuple):
-    """A row of a list."""
+    """A row of a `ListOverlay`."""
 
     key: str
     """The id of the row within the list, such as a conversation id."""
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A page of the rows of a list."""
+    """A page of rows of a `ListOverlay`."""
 
     rows: Sequence[Row]
     cursor: str | None = None

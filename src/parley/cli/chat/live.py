@@ -22,7 +22,7 @@ Styled: TypeAlias = tuple[str, str]
 """A style of prompt_toolkit and a text. The style `ansi` marks a text that contains terminal escapes."""
 
 TAIL_LINES: Final = 4
-"""The maximum number of lines of the output of a running command."""
+"""The maximum number of lines that are shown of a running command's output."""
 THOUGHT_LINES: Final = 2
 PLAN_LINES: Final = 5
 PENDING_LINES: Final = 3
@@ -60,7 +60,7 @@ class LiveState:
     running_since: float | None = None
     """The time at which the running turn began; None if no turn is running."""
     notice: str = ""
-    """A state of the connection, such as `reconnecting`; empty if the connection is usable."""
+    """The state of the connection, such as `reconnecting ...`; empty if the connection is usable."""
 
     def reset(self) -> None:
         """Set all fields to their default values."""

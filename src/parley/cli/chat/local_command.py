@@ -30,7 +30,7 @@ SHOWN_LINES: Final = 500
 LAST_SHOWN_LINES: Final = 20
 """Of a long output, the chat shows the first `SHOWN_LINES` and the last `LAST_SHOWN_LINES` lines."""
 SENT_LINES: Final = 100
-"""The next message contains at most this number of first lines and this number of last lines of the output."""
+"""The maximum number of lines from the beginning of the output, and also from its end, in the next message."""
 MAX_SENT: Final = 20_000
 """The maximum number of characters of the output in the message. The middle of a longer output is left out."""
 PAUSE_SECONDS: Final = 0.005
@@ -81,8 +81,8 @@ class LocalCommands:
             self._is_interrupted = True
 
     def key_bindings(self) -> KeyBindings:
-        """Return a binding of the key that stops the command. The binding is active only while a command is
-        running.
+        """Return a key binding for Ctrl-C, which stops the running command. The binding is active only while a
+        command is running.
         """
         from prompt_toolkit.filters import Condition  # imported here: the chat starts without prompt_toolkit
         from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent

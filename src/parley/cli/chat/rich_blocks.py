@@ -20,7 +20,7 @@ from parley.cli.printing import for_terminal
 __all__ = ["rich_block"]
 
 CODE_THEME: Final = "ansi_dark"
-"""A theme that uses only the 16 colours of the terminal, which the user can choose."""
+"""A theme that uses only the 16 colours of the terminal. The user can choose these colours in the terminal."""
 
 
 class _LeftHeading(Heading):
