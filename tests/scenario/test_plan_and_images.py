@@ -264,7 +264,7 @@ async def test_of_the_largest_images_the_newest_is_seen_and_words_stand_for_the_
         await wire.answer(1)
 
     *left_out, newest = _said(parley_model.requests[-1].body, "chat")[-3:]
-    words = "[Left out: an image, as newer images and files fill the request]"
+    words = "[Left out: an image, because newer images and files fill the request]"
     assert left_out == [{"role": "user", "content": words}] * 2
     assert newest["content"] == [{"type": "image_url", "image_url": {"url": as_data_url("image/png", image)}}]
 

@@ -132,4 +132,4 @@ def _weight(item: InputItem) -> int:
 
 def _placeholder_for(item: InputItem) -> TextItem:
     name = f"the file {item.filename}" if isinstance(item, FileItem) else "an image"
-    return TextItem(text=f"[Left out: {name}, as newer images and files fill the request]")
+    return TextItem(text=f"[Left out: {name}, because newer images and files fill the request]")

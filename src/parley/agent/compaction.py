@@ -204,11 +204,11 @@ def _replacement(
 
 
 def _how_many(items: Sequence[HistoryItem], cuts: Sequence[int], room: float, meter: TokenMeter) -> int:
-    """Return the number of oldest items to summarize: the smallest number for which the other items take at most
-    `KEPT_RECENT` of the room.
+    """Return the number of oldest items to summarize: the smallest number for which the remaining items take at
+    most `KEPT_RECENT` of the room. `cuts` are the indices at which the history can be divided.
 
-    The last response and its outputs are kept even if they alone take more than `KEPT_RECENT` of the room. The last
-    response is summarized only if it takes more than `KEPT_LAST` of the room.
+    The last response and its outputs are kept even if they alone take more than `KEPT_RECENT` of the room. They are
+    summarized only if they take more than `KEPT_LAST` of the room.
     """
     left, end, found = 0, len(items), len(items)
     for cut in sorted(set(cuts), reverse=True):

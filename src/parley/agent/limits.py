@@ -118,8 +118,9 @@ def notice_without_price(settings: Settings) -> tuple[BackgroundEvent, ...]:
 def estimated_cost(
     request: ModelRequest, said: Sequence[ModelItem], settings: Settings
 ) -> tuple[TokensEstimated, ...]:
-    """Estimate the token usage of a response whose usage the provider did not report. Return a tuple with one
-    record of the estimate. The tuple is empty if the settings contain no limit on tokens or cost.
+    """Estimate the token usage of a response whose usage the provider did not report. `said` contains the items of
+    the response. Return a tuple with one record of the estimate. The tuple is empty if the settings contain no
+    limit on tokens or cost.
     """
     limits = settings.limits
     if not (limits.turn_tokens or limits.conversation_tokens or limits.turn_cost or limits.conversation_cost):
@@ -133,7 +134,7 @@ async def counted_if_cut(
     request: ModelRequest, said: Callable[[], Sequence[ModelItem]], transcript: Transcript, settings: Settings
 ) -> AsyncIterator[None]:
     """If the response is interrupted or fails in the `async with` block, record its estimated usage, because the
-    provider charges for it.
+    provider charges for it. `said` returns the items that have been received so far.
     """
     try:
         yield

@@ -29,7 +29,7 @@ class ModelReport:
         self._operation = operation
 
     def received(self, deltas: int) -> None:
-        """Record that the model has sent a batch of deltas. This is a hot path."""
+        """Add to the number of deltas that the model has sent. This method is on the hot path."""
         telemetry.deltas += deltas
         if (operation := self._operation) is not None and "first_seconds" not in operation.fields:
             operation.fields["first_seconds"] = time.perf_counter() - operation.began

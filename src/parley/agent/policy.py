@@ -33,8 +33,8 @@ class Ask(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """The model's justification, or `RETRY`; None if the model gave none."""
     unrestored: tuple[str, ...] = ()
-    """If the approval is needed because an earlier command changed protected files that could not be restored,
-    these files; otherwise empty.
+    """The protected files that an earlier command changed and that could not be restored. The approval request
+    names these files.
     """
     leaves_sandbox: bool
     """True if the approved action runs outside the sandbox that the settings require. False if the settings require

@@ -72,8 +72,8 @@ def user_instructions(settings: Settings) -> str | None:
 def _own_notes(settings: Settings) -> str | None:
     """Return the user's notes in Parley's home; None if there are no notes.
 
-    The home is hidden from commands. The notes file may be a link to a file outside of the home if that file is not
-    hidden.
+    The home is hidden from commands. The notes file may be a symbolic link to a file outside of the home if that
+    file is not hidden.
     """
     notes, hidden = os.path.join(settings.home, NOTES), settings.withheld_paths
     if not os.path.lexists(notes):  # this check is made because most homes have no notes, and `read_named` is slow
@@ -88,8 +88,8 @@ def _project_notes(settings: Settings) -> str | None:
     """Return the notes in the working directory. If there are none, return the notes at the root of its repository.
     Return None if both are missing.
 
-    If the notes file is a link to a file outside of the repository, it is not read. Otherwise a hostile repository
-    could make Parley send that file to the provider.
+    If the notes file is a symbolic link to a file outside of the repository, it is not read. Otherwise, a hostile
+    repository could make Parley send that file to the provider.
     """
     limit = settings.project_doc_max_bytes
     try:
@@ -120,7 +120,7 @@ def _folders(cwd: str) -> tuple[str, ...]:
     repository.
 
     A directory above the working directory that every user can write to, such as `/tmp`, is not the root of a
-    repository. Otherwise any user could put notes there.
+    repository. Otherwise, any user could create notes there.
     """
     root = cwd
     while not is_repository(root) or (root != cwd and _is_shared(root)):
@@ -140,7 +140,8 @@ def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | 
     """
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))
-    # The file is missing, hidden, outside of the project, in a loop of links or a pipe, or its path contains a NUL.
+    # The file is missing, hidden, outside of the project or a pipe, or its path has a loop of symbolic links or a
+    # NUL.
     except OSError:
         return None
 

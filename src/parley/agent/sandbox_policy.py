@@ -1,8 +1,8 @@
 """Creates the sandbox policy of a conversation, and resolves the directories that its commands may write to.
 
-A command that can write to one directory must not be able to choose another writable directory. Therefore a link in
-a path is not followed if a command could have created the link. After a path has been resolved, it refers to the
-same directory for the rest of the conversation.
+A command that can write to one directory must not be able to choose another writable directory. Therefore, a
+symbolic link in a path is not followed if a command could have created it. After a path has been resolved, it
+refers to the same directory for the rest of the conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Roots", "policy_for", "read_only"]
 log = logging.getLogger(__name__)
 
 MAX_LINKS: Final = 40
-"""The maximum number of links that are followed in one path. Linux has the same limit."""
+"""The maximum number of symbolic links that are followed in one path. Linux has the same limit."""
 
 
 def read_only(settings: Settings) -> SandboxPolicy:
@@ -63,23 +63,25 @@ def _make_clones(settings: Settings) -> None:
 
 
 class Roots:
-    """The writable directories of one conversation, keyed by their names in the settings."""
+    """The writable directories of one conversation. Each path in the settings keeps referring to the directory to
+    which it was first resolved.
+    """
 
     def __init__(
         self, granted: set[str] | None = None, *, chosen: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """Create an empty set of directories.
 
-        `granted` is the set of the writable directories of all conversations. This conversation adds its own
-        directories to `granted`. `chosen` maps each working directory to the path without links that it had when it
-        was first chosen, possibly in an earlier process.
+        `granted` is the set of the writable directories of all conversations. This object adds the directories of
+        its conversation to `granted`. `chosen` maps each working directory to the path without symbolic links to
+        which it was resolved when it was first chosen, possibly in an earlier process.
         """
         self._chosen = chosen
         self._granted = set() if granted is None else granted
         self._found: dict[str, WritableRoot] = {}
-        """Maps each name in the settings to the directory to which the name was first resolved."""
+        """Maps each path in the settings to the directory to which the path was first resolved."""
         self._missed: set[str] = set()
-        """The names of directories that did not exist when they were first resolved."""
+        """The paths in the settings that did not exist when they were first resolved."""
 
     @property
     def is_empty(self) -> bool:
@@ -87,24 +89,24 @@ class Roots:
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the writable directories of the settings that exist. A directory is not writable merely because a
-        call by the model names it.
+        """Return the writable directories in the settings that exist. The `workdir` of a call by the model is not
+        added to them.
         """
         names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}
-        # A worktree is never a link, even if no command can write to the directory of the worktrees.
+        # A worktree is never a symbolic link, even if no command can write to the directory of the worktrees.
         worktrees = {os.path.join(os.path.dirname(clones), "worktrees") for clones in settings.clones}
         self._missed.update(name for name in names if name not in real and name not in self._found)
         for name, path in real.items():
             if (chosen := self._chosen.get(name, path)) != path:
-                # This root matches no directory.
+                # The path now leads to another directory, so store a root whose identity no directory has.
                 self._found.setdefault(name, WritableRoot(path=chosen, device=0, inode=0))
             if name in self._found and self._found[name].path != path:
                 continue  # the directory was replaced, and the sandbox reports this
-            # A command may have put a link where nothing existed before.
+            # A command may have created a symbolic link where nothing existed before.
             others = {"/"} if name in self._missed else self._granted | set(real.values()) | worktrees
             if (link := _link_in(others, name)) is not None:
-                log.warning("%s is not writable: a command may have created the link %s", name, link)
+                log.warning("%s is not writable: a command may have created the symbolic link %s", name, link)
             elif (root := _root(path)) is not None:
                 self._found[name] = root
         roots = {root.path: root for name in names if (root := self._found.get(name)) is not None}
@@ -128,8 +130,8 @@ def _root(path: str) -> WritableRoot | None:
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
-    """Return the first link inside one of the roots that is followed when the path is resolved; None if there is no
-    such link. Links that other links lead to are checked as well.
+    """Return the first symbolic link inside one of the roots that is followed when the path is resolved; None if no
+    symbolic link inside the roots is followed. The targets of symbolic links are checked as well.
     """
     from pathlib import PurePath  # imported here: the start of a server does not need this module
 
@@ -144,7 +146,7 @@ def _link_in(roots: Iterable[str], path: str) -> str | None:
         try:
             target = os.readlink(place)
         except OSError:
-            reached = place  # the path is not a link
+            reached = place  # the path is not a symbolic link
             continue
         links += 1
         if links > MAX_LINKS or any(PurePath(reached).is_relative_to(root) for root in roots):

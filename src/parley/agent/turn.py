@@ -182,9 +182,9 @@ async def compact_turn(
     ask_to_continue: AskToContinue,
 ) -> TurnEnded | None:
     """Replace the history with a summary, and end the turn. Return how the turn ended. Return None if messages have
-    joined the turn, which then continues with `run_turn`.
+    arrived in the meantime; the caller then continues the turn with `run_turn`.
 
-    If no summary can be made, the turn fails and the history stays unchanged.
+    If the request for the summary fails, the turn fails and the history stays unchanged.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     if notice := notice_without_price(settings):
@@ -302,8 +302,7 @@ class _Response:
         self.refused: str | None = None
         """The model's explanation of why it declined the request; None if the model did not decline."""
         self.is_paused = False
-        """True if the provider has paused the response. The provider continues the response in its answer to the
-        next request.
+        """True if the provider has paused the response. The provider continues the response after the next request.
         """
         self.cut_calls: list[CallItem] = []
         """Calls that were received only in part. They are not run."""
@@ -317,7 +316,7 @@ class _Response:
         return priced(self.usage, settings, cache_write_tokens=self.cache_write_tokens)
 
     def clear(self) -> None:
-        """Discard the content of the response, because the request is repeated and gets a new response."""
+        """Discard the content of the response, because the request is sent again and the model responds anew."""
         self.items.clear()
         self.ended.clear()
         self.cut_by = self.refused = None

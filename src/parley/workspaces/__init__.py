@@ -1,4 +1,4 @@
-"""The Git worktrees in which conversations work."""
+"""Prepares and saves the Git worktrees in which conversations work."""
 
 from parley.workspaces.worktrees import GitWorktrees
 

@@ -59,7 +59,7 @@ def changes_in(worktree: str, listed: str) -> Changes:
             unreadable.append(path)
             continue
         if _passes_link(worktree, path):
-            continue  # a link has replaced the directory; the list contains the link itself
+            continue  # a symbolic link has replaced the directory; the list contains the symbolic link itself
         if stat.S_ISDIR(found.st_mode):
             replaced.append(path)
         elif stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and _is_readable(found)):

@@ -40,7 +40,7 @@ P = ParamSpec("P")
 
 
 class Checkout:
-    """The files of one worktree."""
+    """Creates one worktree, and checks out commits in it."""
 
     def __init__(self, git: WorktreeGit, paths: WorktreePaths) -> None:
         self._git, self._paths = git, paths
@@ -88,10 +88,10 @@ class Checkout:
 
     async def check_out(self, start: Start) -> str | None:
         """Change the files of the worktree to the files of the commit in `start`. Files that are neither in the
-        commit nor in the index stay.
+        commit nor in the index are kept.
 
-        Files that are in no commit, but would be overwritten, are moved out of the worktree. Return the directory
-        to which they were moved; None if there were none.
+        Files that are in no commit and would be overwritten are moved out of the worktree. Return the directory to
+        which these files were moved; None if no file was moved.
 
         If the call does not complete, nothing is committed from the worktree until the checkout has been repeated.
 
@@ -127,10 +127,11 @@ class Checkout:
         return kept
 
     async def finish(self) -> str | None:
-        """Repeat a checkout that did not complete.
+        """If the last checkout did not complete, repeat it. Return the directory to which files were moved; None if
+        no file was moved.
 
-        An incomplete checkout leaves files of two commits in the worktree, and the differences between them are not
-        work of the conversation. Return the same result as `check_out`.
+        An incomplete checkout leaves files of two commits in the worktree. Without the repetition, these files
+        would be committed as work of the conversation.
         """
         kept = None
         if (start := await asyncio.to_thread(self._unfinished_checkout)) is not None:
@@ -185,7 +186,7 @@ class Checkout:
                 finally:
                     os.close(found)
             with suppress(FileNotFoundError):
-                os.unlink(".git", dir_fd=folder)  # this fails for a directory
+                os.unlink(".git", dir_fd=folder)  # this raises an error if `.git` is a directory
             made = os.open(".git", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
             try:
                 os.write(made, expected)
@@ -195,8 +196,8 @@ class Checkout:
             os.close(folder)
 
     def exists(self) -> bool:
-        """Return whether the worktree exists with all its files. A link or a file at its path does not count as a
-        worktree.
+        """Return whether the worktree exists with all its files. A symbolic link or a file at its path does not
+        count as a worktree.
         """
         try:
             check_worktree(self._paths.tree)

@@ -62,17 +62,18 @@ def check_clone(clone: str) -> None:
                 if stat.S_ISLNK(os.lstat(path, dir_fd=top).st_mode) or not (
                     one in allowed or one.endswith(".lock")
                 ):
-                    raise GitFailed(f"the clone {name} was changed: {path} is not from Parley")
+                    raise GitFailed(f"the clone {name} was changed: Parley did not create {path}")
         config = os.open("config", _FILE, dir_fd=top)
         try:
             if not stat.S_ISREG(os.fstat(config).st_mode) or os.read(config, len(CONFIG) + 1) != CONFIG:
-                raise GitFailed(f"the clone {name} was changed: its file config is not from Parley")
+                raise GitFailed(f"the clone {name} was changed: Parley did not write its file config")
         finally:
             os.close(config)
 
 
 def check_worktree(path: str) -> None:
-    """Check that a worktree is a directory of this user, and neither the worktree nor its parent is a link.
+    """Check that a worktree is a directory of this user, and that neither the worktree nor its parent directory is
+    a symbolic link.
 
     Raises:
         GitFailed: the worktree was replaced.
@@ -89,7 +90,7 @@ def check_worktree(path: str) -> None:
     except NotADirectoryError:
         is_own = False
     if not is_own:
-        raise GitFailed("the worktree was replaced: it is not a directory that Parley has made")
+        raise GitFailed("the worktree was replaced: it is not a directory that Parley created")
 
 
 def add_objects(source: str, clone: str) -> None:
@@ -154,7 +155,7 @@ def write_new_file(folder: str, name: str, content: bytes) -> None:
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int]:
     """Yield the descriptor of a directory, and close the descriptor after the `with` block. The directory must not
-    be a link.
+    be a symbolic link.
     """
     descriptor = os.open(path, _DIRECTORY, dir_fd=folder)
     try:

@@ -30,14 +30,14 @@ __all__ = ["Commits", "listed_paths"]
 MAX_BRANCHES: Final = 5
 """The maximum number of branches that one push tries. If a branch has diverged, the push tries the next branch."""
 MAX_UNREADABLE: Final = 20
-"""The maximum number of files that are left out of a commit because Git cannot read them."""
+"""The maximum number of files in a worktree that Git may fail to read without making the commit fail."""
 MAX_NESTED: Final = 200
 """The maximum number of Git repositories inside a worktree. The number is limited because the paths of these
 repositories are arguments of a Git command.
 """
 
 _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
-"""The Git options with which Git stores each large file as an object of its own, and not in a pack."""
+"""The Git options with which Git stores each large file as a separate object, and not in a pack."""
 
 
 class Commits:
@@ -51,16 +51,18 @@ class Commits:
     ) -> tuple[str | None, str | None, tuple[str, ...]]:
         """Make a commit of all files that Git does not ignore, and add the commit to the clone.
 
-        The first result is the id of the commit, or None if nothing has changed. The second result is a description
-        of the files that could not be read and were left out, or None. The third result contains the paths of the
-        Git repositories that were left out.
+        The first result is the id of the commit; None if nothing has changed. The second result is a text for
+        clients about the files that could not be read and were not committed; None if there are none. The third
+        result contains the paths of the Git repositories inside the worktree, which were not committed.
 
         Raises:
             GitFailed: nothing was committed.
         """
         changes = await self.changes(seconds)
         unreadable = [*changes.unreadable, *await self._stage(changes.paths, seconds)]
-        problem = f"files that cannot be read are left out: {listed_paths(unreadable)}" if unreadable else None
+        problem = (
+            f"files that cannot be read were not committed: {listed_paths(unreadable)}" if unreadable else None
+        )
         tree = await self._git.on_tree("write-tree", seconds=seconds)
         if tree == await self._git.on_clone("rev-parse", "--verify", f"{head}^{{tree}}", seconds=seconds):
             return None, problem, changes.nested
@@ -104,7 +106,7 @@ class Commits:
         return index_files(await self._git.on_tree(*LIST_INDEX, seconds=seconds, is_list=True))
 
     async def _index_without(self, paths: Sequence[str], seconds: float) -> str:
-        """Return the path of a copy of the index without some submodules."""
+        """Create a copy of the index without the submodules `paths`, and return the path of the copy."""
         copy = os.path.join(self._paths.admin, "parley-index")
         await asyncio.to_thread(shutil.copyfile, os.path.join(self._paths.admin, "index"), copy)
         stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
@@ -171,18 +173,18 @@ def listed_paths(paths: Sequence[str]) -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path in the form in which the errors of `Git` contain it."""
+    """Return a path as it appears in the error messages of `Git.run`."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", path.encode(errors="surrogateescape").decode(errors="replace"))
 
 
 def _pattern(path: str) -> str:
-    """Return a pattern in the syntax of `.gitignore` that matches a directory."""
+    """Return a `.gitignore` pattern that matches only the directory `path`."""
     return "/" + re.sub(r"([\\*?\[])", r"\\\1", path) + "/"
 
 
 def _without_tracked(nested: Iterable[str], files: Mapping[str, ListedFile]) -> tuple[str, ...]:
-    """Return those repositories that contain no file of the index and are not inside another of the returned
-    repositories.
+    """Return the repositories in `nested` that contain no file of the index. Omit repositories that are inside
+    another returned repository. `files` contains the files of the index.
 
     Git does not look for a repository in a directory that contains files of the index.
     """

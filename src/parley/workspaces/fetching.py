@@ -21,7 +21,7 @@ from parley.workspaces.worktree_git import WorktreeGit
 __all__ = ["PUSH_SECONDS", "Fetcher"]
 
 PUSH_SECONDS: Final = 120.0
-"""The timeout for a push, and for a fetch that is not the first one of its clone, in seconds. The timeout is short
+"""The timeout, in seconds, for a push, and for every fetch of a clone after the first one. The timeout is short
 because other conversations wait for the fetch.
 """
 
@@ -69,10 +69,10 @@ class Fetcher:
         return None
 
     def _remove_tracking_refs(self) -> dict[str, bytes]:
-        """Remove the refs of the branches of this conversation, and return their contents by path.
+        """Remove the remote-tracking refs of this conversation's branches, and return their contents by path.
 
-        The fetch creates these refs again for branches that still exist in the repository. `git fetch --prune`
-        would have to write to the main directory of the clone.
+        The fetch creates these refs again for branches that still exist in the repository. `git fetch --prune` is
+        not used, because it would need the permission to write to the main directory of the clone.
         """
         found: dict[str, bytes] = {}
         for path in glob(
@@ -115,6 +115,7 @@ class Fetcher:
         )
 
     async def tips(self) -> dict[str, str]:
+        """Return the commit of each branch, keyed by branch, according to the last fetch."""
         pattern = "refs/remotes/origin/"
         listed = await self._git.on_clone("for-each-ref", "--format=%(objectname) %(refname)", pattern)
         rows = (line.split(" ", 1) for line in listed.splitlines())

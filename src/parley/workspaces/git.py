@@ -29,10 +29,10 @@ from parley.wire.events import OutputStream
 __all__ = ["LOCAL_SECONDS", "NETWORK_SECONDS", "Git", "GitFailed", "Remote", "expanded"]
 
 LOCAL_SECONDS: Final = 300.0
-"""The timeout for a Git command that uses only the disk, in seconds."""
+"""The timeout, in seconds, for a Git command that uses only the disk."""
 NETWORK_SECONDS: Final = 1800.0
-"""The timeout for a Git command that uses the network, in seconds. The timeout is long because the first fetch of a
-large repository takes long.
+"""The timeout, in seconds, for a Git command that uses the network. The timeout is long because the first fetch of
+a large repository takes a long time.
 """
 
 _MAX_OUTPUT_BYTES: Final = 1024 * 1024
@@ -82,7 +82,7 @@ _SETTINGS: Final = {
 
 
 class GitFailed(Exception):
-    """Raised when a Git command fails. The text contains no secret and no address."""
+    """Raised when a Git command fails. The message contains neither secrets nor the address of the repository."""
 
 
 class Remote(Struct, frozen=True, kw_only=True):
@@ -96,12 +96,11 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, repository: Repository, environ: Mapping[str, str]) -> Remote:
-        """Return the repository that the settings call `name`.
-
-        The password of the repository may be in one of the server's environment variables, `environ`.
+        """Create a `Remote` from the settings of the repository with the name `name`. `environ` are the server's
+        environment variables, one of which may contain the password.
 
         Raises:
-            GitFailed: the variable with the password is not set.
+            GitFailed: the environment variable that must contain the password is not set.
         """
         address = parse_git_address(repository.url or "")
         password = address.password
@@ -119,7 +118,7 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings of Git for this repository, which may contain its password."""
+        """The Git settings for this repository. They may contain the password of the repository."""
         found = {
             "remote.origin.url": self.address.url,
             "remote.origin.fetch": "+refs/heads/*:refs/remotes/origin/*",
@@ -183,11 +182,12 @@ class Git:
         stdout_on_error: bool = False,
         exit_codes: tuple[int, ...] = (0,),
     ) -> str:
-        """Run a Git command and return its stdout without surrounding space.
+        """Run a Git command and return its stdout without surrounding whitespace.
 
         `writable` are the directories that the command may write to. If `network` is True, the command can reach
-        the repository over the network. `variables` name the Git directories that the command uses, and `work_tree`
-        is its worktree. `seconds` is its timeout. Output after the first `max_output` bytes is dropped.
+        the repository over the network. `variables` are environment variables that name the Git directories that
+        the command uses, and `work_tree` is its worktree. `seconds` is its timeout. Output after the first
+        `max_output` bytes is discarded. If `stdout_on_error` is True, the error message includes stdout.
         `exit_codes` are the exit codes that mean success.
 
         Raises:
@@ -249,8 +249,8 @@ class Git:
 
 
 def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return a path from the settings as an absolute path; None if `path` is None. A leading `~` stands for the
-    home directory of the user.
+    """Return a path from the settings with a leading `~/` replaced by the user's home directory; None if `path` is
+    None.
     """
     if path is None or not path.startswith("~/"):
         return path
@@ -261,7 +261,7 @@ def _roots(paths: Sequence[str], repository: str | None) -> tuple[WritableRoot, 
     """Return writable roots for directories of the server and, unless `repository` is None, for the directory of
     the repository.
 
-    Only the path of the repository may be a link.
+    Only the path of the repository may be a symbolic link.
     """
     others = () if repository is None else (os.path.realpath(repository),)
     return tuple(map(_root, (*paths, *others)))

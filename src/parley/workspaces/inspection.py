@@ -33,7 +33,7 @@ _KINDS: Final = {
 
 
 class UnsafeWorktree(GitFailed):
-    """Raised if Git must not read a worktree, because of a file that a command or a user has made there."""
+    """Raised when Git must not read a worktree, because of a file that a command or a user has created there."""
 
 
 def nested_repositories(worktree: str) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ def _may_be_repository(entry: os.DirEntry[str]) -> bool:
 
 
 def _check_control_file(worktree: str, path: str) -> None:
-    # Git 2.32 and newer do not follow links with these names. Earlier versions do.
+    # Git 2.32 and newer do not follow symbolic links with these names. Older versions do.
     try:
         found = os.stat(os.path.join(worktree, path))
     except OSError:

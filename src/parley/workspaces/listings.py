@@ -1,4 +1,4 @@
-"""Reads lists of the files in an index or a commit, and compares files of a worktree with them."""
+"""Parses lists of the files in an index or a commit, and compares the files of a worktree with these lists."""
 
 from __future__ import annotations
 
@@ -94,9 +94,7 @@ def unsaved_paths(
 
 def _obstacle(worktree: str, path: str) -> str | None:
     """Return the path of an existing file or directory that prevents the creation of `path`: `path` itself, or a
-    parent of `path` that is not a directory.
-
-    Return None if there is none.
+    parent of `path` that is not a directory. Return None if `path` can be created.
     """
     parts = path.split("/")
     for end in range(1, len(parts) + 1):
@@ -122,7 +120,7 @@ def _contains_only(worktree: str, folder: str, index: Mapping[str, ListedFile], 
 
 
 def _has_content(path: str, wanted: ListedFile) -> bool:
-    """Return whether a file has the content of an object, without conversion of line ends."""
+    """Return whether a file has the content of the listed file `wanted`, without converting line endings."""
     digest = hashlib.sha1(usedforsecurity=False) if len(wanted.object_id) == 40 else hashlib.sha256()
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode):

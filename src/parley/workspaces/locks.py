@@ -14,8 +14,8 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["remove_locks"]
 
 STALE_LOCK_SECONDS: Final = 600.0
-"""The age, in seconds, after which a lock file of Git in a clone is removed. Git normally holds such a lock only
-for a moment.
+"""The age, in seconds, at which a Git lock file that several conversations share is removed. Git normally holds a
+lock only for a moment.
 """
 
 

@@ -25,8 +25,7 @@ def is_branch_of(branch: str, conversation_id: ConversationId) -> bool:
 
 
 def is_from_parley(branch: str, commit: str) -> bool:
-    """Return whether the name of a branch and the id of a commit in a log have the form that this package writes.
-
+    """Return whether the name of a branch and the id of a commit from a log have the form that this package writes.
     The log of an imported conversation may contain any text.
     """
     is_branch = re.fullmatch(r"parley/[0-9a-f]{12}(-[1-9][0-9]{0,5})?", branch, re.ASCII) is not None

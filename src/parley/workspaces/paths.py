@@ -32,7 +32,7 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     repositories: str
-    """The directory of the clones."""
+    """The directory that contains the clones."""
     clone: str
     """The bare clone of the repository."""
     tree: str
@@ -60,7 +60,7 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
     @property
     def inside(self) -> str:
-        """The path of the worktree while Git writes its files."""
+        """The path to which the worktree is moved while Git writes its files."""
         return os.path.join(self.admin, "tree")
 
     def new_kept(self) -> str:

@@ -22,6 +22,7 @@ class Start(Struct, frozen=True, kw_only=True):
     code: str | None = None
     """The error code of a problem that is reported to clients; None if there is no problem."""
     message: str | None = None
+    """The error message of the problem; None if there is no problem."""
 
 
 async def choose_start(

@@ -1,4 +1,4 @@
-"""The worktree of one conversation, which is prepared before a turn and saved after the turn."""
+"""Prepares the worktree of one conversation before a turn, and saves it after the turn."""
 
 from __future__ import annotations
 
@@ -55,9 +55,8 @@ class Worktree:
         self._commits = Commits(self._git, self._checkout, paths, workspace.author)
 
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
-        """Check out the newest commit of the conversation.
-
-        The results and the errors are those of `Workspaces.prepare`.
+        """Check out the newest commit of the conversation. Return the same result, and raise the same errors, as
+        `Workspaces.prepare`.
         """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
@@ -94,7 +93,8 @@ class Worktree:
     async def _move(self, head: str, start: Start) -> list[str]:
         """Change the worktree from its commit `head` to the start of the turn.
 
-        Return sentences, for clients, that name the places where other work in the worktree was saved.
+        Return sentences for clients. They name the places to which work was moved that is in the worktree but not
+        in the commit of `start`.
         """
         await asyncio.to_thread(self._checkout.restore_pointer, self.paths.tree)
         if head == start.commit:
@@ -106,7 +106,7 @@ class Worktree:
             made, _, _ = await self._commits.commit(head, "Work that was set aside")
             commit = made or head
         except UnsafeWorktree as error:
-            log.warning("the worktree of %s is made again: %s", self.paths.conversation_id, error)
+            log.warning("the worktree of %s is created again: %s", self.paths.conversation_id, error)
             is_safe = False
         kept = []
         if not await self._git.is_ancestor(commit, start.commit):
@@ -121,7 +121,7 @@ class Worktree:
             return await self._checkout.check_out(start)
         except (GitFailed, OSError) as error:
             why = error if isinstance(error, GitFailed) else os_detail(error)
-            log.warning("the worktree of %s is made again: %s", self.paths.conversation_id, why)
+            log.warning("the worktree of %s is created again: %s", self.paths.conversation_id, why)
             await completed(self._checkout.return_worktree)
             return await self._checkout.create(start)
 

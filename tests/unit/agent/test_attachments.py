@@ -167,7 +167,7 @@ def said(*content: InputItem) -> UserItem:
 
 
 def words(name: str) -> TextItem:
-    return TextItem(text=f"[Left out: {name}, as newer images and files fill the request]")
+    return TextItem(text=f"[Left out: {name}, because newer images and files fill the request]")
 
 
 def test_a_history_that_fits_is_sent_as_it_is() -> None:

@@ -62,8 +62,8 @@ start-up files of the shell set PATH.
 def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
     """Return whether a command is known to only read and print.
 
-    `writable` lists the directories to which the agent may have written, as absolute paths without links. A program
-    in such a directory is not safe.
+    `writable` lists the directories to which the agent may have written, as absolute paths without symbolic links.
+    A program in one of these directories is not safe.
     """
     if not action.argv or sum(len(word) + 1 for word in action.argv) > MAX_CHARACTERS:
         return False
@@ -75,7 +75,7 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
         case "bash" | "sh", ["-c", script]:
             return is_known(shell) and _is_safe_script(script, is_known)
         case "bash", ["-lc", script]:
-            # A shell expands `~` in the same way.
+            # If HOME is not set, a shell also expands `~` to the home directory in the user database.
             home = os.path.expanduser("~") if action.home is None else action.home
             elsewhere = tuple(place.replace("~", home) for place in _LOGIN_PLACES)
             return (
@@ -88,11 +88,9 @@ def is_safe(action: RunCommand, writable: Sequence[str]) -> bool:
 
 
 def commands_in(script: str) -> list[tuple[str, ...]] | None:
-    """Return every command that a script may run, in order, each as a tuple of words; None if the commands cannot
-    be determined.
-
-    They cannot be determined if the script exceeds the limits of this module, or if it contains an assignment, a
-    reserved word, or a command that different shells interpret differently.
+    """Return every command that a script may run, in order, each as a tuple of words. Return None if the script
+    exceeds the limits of this module, or if it contains an assignment, a reserved word, or a command that different
+    shells interpret differently.
     """
     commands = shell_lexer.commands_in(script) if len(script) <= MAX_CHARACTERS else None
     if commands is None or len(commands) > MAX_COMMANDS or not all(map(_is_plain, commands)):

@@ -16,10 +16,10 @@ def is_program_outside(
 ) -> bool:
     """Return whether a program exists and its file is in none of the `writable` directories.
 
-    The paths in `writable` must not contain links. A name without a slash is looked up in `search_path`. Only the
-    first file with this name is considered; if this file is not executable, the result is False. The result is also
-    False if the search path contains a relative directory. If a directory in `elsewhere` contains a file with the
-    same name, that file must not be in a writable directory either.
+    The paths in `writable` must not contain symbolic links. A name without a slash is looked up in `search_path`.
+    Only the first file with this name is considered; if this file is not executable, the result is False. The
+    result is also False if the search path contains a relative directory. If a directory in `elsewhere` contains a
+    file with the name of the program, that file must not be in a writable directory either.
     """
     if "/" in program:
         return _is_program(program) and is_outside(program, writable)
@@ -33,8 +33,8 @@ def is_program_outside(
 
 
 def is_outside(path: str, writable: Sequence[str]) -> bool:
-    """Return whether a file is outside of all writable directories. For a link, both the link and its target must
-    be outside.
+    """Return whether a file is outside of all writable directories. For a symbolic link, both the symbolic link and
+    its target must be outside.
     """
     folder, name = os.path.split(path)
     try:

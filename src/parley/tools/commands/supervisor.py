@@ -142,9 +142,9 @@ def _raise_oom_score() -> None:
 def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, list[int]]:
     """Open the descriptors that are passed to the program.
 
-    Return a tuple: the pipe of bubblewrap's reports, the bubblewrap process whose mounts must be checked, and a
-        list of the descriptors to pass, in order. The pipe is None if the command is started without bubblewrap.
-        The process is None if no mounts must be checked.
+    The first result is the pipe of bubblewrap's reports; None if the command is started without bubblewrap. The
+    second result is the bubblewrap process whose mounts must be checked; None if no mounts must be checked. The
+    third result is a list of the descriptors to pass, in order.
 
     The number of each descriptor to pass is higher than all descriptor numbers of the program. `dup2` therefore
     overwrites none of these descriptors.
