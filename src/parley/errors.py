@@ -326,7 +326,7 @@ class NotOwned(StoreError):
     code = "not_owned"
 
     def __init__(self) -> None:
-        super().__init__("the process that was asked does not run the conversation")
+        super().__init__("the process that received the request is not running the conversation")
 
 
 class OwnerUnresponsive(StoreError):

@@ -246,7 +246,7 @@ async def test_a_collector_that_is_gone_delays_neither_turns_nor_the_end(
         text = resident.stderr_text()
 
     assert resident.process.returncode == 0
-    assert "because the collector does not answer" in text
+    assert "because the collector does not respond" in text
 
 
 async def test_the_trace_of_a_client_is_continued(parley_model: ScriptedModel, home: Path) -> None:

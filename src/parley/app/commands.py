@@ -18,9 +18,10 @@ def sandboxed_commands(
 ) -> Sandboxed:
     """Return the runner of sandboxed commands.
 
-    The runner starts no process before the first command. The self-test of the sandbox runs in the home directory.
-    A failure of the self-test is logged as a warning if `warns` is True, and otherwise as a debug message. `most`
-    returns the maximum number of concurrent commands; 0 means no limit. `most` is called before the first command.
+    The runner starts no process before the first command. `home` returns the home directory, in which the self-test
+    of the sandbox runs. A failure of the self-test is logged as a warning if `warns` is True, and otherwise as a
+    debug message. `most` returns the maximum number of concurrent commands; 0 means no limit. `most` is called
+    before the first command.
     """
 
     def executor() -> Starter:

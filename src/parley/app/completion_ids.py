@@ -1,4 +1,4 @@
-"""Lists the ids that a shell can complete. No server is started, and no database on another computer is read."""
+"""Lists the ids that shell completion offers. No server is started, and no database on another computer is read."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ generation after which the next older generation is collected.
 
 
 def collect_rarely() -> None:
-    """Enable the garbage collector with high thresholds. `parley mcp` disables it while it imports the server."""
+    """Enable the garbage collector with high thresholds. `parley mcp` disables the collector during its imports."""
     gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
 

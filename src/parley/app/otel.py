@@ -238,7 +238,7 @@ class OpenTelemetry:
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await closed.wait()
             except TimeoutError:
-                log.warning("the last traces or metrics were not sent, because the collector does not answer")
+                log.warning("the last traces or metrics were not sent, because the collector does not respond")
         for exporter in self._exporters:
             exporter.shutdown()  # stop the attempts to send
 

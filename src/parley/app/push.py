@@ -80,7 +80,7 @@ _decoder: Final = msgspec.json.Decoder(_Subscription)
 
 
 class PushSender:
-    """Sends the newest state of each conversation to each subscribed browser that may see it."""
+    """Sends the newest state of each conversation to each subscribed browser that may see the conversation."""
 
     def __init__(
         self,

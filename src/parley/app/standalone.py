@@ -138,7 +138,7 @@ def _is_closed(directory: str) -> bool:
 
 
 def has_price(settings: Settings) -> bool:
-    """Return whether the settings contain the price of the model."""
+    """Return whether the price of the model is known."""
     from parley.agent.cost import price_of
 
     return price_of(settings) is not None

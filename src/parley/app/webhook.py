@@ -1,5 +1,5 @@
-"""Notifies the receiver that the settings `[webhook]` name when a conversation of this process begins to wait for a
-person, has failed or has finished.
+"""Notifies the webhook in the settings when a conversation of this process begins to wait for a person, has failed
+or has finished.
 
 A notification contains none of the conversation's content. Notifications are sent in the background. No turn or
 client waits for a notification, or is affected if a notification cannot be sent. The headers follow the Standard

@@ -70,7 +70,7 @@ def choose_provider(
 
 
 def with_provider_of(before: str, model: str, *, tables: Container[str], environ: Mapping[str, str]) -> str:
-    """Return `model` with the provider in the model `before` as its prefix, as in `anthropic/claude-opus-4-5`.
+    """Return `model` with the provider of the model `before` as its prefix, as in `anthropic/claude-opus-4-5`.
 
     Return `model` unchanged if it already has a provider, if `before` has no provider, or if OPENAI_BASE_URL is
     set, because a prefix does not select a provider in this case.

@@ -36,11 +36,11 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
     is_secret: bool = False
     """True if the value may be a secret, and is therefore left out."""
     line: int | None = None
-    """The line of config.toml that contains the value; None for other sources."""
+    """The line of config.toml that contains the value; None if the value is not from config.toml."""
     profile: str | None = None
-    """The name of the profile that contains the value; None for other sources."""
+    """The name of the profile that contains the value; None if the value is not from a profile."""
     variable: str | None = None
-    """The environment variable that contains the value; None for other sources."""
+    """The environment variable that contains the value; None if the value is not from the environment."""
 
     @property
     def key(self) -> str:
@@ -168,8 +168,8 @@ class _Report:
         )
 
     def _source_of(self, path: KeyPath) -> tuple[bool, Source | None]:
-        """Return whether the profile sets a setting, and the source that takes precedence. The source is None if no
-        source sets the setting.
+        """Return whether the value of a setting comes from the profile, and the source that contains the value. The
+        source is None if no source sets the setting.
         """
         places = [path]
         if self._profile is not None and len(path) == 1:

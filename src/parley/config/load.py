@@ -390,7 +390,7 @@ class Loader:
 
     def _apply(self, over: Mapping[str, Any], values: dict[str, Any]) -> None:
         """Merge the settings of one source, `over`, into `values`, which contains the settings of the sources with
-        less precedence.
+        lower precedence.
 
         If no source sets `model_provider`, a model without a provider gets the provider of the model that `values`
         contained before.

@@ -27,7 +27,7 @@ def new_config(
 # `parley config set KEY VALUE` changes one of them, and `parley doctor` checks them.
 
 # The model: the name of the provider, a slash, and the name of the model. Without
-# a provider, the model is one of OpenAI.
+# a provider, this is the name of an OpenAI model.
 model = {written_value(model)}
 {provider}
 # Where the commands of the agent may write without an approval:

@@ -18,7 +18,8 @@ __all__ = ["environ_of_programs"]
 
 
 def environ_of_programs(settings: Settings) -> Environment:
-    """Return the environment of the client, without the directories of `PATH` that confined commands may write to.
+    """Return the environment of the client. Directories that confined commands may write to are removed from
+    `PATH`.
 
     Relative directories are removed too. Directories in which Parley is installed remain, because commands cannot
     write to them.

@@ -324,8 +324,8 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     directory that exists.
     """
     directory: PathOrHomePath | None = None
-    """The directory with the clones and the worktrees of the repositories, which the mode `git` needs; None for the
-    other modes.
+    """The directory with the clones and the worktrees of the repositories. It is required in the mode `git`, and
+    has no effect in the other modes.
     """
     repositories: dict[str, Repository] = {}
     author: str = "Parley <parley@localhost>"

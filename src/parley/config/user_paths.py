@@ -39,7 +39,8 @@ def absolute(cwd: str, server_dir: str) -> str:
 def targets_of_links(paths: Iterable[str]) -> Iterator[str]:
     """Yield each path that exists, with symbolic links resolved.
 
-    If these paths are hidden too, the target of a hidden symbolic link stays hidden even if the link is removed.
+    Callers hide or protect these paths in addition to the given paths, so that the target of a symbolic link stays
+    hidden even if the link is removed.
     """
     for path in paths:
         try:

@@ -17,7 +17,7 @@ _SHORTEST_WEBHOOK_KEY: Final = 24
 
 
 def read_webhook(file: Source, environ: Mapping[str, str]) -> Webhook | None:
-    """Return the webhook in config.toml, `file`; None if there is no webhook.
+    """Return the webhook that config.toml (`file`) defines; None if it defines no webhook.
 
     Raises:
         BadSetting: the secret is missing, invalid or too short.

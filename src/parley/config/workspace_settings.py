@@ -12,7 +12,7 @@ from parley.config.types import Repository, WorkspaceSettings
 __all__ = ["workspace_settings"]
 
 _REPOSITORY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-"""The valid names of repositories. They are also names of directories."""
+"""The pattern of valid names of repositories, which are also used as names of directories."""
 _AUTHOR: Final = re.compile(r"[^<>\x00-\x1f\x7f]*[^<>\s\x00-\x1f\x7f] <[^<>\s\x00-\x1f\x7f]*>")
 
 
@@ -20,7 +20,7 @@ def workspace_settings(table: Mapping[str, Any], sources: Sequence[Source]) -> W
     """Return the settings in the table `workspace`. `sources` are the sources of the table, for errors.
 
     Raises:
-        BadSetting: a value is invalid, or a value is missing.
+        BadSetting: a value is invalid, or a required value is missing.
     """
     repositories = {name: Repository(**one) for name, one in table.get("repositories", {}).items()}
     settings = WorkspaceSettings(**{**table, "repositories": repositories})

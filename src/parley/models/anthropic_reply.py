@@ -157,7 +157,7 @@ class AnthropicDecoder:
         self._body = ReplyBody(limits)
         self._size = ReplySize(limits)
         self._blocks: dict[int, _Block] = {}
-        """Maps the index of each block whose items have not been returned yet to the block."""
+        """The blocks whose items have not been returned yet, keyed by index."""
         self._text = TextBuffer()
         """The text of the complete text blocks since the last block of another kind. Consecutive text blocks are
         one message, because a provider begins a new block for each quotation of a source.
@@ -169,7 +169,7 @@ class AnthropicDecoder:
         self._stop_details: Raw | UnsetType = UNSET
         self._usage = _Usage()
         self._queries: dict[str, Any] = {}
-        """Maps the id of each web search that the provider made to its query."""
+        """The queries of the web searches that the provider made, keyed by the id of the search."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []

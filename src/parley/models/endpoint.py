@@ -249,8 +249,8 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
 
 
 def origin_of(provider: Provider) -> str:
-    """Return the name of a provider for the log: its base URL without the parts that may hold secrets, or its id if
-    it has no base URL.
+    """Return the name of a provider that logs contain: the base URL without the parts that may hold secrets, or the
+    id if the provider has no base URL.
     """
     if not provider.base_url:
         return provider.id

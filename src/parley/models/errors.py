@@ -135,9 +135,7 @@ class BadRecording(ModelError):
 
 
 class ScriptedError(ModelError):
-    """Raised by the scripted provider for an error in the script that would not change if the request were
-    repeated.
-    """
+    """Raised by the scripted provider when the script contains an error that a retry would not change."""
 
     code = "scripted_error"
     worth_repeating = False

@@ -59,7 +59,7 @@ SHOWN_URL: Final = 200
 
 
 class RecordedBefore:
-    """What the recorder remembers of a conversation: the checksums of the parts of the previous request, and the
+    """The recorder's state for one conversation: the checksums of the parts of the previous request, and the
     secrets that were found so far.
     """
 

@@ -58,7 +58,10 @@ class Redactor:
         self._forms = _forms_of(self._secrets)
 
     def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
-        """Return a copy of a JSON value in which secrets are redacted. `secrets` contains additional secrets."""
+        """Find the secrets in a JSON value, and return a copy in which these and all known secrets are redacted.
+
+        `secrets` contains additional secrets. Later calls also redact the secrets that this call has found or got.
+        """
         found = {*secrets, *_found_after_names(value)} - self._secrets
         if found:
             self._secrets |= found
@@ -66,7 +69,7 @@ class Redactor:
         return self.value(value)
 
     def text(self, text: str) -> str:
-        """Return a text in which secrets are redacted."""
+        """Return a text in which the known secrets, and texts that look like secrets, are redacted."""
         for form in self._forms:
             text = text.replace(form, HIDDEN)
         text = _KEYS.sub(HIDDEN, text)
@@ -75,7 +78,7 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """Return a copy of a JSON value in which secrets are redacted."""
+        """Return a copy of a JSON value whose texts are redacted as by `text`."""
         match value:
             case str():
                 return self.text(value)
@@ -161,7 +164,7 @@ def _arguments(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def _in_url(url: str | None) -> Iterator[str]:
-    """Yield the password and the values of the query in a URL."""
+    """Yield the password and the values of the query parameters in a URL."""
     if url is None:
         return
     parts = urlsplit(url)

@@ -77,8 +77,8 @@ def check_values(payloads: Iterable[bytes]) -> None:
 
 def _has_too_many(data: bytes) -> bool:
     """Return whether an event contains more than `MAX_VALUES` values. Commas and brackets inside strings do not
-    count. The beginning of the event is examined first, because it nearly always shows that there are too many
-    values.
+    count. If an event contains too many values, its beginning nearly always does too, so the beginning is examined
+    first.
     """
     size = LARGE_BYTES
     while size < len(data):

@@ -70,8 +70,8 @@ OTHER_DELTAS: Final = frozenset(
         "response.code_interpreter_call_code.delta",
     }
 )
-"""The types of events that contain a piece of another kind of item. Clients do not see these pieces, but only the
-complete item. As for `TEXT_DELTAS`, an event with an empty piece is ignored.
+"""The types of events that contain a piece of a refusal or of the input of a tool. Clients do not see these pieces,
+but only the complete item. As for `TEXT_DELTAS`, an event with an empty piece is ignored.
 """
 
 ITEM_CHARACTERS: Final = 100

@@ -59,7 +59,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_ms: Milliseconds | UnsetType = UNSET
     fail: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
-    """The text of an error that would not change if the request were repeated."""
+    """The text of an error that a retry would not change."""
     usage: Usage | UnsetType = UNSET
     cut_by: str | UnsetType = UNSET
     """The provider's reason for cutting off the response."""

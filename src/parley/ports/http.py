@@ -27,7 +27,9 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message. A client that reconnects sends the last `event_id` that it received."""
+        """Send one message with the id `event_id`; None means no id. A client that reconnects sends the last id
+        that it received.
+        """
         ...
 
     def begin_frame(self, event_id: str | None = None) -> OpenFrame:

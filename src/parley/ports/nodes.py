@@ -23,7 +23,9 @@ class Node(Struct, frozen=True, kw_only=True):
     version: str
     """The version of Parley that the node runs."""
     mode: WorkspaceMode = "local"
-    """`local` if the working directories are on the node's own disk, `shared` if all nodes share a file system."""
+    """The place of the working directories. `local` means the node's own disk, `shared` means a file system that
+    all nodes share, and `git` means worktrees of Git repositories.
+    """
     roots: tuple[str, ...] = ()
     """The directories below which the node can run turns. If empty, the node can run turns in every directory that
     exists on its disk.
@@ -105,8 +107,8 @@ class Nodes(Protocol):
         ...
 
     def announce_load(self) -> None:
-        """Store the load of this process immediately. Call this method after a change of which the other nodes must
-        be informed.
+        """Store the load of this process immediately. Call this method after a change that the other nodes must see
+        without delay.
         """
         ...
 

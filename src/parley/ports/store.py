@@ -122,8 +122,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     updated_at: float
     """The time of the last activity, in seconds since the epoch."""
     is_active: bool = False
-    """True if the activity is happening now; False if it happened earlier, as in an import. The store lists a
-    conversation with activity now before all others, even after the clock was set back. This field is not stored.
+    """True if `updated_at` is the current time; False if it is an earlier time, as in an import. If the field is
+    True, the store lists the conversation first, even if the clock was set back. This field is not stored.
     """
     outcome: TurnOutcome | None = None
     """The outcome of the last turn that has ended; None before the end of the first turn."""

@@ -1,4 +1,4 @@
-"""Opens home directories for commands, even while servers are using them."""
+"""Opens home directories for `parley` commands, even while servers are using the directories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["entries_until", "open_home", "why_not_overwrite"]
 
 NEEDED: Final = "is a file that the home itself needs"
 ALLOWED: Final = (".jsonl", ".db")
-"""The suffixes of the files that commands may create in a home directory."""
+"""The suffixes of the files that `parley` commands may create in a home directory."""
 HEAD_BYTES: Final = 1024**2
 """The maximum length of the first line of an export, in bytes."""
 
@@ -59,7 +59,7 @@ def _refuse_empty(home: str) -> None:
 
 
 def why_not_overwrite(home: str, path: str) -> str | None:
-    """Return the reason why a command must not write to the file `path`; None if the command may write to the
+    """Return the reason why a `parley` command must not write to the file `path`; None if it may write to the
     file.
     """
     is_there = os.path.lexists(path)

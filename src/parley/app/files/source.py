@@ -38,7 +38,7 @@ LINE_BYTES: Final = 256 * 1024**2
 """The maximum length of a line, in bytes. Parley never writes longer lines."""
 
 _SQLITE: Final = b"SQLite format 3\0"
-"""The first bytes of a backup."""
+"""The first bytes of an SQLite database, such as a backup."""
 
 CHECKED_AT_ONCE: Final = 500
 """The number of entries between two checks for cancellation."""
