@@ -698,7 +698,7 @@ async def test_a_refused_relay_serves_its_client_and_says_so(start: Start, home:
     await refusing
     listener.close()
 
-    assert "served without it: it is of another version" in process.stderr_text()
+    assert "this process serves the client: it is of another version" in process.stderr_text()
 
 
 async def test_a_table_for_a_node_without_a_token_is_reported_at_the_start(
