@@ -183,7 +183,9 @@ async def test_a_hangup_reloads_tokens_and_limits_and_keeps_them_if_the_settings
         async with HttpClient(url, token=token) as other:
             assert (await other.initialize()).status == 200
         await reload('[serve]\nmax_body_bytes = 60000\nhost = "localhost"\n')
-        await until(lambda: "the settings of the server were not reloaded: serve.host" in resident.stderr_text())
+        await until(
+            lambda: "the settings of the server were not reloaded: a change of serve.host" in resident.stderr_text()
+        )
         assert (await client.post(large)).status == 413
         await reload("[serve]\nmax_body_bytes = 60000\n")
         while (await client.post(large)).status != 200:
