@@ -15,7 +15,7 @@ import { ConversationList } from "./state/list.js"
 
 const root = /** @type {HTMLElement} */ (document.getElementById("app"))
 
-/** Sign in with the code or token in the address, continue the current sign-in, or ask for a code. */
+/** Sign in with the code or token in the URL, continue the current sign-in, or show the sign-in form. */
 function main() {
   addEventListener("hashchange", () => CREDENTIAL.test(location.hash) && location.reload())
   addEventListener("storage", ({ key, oldValue, newValue }) => key === KEY && oldValue && newValue && location.reload())
@@ -93,7 +93,7 @@ function start(account) {
   /** @param {string} id @param {string} message */
   const created = (id, message) => {
     open(id)
-    show() // now, and not with the event, so that the next key is written into the message
+    show() // without waiting for the `hashchange` event, so that the next key is written into the message
     screen?.composer.focus()
     if (message) screen?.composer.sendText(message)
     changed()

@@ -5,8 +5,9 @@
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /**
- * Create an element. A property that begins with `on` is an event listener, `class` and names with a dash are
- * attributes, and `true` and `false` set or omit an attribute.
+ * Create an element. A property whose name begins with `on` is an event listener. `value`, `checked` and `selected` are
+ * properties of the element. All other properties are attributes: `true` sets an empty attribute, and `false` omits the
+ * attribute.
  *
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
@@ -83,7 +84,7 @@ export function icon(name) {
 }
 
 /**
- * Create a button that shows an icon. `label` is its name for screen readers and its tooltip.
+ * Create a button that shows an icon. `label` is the tooltip, and the name of the button for screen readers.
  * @param {keyof typeof PATHS} name
  * @param {string} label
  * @param {(event: Event) => void} run
@@ -93,7 +94,7 @@ export function iconButton(name, label, run, more = {}) {
   return h("button", { type: "button", class: "icon-button", "aria-label": label, title: label, onclick: run, ...more }, icon(name))
 }
 
-/** Return a new uuid, also where the page has no secure context. */
+/** Return a new UUID. Unlike `crypto.randomUUID`, this function works without a secure context. */
 export function uuid() {
   const bytes = crypto.getRandomValues(new Uint8Array(16))
   bytes[6] = (bytes[6] & 0x0f) | 0x40

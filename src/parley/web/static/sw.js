@@ -1,5 +1,6 @@
 /**
- * The service worker: shows a notification for a push message and opens the conversation. It caches nothing.
+ * The service worker. It shows a notification for each push message, and opens the conversation when the notification is
+ * clicked. It caches nothing.
  */
 
 const TEXT = "A conversation needs you."

@@ -1,5 +1,5 @@
 /**
- * The place where messages are written. While the agent works, a message joins the turn or waits in the queue.
+ * The form in which a person writes messages. While the agent works, a message joins the turn or waits in the queue.
  */
 
 import { fill, h, icon, iconButton } from "../dom.js"
@@ -67,7 +67,7 @@ export class Composer {
         ),
       ),
     )
-    /** @private @type {string | undefined} the parent of a message that is edited */
+    /** @private @type {string | undefined} the id of the parent of the message that is being edited */
     this.parent = undefined
     this.listen()
     this.drawComments()
@@ -105,7 +105,7 @@ export class Composer {
     this.comments.addEventListener("change", () => this.drawComments())
   }
 
-  /** Take dropped files. @param {DragEvent} event */
+  /** Attach dropped files to the message. @param {DragEvent} event */
   drop(event) {
     event.preventDefault()
     void this.attachments.take(event.dataTransfer?.files)
@@ -127,7 +127,7 @@ export class Composer {
     void this.updateQueue()
   }
 
-  /** Load the view of the queue when the first message waits in it. @private */
+  /** Update the view of the queue. The view is loaded when the first message is queued. @private */
   async updateQueue() {
     if (!this.queue && this.conversation.queue.messages.length) {
       const { Queue } = await import("./queue.js")
@@ -149,7 +149,7 @@ export class Composer {
   }
 
   /**
-   * Edit an earlier message. Sending it begins a branch.
+   * Edit an earlier message. When the edited message is sent, it begins a branch.
    * @param {any[]} content
    * @param {string} parent
    */

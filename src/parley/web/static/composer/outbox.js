@@ -1,6 +1,6 @@
 /**
- * Sends messages. A message has its id before it is sent, so sending it again after a lost connection has no second
- * effect. Messages that were not accepted yet stay visible.
+ * Sends messages. Each message gets its id before it is sent, so the server accepts a message only once, even if the
+ * page sends it again after a lost connection. Messages that the server has not accepted yet stay visible.
  */
 
 import { uuid } from "../dom.js"

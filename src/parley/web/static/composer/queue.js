@@ -1,4 +1,4 @@
-/** The messages that wait for the end of the turn. They can be edited and removed. */
+/** The queued messages, which wait for the end of the turn. A person can edit and remove them. */
 
 import { fill, h, iconButton } from "../dom.js"
 

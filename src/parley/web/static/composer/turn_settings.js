@@ -50,7 +50,7 @@ export class TurnSettings {
     this.loaded = false
   }
 
-  /** Return the arguments of the next message. */
+  /** Return the chosen settings as arguments for the next message. */
   overrides() {
     /** @type {Record<string, string>} */
     const chosen = {}
@@ -60,7 +60,7 @@ export class TurnSettings {
     return chosen
   }
 
-  /** Forget the choices, because the server keeps them for later turns. */
+  /** Clear the choices after a message was sent, because the server uses the chosen settings for later turns as well. */
   sent() {
     this.model.value = this.policy.value = this.sandbox.value = ""
     this.mark()
@@ -97,7 +97,7 @@ export function fillChoices(select, values, names, first = "Unchanged") {
   select.replaceChildren(h("option", { value: "" }, first), ...values.map((value) => h("option", { value }, names[value] ?? value)))
 }
 
-/** Fill the suggestions for models. @param {string[]} models */
+/** Set the models that the model fields suggest. @param {string[]} models */
 export function fillModels(models) {
   document.getElementById("models")?.replaceChildren(...models.map((model) => h("option", { value: model })))
 }

@@ -1,4 +1,4 @@
-/** A modal dialog that is removed when it is closed. */
+/** Opens modal dialogs. A dialog is removed from the page when it is closed. */
 
 import { h } from "../dom.js"
 
@@ -21,7 +21,8 @@ export function openDialog(title, content, options = {}) {
 }
 
 /**
- * Ask for a text or for a confirmation. `run` is called with the text; its error is shown in the dialog.
+ * Open a dialog that asks for a text or for a confirmation. `run` is called with the text. If `run` fails, the dialog
+ * shows the error and stays open.
  * @param {{ title: string, label?: string, value?: string, text?: string, button: string, danger?: boolean,
  *   run: (text: string) => Promise<void> }} options
  */

@@ -8,7 +8,8 @@ import { openDialog } from "./dialog.js"
 /**
  * @param {import("../protocol/connection.js").Connection} connection
  * @param {import("../state/list.js").ConversationList} list
- * @param {(id: string, message: string) => void} created `message` is the first message; empty if there is none
+ * @param {(id: string, message: string) => void} created called with the id of the new conversation and the first
+ *   message, which may be empty
  */
 export async function newConversation(connection, list, created) {
   const settings = await connection.call("settingsList")

@@ -1,5 +1,6 @@
 /**
- * The list of conversations: those that wait for a person on top, then all others by directory.
+ * The list of conversations. The conversations that wait for a person come first, and then the other conversations,
+ * grouped by directory.
  */
 
 import { fill, h, iconButton } from "../dom.js"
@@ -66,7 +67,7 @@ export class ListView {
     this.rows = new Map()
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
     this.cards = new Map()
-    setInterval(() => this.draw(), 60_000) // the times that are shown
+    setInterval(() => this.draw(), 60_000) // the list shows how long ago each conversation was active
     this.draw()
   }
 
@@ -111,7 +112,7 @@ export class ListView {
     if (!text) this.found.hidden = true
   }
 
-  /** Return true if the section of waiting conversations shows an entry. @private @param {Entry} entry */
+  /** Return whether the section of waiting conversations shows an entry. @private @param {Entry} entry */
   isWaiting(entry) {
     return this.list.waiting.some((one) => one.conversation_id === entry.conversation_id)
   }
@@ -226,7 +227,7 @@ export class ListView {
   }
 }
 
-/** Return how long ago a time was, in few characters. @param {string} time */
+/** Return how long ago a time was, such as `5m`; the date if the time was more than 30 days ago. @param {string} time */
 export function ago(time) {
   const seconds = (Date.now() - Date.parse(time)) / 1000
   if (!(seconds >= 60)) return "now"

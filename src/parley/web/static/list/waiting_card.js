@@ -1,4 +1,4 @@
-/** A conversation that waits for an approval, with the whole command or change and the buttons that answer it. */
+/** The card of a conversation that waits for an approval: the whole command or patch, and the buttons for the answer. */
 
 import { h } from "../dom.js"
 import { approvalButtons } from "../transcript/approval.js"
@@ -29,7 +29,7 @@ export function waitingCard(attention, handlers, { canAnswer, isCurrent }) {
 }
 
 /**
- * Show what is to be approved.
+ * Create the node that shows the action to approve.
  * @param {import("../state/conversation.js").Approval} approval
  * @param {string} cwd
  */

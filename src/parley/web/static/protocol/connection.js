@@ -1,7 +1,7 @@
 /**
  * The connection of all tabs of this page to the server. The tabs share one MCP session. One tab, the leader, holds
- * the GET stream and passes its messages to the other tabs. If the leader is closed or does not answer, another tab
- * takes its place and resumes after the last message.
+ * the GET stream and passes its messages to the other tabs. If the leader is closed or does not respond, another tab
+ * becomes the leader and resumes the stream after the last message.
  *
  * Every tab sends its own calls. Events of a conversation arrive while at least one tab follows the conversation.
  */
@@ -13,7 +13,7 @@ import { Tabs } from "./tabs.js"
 /** @typedef {"connecting" | "live" | "lost" | "signed-out"} ConnectionState */
 
 export const SILENCE_MS = 35_000
-/** The server sends a heartbeat every 15 seconds. After this time without bytes, the stream counts as lost. */
+/** The time in milliseconds without bytes after which the stream counts as lost. The server sends a comment every 15 seconds. */
 
 const RETRY_MS = [300, 1000, 2000, 4000, 8000, 15000]
 export const RESOURCES = ["parley://conversations", "parley://attention"]
@@ -69,7 +69,7 @@ export class Connection extends EventTarget {
     })
   }
 
-  /** Check whether the stream is alive, for example after the computer was asleep. */
+  /** Check whether the stream and the leader still work, for example after the computer was asleep. */
   check() {
     if (this.ended) return
     if (!this.tabs.leads) {
@@ -89,7 +89,7 @@ export class Connection extends EventTarget {
   // --- calls -------------------------------------------------------------------------------
 
   /**
-   * Call a tool. Waits for a session, and repeats the call once if the session was lost.
+   * Call a tool and return its structured content. Wait for a session, and repeat the call once if the session was lost.
    * @param {string} name
    * @param {object} [args]
    * @param {{ signal?: AbortSignal, id?: string }} [options]
@@ -108,7 +108,7 @@ export class Connection extends EventTarget {
     }
   }
 
-  /** Return true if the role allows this tool. @param {string} tool */
+  /** Return whether the role of the account allows a tool. @param {string} tool */
   may(tool) {
     return this.tools.has(tool)
   }
@@ -141,9 +141,9 @@ export class Connection extends EventTarget {
   // --- following a conversation ------------------------------------------------------------------
 
   /**
-   * Follow a conversation: the events of the conversation arrive as messages, beginning with a snapshot.
+   * Follow a conversation. From now on, the events of the conversation arrive as messages, beginning with a snapshot.
    * @param {string} id
-   * @param {() => number | undefined} position returns the last position that this tab has
+   * @param {() => number | undefined} position returns the last position that this tab has received
    */
   follow(id, position) {
     this.following.set(id, position)
@@ -165,8 +165,8 @@ export class Connection extends EventTarget {
   }
 
   /**
-   * Open the stream of a conversation, in the leader. A stream that is already open begins again, so that the tab
-   * that asks gets a snapshot. Tabs ignore what they know.
+   * Open the stream of a conversation for a tab. Only the leader calls this method. A stream that is already open
+   * begins again, so that the tab gets a snapshot. Other tabs ignore the events that they already have.
    * @private
    * @param {string} id
    * @param {string} tab
@@ -255,7 +255,7 @@ export class Connection extends EventTarget {
     this.dispatchEvent(new CustomEvent("messages", { detail: messages }))
   }
 
-  /** Tell the other tabs about a change that no message of the server announces. @param {any} change */
+  /** Notify the other tabs of a change for which the server sends no message. @param {any} change */
   tellTabs(change) {
     this.tabs.post({ type: "changed", change })
   }
@@ -276,7 +276,7 @@ export class Connection extends EventTarget {
 
   // --- the leader --------------------------------------------------------------------------------
 
-  /** Hold the session and the GET stream until the page ends. @private */
+  /** Hold the session and the GET stream until the tab is closed or the person is signed out. @private */
   async lead() {
     this.tabs.post({ type: "leader" })
     for (const id of this.following.keys()) this.streams.set(id, { request: nextId(), tabs: new Set([this.tabs.me]) })
@@ -320,7 +320,7 @@ export class Connection extends EventTarget {
     for (const uri of RESOURCES) await request(session, "resources/subscribe", { uri })
     this.status()
     this.dispatchEvent(new Event("session"))
-    this.tabs.post({ type: "leader" }) // the other tabs answer with the conversations that they follow
+    this.tabs.post({ type: "leader" }) // the other tabs respond with the conversations that they follow
     this.streams.clear()
     for (const id of this.following.keys()) this.announce(id)
   }
@@ -352,5 +352,5 @@ export class Connection extends EventTarget {
   }
 }
 
-/** The number of events with which an opened conversation begins. Earlier events are loaded when they are needed. */
+/** The number of events that are loaded when a conversation is opened. Earlier events are loaded when they are needed. */
 export const FIRST_EVENTS = 300

@@ -1,6 +1,6 @@
 /**
- * One MCP session over Streamable HTTP at version 2025-11-25: requests by POST, and one GET stream of messages.
- * Does not reconnect by itself; `connection.js` decides when to try again.
+ * One MCP session over Streamable HTTP at version 2025-11-25: requests by POST, and one GET stream of messages. This
+ * module does not reconnect. `connection.js` decides when to connect again.
  */
 
 import { uuid } from "../dom.js"
@@ -11,7 +11,7 @@ export const VERSION = "2025-11-25"
 
 /** @typedef {{ jsonrpc?: string, id?: string | number, method?: string, params?: any, result?: any, error?: any }} Message */
 
-/** The server refused a call, or a tool failed. `code` is the stable code of the error. */
+/** Thrown when the server refused a call, or a tool failed. `code` is the stable code of the error. */
 export class CallFailed extends Error {
   /**
    * @param {string} message
@@ -25,11 +25,11 @@ export class CallFailed extends Error {
   }
 }
 
-/** The server cannot be reached, or it asks to wait. `status` is 0 if there was no answer. */
+/** Thrown when the server cannot be reached, or asks the client to wait. `status` is 0 if there was no response. */
 export class Unreachable extends Error {
   /**
    * @param {number} status
-   * @param {number} [seconds] how long the server asks to wait
+   * @param {number} [seconds] the time for which the server asks the client to wait
    */
   constructor(status, seconds = 0) {
     super(status ? `the server answered ${status}` : "the server cannot be reached")
@@ -38,10 +38,10 @@ export class Unreachable extends Error {
   }
 }
 
-/** The session does not exist any more. */
+/** Thrown when the session does not exist any more. */
 export class SessionLost extends Error {}
 
-/** The page is not signed in. */
+/** Thrown when the page is not signed in. */
 export class SignedOut extends Error {}
 
 const prefix = uuid().slice(0, 8)
@@ -53,7 +53,7 @@ export function nextId() {
 }
 
 /**
- * Send one HTTP request and translate its failures.
+ * Send one HTTP request. Throw one of the errors of this module if the request fails.
  * @param {string} method
  * @param {string | null} session
  * @param {{ body?: string, headers?: Record<string, string>, signal?: AbortSignal, keepalive?: boolean }} [options]
@@ -159,7 +159,7 @@ export async function notify(session, method, params) {
 }
 
 /**
- * End a session. Works while the page is being closed.
+ * End a session. The request is also sent while the page is being closed.
  * @param {string} session
  */
 export async function endSession(session) {
@@ -167,7 +167,7 @@ export async function endSession(session) {
 }
 
 /**
- * Read the GET stream until it ends. Resumes after `lastEventId` if it is given.
+ * Read the GET stream until it ends. If `lastEventId` is given, resume after the event with this id.
  * @param {string} session
  * @param {{ lastEventId: string | null, signal: AbortSignal, onOpen: () => void,
  *   onBytes: () => void, onMessages: (messages: Message[], lastEventId: string | null) => void }} options

@@ -1,6 +1,6 @@
 /**
- * The sign-in of the page: a one-time code or a token becomes a cookie and a secret. The browser sends the cookie,
- * and the page sends the secret as a header. Neither code nor token stays in the address.
+ * The sign-in of the page. The server exchanges a one-time code or a token for a cookie and a secret. The browser sends
+ * the cookie, and the page sends the secret in a header. The page removes the code or token from the URL.
  */
 
 /**
@@ -10,7 +10,7 @@
  * @typedef {{ account: Account, secret: string }} NewSignIn
  */
 
-/** The end of an address that signs in. */
+/** A pattern for the fragment of a URL that contains a code or a token. */
 export const CREDENTIAL = /#(code|token)=(.+)$/
 export const KEY = `parley.secret:${new URL("./", location.href).pathname}`
 
@@ -22,7 +22,7 @@ export function credentials() {
   return headers
 }
 
-/** Remove a code or token from the address and return it. Throws an error if it cannot be decoded. */
+/** Remove a code or token from the URL of the page and return it. Throw an error if it cannot be decoded. */
 export function takeCredentialFromAddress() {
   const { hash } = location
   if (CREDENTIAL.test(hash)) history.replaceState(null, "", location.pathname + location.search)
@@ -30,7 +30,7 @@ export function takeCredentialFromAddress() {
 }
 
 /**
- * Return the code or token at the end of an address. Throws an error if it cannot be decoded.
+ * Return the code or token at the end of a URL; null if there is none. Throw an error if it cannot be decoded.
  * @param {string} address
  * @returns {Credential | null}
  */
@@ -46,7 +46,7 @@ export function credentialIn(address) {
 }
 
 /**
- * Begin a sign-in. The page uses it after `keepSignIn`.
+ * Create a sign-in on the server. The page uses the new sign-in only after `keepSignIn`.
  * @param {Credential} credential
  * @returns {Promise<NewSignIn>}
  */
@@ -64,14 +64,14 @@ export async function beginSignIn(credential) {
   return { account, secret }
 }
 
-/** Use a sign-in in all tabs of this browser. @param {NewSignIn} signIn */
+/** Use a sign-in in all tabs of this browser, and return its account. @param {NewSignIn} signIn */
 export function keepSignIn({ account, secret }) {
   localStorage.setItem(KEY, secret)
   return account
 }
 
 /**
- * Return the account that is signed in; null if there is none.
+ * Return the account that is signed in; null if no account is signed in.
  * @returns {Promise<Account | null>}
  */
 export async function currentAccount() {

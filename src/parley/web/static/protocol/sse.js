@@ -1,5 +1,5 @@
 /**
- * Parses a stream of server-sent events. Does not know what the events mean.
+ * Parses a stream of server-sent events. The module does not interpret the data of the events.
  */
 
 /** @typedef {{ id: string | null, data: string }} ServerSentEvent */
@@ -15,7 +15,7 @@ export class EventParser {
   }
 
   /**
-   * Take a piece of the stream and return the events that it completes.
+   * Process a piece of the stream, and return the events that are complete after this piece.
    * @param {string} text
    * @returns {ServerSentEvent[]}
    */
@@ -46,7 +46,7 @@ export class EventParser {
       return
     }
     const colon = line.indexOf(":")
-    if (colon === 0) return // a comment: the server is alive
+    if (colon === 0) return // a comment
     const name = colon < 0 ? line : line.slice(0, colon)
     const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1)
     if (name === "data") this.data.push(value)

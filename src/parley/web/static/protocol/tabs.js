@@ -1,19 +1,19 @@
 /**
- * The tabs of this page: chooses one leader with a lock that the browser manages, and passes messages between tabs.
- * In a browser without locks every tab is a leader of its own.
+ * The tabs of this page. A Web Lock determines which tab is the leader, and a `BroadcastChannel` carries messages
+ * between the tabs. In a browser without locks, every tab is a leader and gets no messages.
  */
 
 import { uuid } from "../dom.js"
 
 const PING_MS = 3000
-/** The time in which the leader must answer. After that, a visible tab takes the leadership. */
+/** The time in milliseconds within which the leader must respond. After this time, a visible tab becomes the leader. */
 
 export class Tabs {
   /** @param {{ onLead: () => void, onMessage: (message: any, from: string) => void }} handlers */
   constructor({ onLead, onMessage }) {
     this.me = uuid()
     this.leads = false
-    /** True if another tab has been heard. */
+    /** True if this tab has received a message from another tab. */
     this.others = false
     /** @private */
     this.onLead = onLead
@@ -38,7 +38,7 @@ export class Tabs {
     }
   }
 
-  /** Compete for the leadership. */
+  /** Become the leader as soon as no other tab is the leader. */
   start() {
     if (!this.channel) {
       this.leads = true
@@ -51,7 +51,7 @@ export class Tabs {
     this.channel?.postMessage({ from: this.me, message })
   }
 
-  /** Ask the leader for a sign of life. Take its place if there is none. */
+  /** Ping the leader, and become the leader if it does not respond in time. */
   checkLeader() {
     if (this.leads || this.waiting || !this.channel) return
     this.post({ type: "ping" })
@@ -68,7 +68,7 @@ export class Tabs {
   }
 
   /**
-   * Hold the lock until the tab ends. A tab whose lock was taken while it was frozen starts anew.
+   * Hold the lock until the tab is closed. A tab whose lock was stolen while the tab was frozen reloads the page.
    * @private
    * @param {LockOptions} options
    */

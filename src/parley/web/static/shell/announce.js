@@ -1,4 +1,4 @@
-/** Tells screen readers about changes, without interrupting them. */
+/** Announces changes to screen readers without interrupting them. */
 
 /** @param {string} text */
 export function announce(text) {

@@ -1,4 +1,4 @@
-/** Shows the state of the connection honestly: nothing while it is live, and since when it is lost. */
+/** Shows the state of the connection. While the connection is lost, the bar also shows the time until the next attempt. */
 
 import { fill, h } from "../dom.js"
 

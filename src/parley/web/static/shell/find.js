@@ -1,4 +1,4 @@
-/** Finds text in the conversation that is open: in everything that is loaded, and in earlier messages by the server. */
+/** Finds text in the open conversation. The page searches the loaded turns, and the server searches earlier messages. */
 
 import { h, icon, iconButton } from "../dom.js"
 import { commandText } from "../text/visible.js"
@@ -81,7 +81,7 @@ export class FindBar {
     this.matches = text ? this.transcript.path.flatMap((turn) => turn.items).filter((item) => textOf(item).toLowerCase().includes(text)) : []
   }
 
-  /** Go to the next match, or to the one before. @param {1 | -1} step */
+  /** Go to the next match (`step` 1) or to the previous match (`step` -1). @param {1 | -1} step */
   async go(step) {
     const text = this.input.value.trim().toLowerCase()
     if (!text) return

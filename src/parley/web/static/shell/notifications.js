@@ -1,6 +1,6 @@
 /**
- * Tells a person that a conversation needs them: a count in the title and the icon, and notifications of the browser
- * while the page is hidden.
+ * Shows that conversations need attention: with a count in the title and the icon of the page, and with browser
+ * notifications while the page is hidden.
  */
 
 import { visibleText } from "../text/visible.js"
@@ -17,7 +17,7 @@ export class Notifications {
   constructor(list, { open, leads }) {
     this.open = open
     this.leads = leads
-    /** @private @type {Set<string> | null} the states that were already told */
+    /** @private @type {Set<string> | null} the keys of the states for which a notification is no longer necessary */
     this.known = null
     /** @private */
     this.count = -1

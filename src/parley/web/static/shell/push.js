@@ -1,14 +1,14 @@
-/** Asks for the permission to notify, and subscribes to Web Push. Loaded when a person asks for notifications. */
+/** Requests notifications and Web Push. This module is loaded when a person asks for notifications. */
 
 /**
- * Ask for the permission to notify, and subscribe to Web Push where the server and the origin allow it.
- * @param {string | null} pushKey
- * @param {Record<string, string>} headers
- * @returns {Promise<string>} what was achieved, for the person
+ * Ask the browser for the permission to notify, and subscribe to Web Push if the server and the origin allow it.
+ * @param {string | null} pushKey the public key of the server; null if the server sends no push messages
+ * @param {Record<string, string>} headers the headers that prove the sign-in
+ * @returns {Promise<string>} a message for the person about the result
  */
 export async function enableNotifications(pushKey, headers) {
   if (!("Notification" in globalThis)) return "This browser has no notifications."
-  if ((await Notification.requestPermission()) !== "granted") return "The browser does not allow notifications for this address."
+  if ((await Notification.requestPermission()) !== "granted") return "The browser does not allow notifications for this site."
   if (!pushKey || !("serviceWorker" in navigator) || !("PushManager" in globalThis)) return "You are notified while the page is open."
   try {
     const registration = await registerWorker()
@@ -26,7 +26,7 @@ export async function enableNotifications(pushKey, headers) {
   return "You are notified while the page is open."
 }
 
-/** Register the service worker. Its address is constant, and only this policy may create it. */
+/** Register the service worker. The Content Security Policy allows only this Trusted Types policy, whose URL is constant. */
 async function registerWorker() {
   const types = /** @type {any} */ (globalThis).trustedTypes
   const policy = types?.createPolicy("parley-worker", { createScriptURL: () => "./sw.js" })

@@ -1,4 +1,4 @@
-/** A link with a code or token, opened in a browser that is signed in. */
+/** Handles a link with a code or token that was opened in a browser that is already signed in. */
 
 import { fill, h } from "../dom.js"
 import { endSignIn, replaceSignIn } from "../protocol/sign_out.js"
@@ -7,8 +7,8 @@ import { visibleText } from "../text/visible.js"
 /** @typedef {import("../protocol/sign_in.js").Account} Account */
 
 /**
- * Return the account with which the page continues, and end the other sign-in. A link on another page can contain a
- * code or token, so only the person can replace a sign-in.
+ * Return the account with which the page continues, and end the sign-in of the other account. The person must confirm
+ * that the current sign-in is replaced, because any web page can contain a link with a code or token.
  * @param {HTMLElement} root
  * @param {Account} current
  * @param {import("../protocol/sign_in.js").NewSignIn} offered
@@ -22,7 +22,7 @@ export async function chooseSignIn(root, current, offered) {
 }
 
 /**
- * Ask in the place of the page, and return whether the person wants to be signed in with the account of the link.
+ * Show a question instead of the page, and return whether the person wants to sign in with the account of the link.
  * @param {HTMLElement} root
  * @param {Account} current
  * @param {Account} offered

@@ -127,7 +127,7 @@ export class Screen {
     this.node.remove()
   }
 
-  /** Show a position. @param {number} seq */
+  /** Scroll to the turn at a position. @param {number} seq */
   async showPosition(seq) {
     this.show("transcript")
     if (this.conversation.loaded) await this.transcript.show(seq)
@@ -194,7 +194,7 @@ export class Screen {
     }
   }
 
-  /** Mark the conversation as read if a person sees its end. */
+  /** Mark the conversation as read if the page is visible and shows the end of the conversation. */
   markRead() {
     const { seq, state } = this.conversation
     if (!seq || state !== "idle" || seq <= this.marked || document.visibilityState !== "visible" || !this.transcript?.following) return

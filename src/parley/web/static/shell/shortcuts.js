@@ -1,4 +1,4 @@
-/** The keys of the page. Keys without a modifier work outside text fields only. */
+/** The keyboard shortcuts of the page. Keys without a modifier work only outside text fields. */
 
 import { announce } from "./announce.js"
 
@@ -60,7 +60,7 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
     return null
   }
 
-  /** Press a button of the approval that has the focus, or of the open conversation. @param {string} key */
+  /** Press the button for `key` of the focused approval or of the approval in the open conversation. @param {string} key */
   function answer(key) {
     const card = document.activeElement?.closest(".waiting-card")
     const buttons = card?.querySelector(".approval-buttons") ?? screen()?.transcript.approvalNode()
@@ -80,7 +80,8 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
 }
 
 /**
- * Return true if a request and its buttons are in view. Of a request that is higher than the view, the buttons suffice.
+ * Return whether an approval request and its buttons are completely in view. If the request is higher than the view,
+ * only the buttons must be in view.
  * @param {Element} request
  * @param {Element} [buttons]
  */

@@ -1,10 +1,10 @@
-/** The form that asks for a code when the page is not signed in. */
+/** The form that asks for a code or a token when the page is not signed in. */
 
 import { h } from "../dom.js"
 import { beginSignIn, credentialIn, keepSignIn } from "../protocol/sign_in.js"
 
 /**
- * @param {string} problem why the form is shown; empty for the first time
+ * @param {string} problem the reason why the form is shown again; empty when the form is shown for the first time
  * @param {(account: import("../protocol/sign_in.js").Account) => void} done
  */
 export function signInForm(problem, done) {
@@ -25,7 +25,7 @@ export function signInForm(problem, done) {
     "div",
     { class: "sign-in" },
     h("h1", null, "Parley"),
-    h("p", null, "Sign in with a one-time code. ", h("code", null, "parley serve --sign-in"), " prints a new address with a code. The address and a token work as well."),
+    h("p", null, "Sign in with a one-time code. ", h("code", null, "parley serve --sign-in"), " prints a new URL with a code. You can also enter the whole URL or a token."),
     h("form", { onsubmit: submit }, input, h("button", { type: "submit", class: "button primary" }, "Sign in")),
     message,
   )

@@ -1,6 +1,6 @@
 /**
  * The branches of a conversation. A message that names an earlier message as its parent begins a branch. The log
- * contains all branches one after another; the screen shows one.
+ * contains the turns of all branches in the order of time. The screen shows one branch.
  */
 
 /**
@@ -8,7 +8,7 @@
  * @typedef {{ turn: Turn, parent: Node | null, children: Node[] }} Node
  */
 
-/** Build the tree of turns. A parent that is not loaded counts as the beginning. @param {Turn[]} turns @param {string} conversationId */
+/** Build the tree of turns. If the parent of a turn is not loaded, the previous turn counts as the parent. @param {Turn[]} turns @param {string} conversationId */
 export function treeOf(turns, conversationId) {
   /** @type {Node} */
   const root = { turn: /** @type {any} */ (null), parent: null, children: [] }
@@ -31,7 +31,7 @@ export function treeOf(turns, conversationId) {
 }
 
 /**
- * Return the turns of the branch that ends with the newest turn below `leaf`, from the first turn to the last one.
+ * Return the turns from the first turn of the conversation to the turn of `node`.
  * @param {Node} node
  * @returns {Turn[]}
  */
@@ -44,7 +44,7 @@ export function pathTo(node) {
   return path
 }
 
-/** Return the newest end of the branch that begins at a node. @param {Node} node @returns {Node} */
+/** Return the leaf with the newest turn below a node; the node itself if it has no children. @param {Node} node @returns {Node} */
 export function newestBelow(node) {
   let newest = node
   const stack = [node]

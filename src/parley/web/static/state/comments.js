@@ -1,5 +1,5 @@
 /**
- * The comments on diff lines that were not sent yet. They are kept in the browser until they are sent as one message.
+ * The comments on diff lines that were not sent yet. The browser stores the comments until they are sent as one message.
  */
 
 import { uuid } from "../dom.js"
@@ -44,7 +44,7 @@ export class Comments extends EventTarget {
     return this.all.filter((comment) => comment.path === path && comment.line === line && comment.isOld === isOld)
   }
 
-  /** Return the message that contains all comments. */
+  /** Return the text of a message that contains all comments. */
   message() {
     const parts = this.all.map(({ path, line, isOld, quote, text }) => {
       const fence = "`".repeat(Math.max(3, ...Array.from(quote.matchAll(/`+/g), (run) => run[0].length + 1)))

@@ -1,7 +1,7 @@
 /**
- * One conversation as this tab knows it: turns and their items, built from the events of the stream. Events may
- * arrive twice (after a reconnection, or because another tab opened the stream); positions and offsets make every
- * event count once. Knows nothing about the screen; a view is told what has changed.
+ * The state of one conversation in this tab: turns and their items, built from the events of the stream. An event may
+ * arrive twice, after a reconnection or because another tab has opened the stream. Because of its position or offset,
+ * the event takes effect only once. This module does not draw. It calls a view when something has changed.
  */
 
 import { Output } from "./items.js"
@@ -46,9 +46,9 @@ export class Conversation {
     this.id = id
     /** @type {Turn[]} in the order of the log */
     this.turns = []
-    /** @type {number | undefined} the last position that is known */
+    /** @type {number | undefined} the last position that this tab has received */
     this.seq = undefined
-    /** @type {number | undefined} the cursor of the earlier events; undefined if all events are loaded */
+    /** @type {number | undefined} the value of `before` that loads the earlier events; undefined if all events are loaded */
     this.before = undefined
     /** True after the first snapshot. */
     this.loaded = false
@@ -56,7 +56,7 @@ export class Conversation {
     this.approval = null
     /** @type {{ messages: string[], paused: boolean }} */
     this.queue = { messages: [], paused: false }
-    /** @type {{ message: string, code?: string } | null} why the stream has ended */
+    /** @type {{ message: string, code?: string } | null} the reason why the stream has ended; null while it is open */
     this.disconnected = null
     /** @type {ConversationView} */
     this.view = NO_VIEW
@@ -83,7 +83,7 @@ export class Conversation {
   // --- messages of the stream ------------------------------------------------------------------
 
   /**
-   * Take the params of `notifications/initial_state`.
+   * Handle a snapshot. `params` are the params of `notifications/initial_state`.
    * @param {any} params
    */
   snapshot(params) {
@@ -112,7 +112,7 @@ export class Conversation {
   }
 
   /**
-   * Take one event. `event` has the event in `msg`, and its position in `_meta`.
+   * Handle one event. `event.msg` is the event, and `event._meta` contains its position.
    * @param {any} event
    */
   event(event) {
@@ -130,7 +130,7 @@ export class Conversation {
   }
 
   /**
-   * Add earlier events, the result of `conversationRead` with `before`.
+   * Add earlier events. `page` is the result of `conversationRead` with `before`.
    * @param {{ events: any[], before?: number }} page
    */
   prepend(page) {
@@ -163,7 +163,7 @@ export class Conversation {
   }
 
   /**
-   * Take an approval request of the server.
+   * Handle an approval request of the server.
    * @param {any} params the params of `elicitation/create`
    */
   asked(params) {
@@ -348,7 +348,7 @@ export class Conversation {
   }
 
   /**
-   * Begin a call, or change it if it has begun, for example with its approval.
+   * Add a call to the turn. If the call is already known, for example from its approval request, change it instead.
    * @private
    * @param {string} id
    * @param {number} seq
@@ -425,7 +425,7 @@ export class Conversation {
   }
 
   /**
-   * Replace the open text of a kind by its final event.
+   * Replace the open text of a kind with the item of its final event.
    * @private
    * @param {"text" | "reasoning"} kind
    * @param {Item} final
@@ -470,7 +470,7 @@ export class Conversation {
 }
 
 /**
- * Return the amount of a limit. Amounts of money arrive in millionths.
+ * Return an amount of a limit in its unit. The server sends amounts of money in millionths.
  * @param {string} limit
  * @param {number} used
  */

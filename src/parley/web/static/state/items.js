@@ -1,5 +1,5 @@
 /**
- * The items of a transcript: what a turn consists of. An item is changed in place while its events arrive.
+ * The items of which the turns of a transcript consist. An item is changed in place while its events arrive.
  *
  * @typedef {{ principal?: string, decision: string, reason?: string, by: string }} Settlement
  *
@@ -29,7 +29,7 @@
  *   A turn. `complete` is false if its beginning is not loaded.
  */
 
-/** The end of a command repeats the beginning of a long stream: so many characters tell whether it is the same text. */
+/** The number of characters that are compared to find out whether `exec_command_end` repeats output that was streamed. */
 const COMPARED_CHARACTERS = 200
 
 /** The output of a command as it arrives: pieces of text in order, without duplicates. */
@@ -44,7 +44,7 @@ export class Output {
   }
 
   /**
-   * Add a chunk that begins at `offset`. Bytes that are already known are skipped, and a gap is marked.
+   * Add a chunk of bytes that begins at `offset`. Bytes that were added before are skipped, and a gap is marked.
    * @param {string} stream
    * @param {number[]} chunk
    * @param {number} [offset]
@@ -63,7 +63,7 @@ export class Output {
     this.push(stream, known.decoder.decode(new Uint8Array(fresh), { stream: true }))
   }
 
-  /** Return true if a stream has begun with the same text. @param {string} stream @param {string} text */
+  /** Return whether the output of a stream begins with the beginning of `text`. @param {string} stream @param {string} text */
   has(stream, text) {
     const received = this.pieces.filter((piece) => piece.stream === stream).map((piece) => piece.text).join("")
     return received.startsWith(text.slice(0, COMPARED_CHARACTERS))

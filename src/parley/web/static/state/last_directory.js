@@ -1,6 +1,6 @@
 /**
- * The directory that the dialog of a new conversation proposes: the last one in which a command ran while this browser
- * showed it. The server accepts directories that do not exist, and such a directory is never proposed.
+ * The directory that the dialog for a new conversation proposes: the directory of the last command that this browser has
+ * seen end. Because a command has run there, the directory exists. The server also accepts directories that do not exist.
  */
 
 const KEY = "parley.directory"
@@ -10,10 +10,10 @@ export function lastDirectory() {
 }
 
 /**
- * Remember the directory of a conversation if a command has run in it.
+ * Store the directory of a conversation if a command has run in this directory.
  * @param {import("./conversation.js").Conversation} conversation
  * @param {string} cwd the directory of the conversation
- * @param {string} callId the command
+ * @param {string} callId the call id of the command
  */
 export function rememberDirectory(conversation, cwd, callId) {
   const item = conversation.turns.at(-1)?.items.findLast((one) => one.kind === "command" && one.callId === callId)

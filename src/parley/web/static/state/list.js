@@ -1,6 +1,6 @@
 /**
- * The conversations of the server, and those that need the attention of a person. Loaded again when the server says
- * that they have changed.
+ * The list of conversations, and the list of conversations that need attention. Both lists are loaded again when the
+ * server reports a change.
  */
 
 /**
@@ -41,7 +41,7 @@ export class ConversationList extends EventTarget {
     connection.addEventListener("changed", () => void this.refresh())
   }
 
-  /** Load the lists. Calls during a load cause one more load. @returns {Promise<void>} */
+  /** Load both lists. If this method is called during a load, the lists are loaded once more. @returns {Promise<void>} */
   refresh() {
     if (this.loading) {
       this.again = true
@@ -103,7 +103,7 @@ export class ConversationList extends EventTarget {
     return this.entries.find((one) => one.conversation_id === id)
   }
 
-  /** Return the entries that match the filter and a text. @param {string} text */
+  /** Return the entries that match the filter and contain a text in the title or the directory. @param {string} text */
   matching(text) {
     const lower = text.toLowerCase()
     return this.entries.filter((one) => {
@@ -116,7 +116,7 @@ export class ConversationList extends EventTarget {
 }
 
 /**
- * Return the state that the list shows.
+ * Return the state of an entry as the list shows it.
  * @param {Entry} entry
  * @returns {"working" | "waiting" | "failed" | "unread" | "done"}
  */

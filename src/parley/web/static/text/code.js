@@ -1,6 +1,6 @@
 /**
- * Shows code blocks, and highlights them when highlight.js is loaded. highlight.js is loaded with the first block that
- * needs it. Its tree of scopes becomes elements; its HTML is not used.
+ * Shows code blocks with highlighting. highlight.js is loaded for the first block that needs it. This module converts
+ * the tree of scopes from highlight.js to elements, and does not use its HTML.
  */
 
 import { h, icon } from "../dom.js"
@@ -63,7 +63,7 @@ export function highlightAll(element) {
   if (!isHighlighting) void highlightWaiting()
 }
 
-/** Highlight one block after another, and leave time for frames in between. */
+/** Highlight the waiting blocks one after another. After each `TASK_MS`, let the browser draw. */
 async function highlightWaiting() {
   isHighlighting = true
   let began = performance.now()
@@ -76,7 +76,7 @@ async function highlightWaiting() {
   isHighlighting = false
 }
 
-/** Return the known name of a language; null if it is unknown. @param {string} name */
+/** Return the name of a language in highlight.js; null if the language is unknown. @param {string} name */
 export function languageOf(name) {
   const lower = name.toLowerCase()
   const known = NAMES[lower] ?? lower

@@ -10,7 +10,7 @@
  */
 
 /**
- * Read the files of a unified diff, with or without the headers of git.
+ * Parse a unified diff, with or without Git's headers, and return the diff of each file.
  * @param {string} text
  * @returns {FileDiff[]}
  */
@@ -101,7 +101,7 @@ function pathOf(text, prefix) {
 }
 
 /**
- * Return the file diffs of the `changes` of a patch.
+ * Convert the `changes` of a patch event to file diffs.
  * @param {Record<string, any>} changes
  * @returns {FileDiff[]}
  */
@@ -129,7 +129,7 @@ export function diffsOfChanges(changes) {
 const MAX_WORDS = 300
 
 /**
- * Compare two lines by words. Returns the parts of both lines, or null if the lines have little in common.
+ * Compare two lines by words. Return the parts of both lines; null if the lines have little in common or are too long.
  * @param {string} before
  * @param {string} after
  * @returns {{ before: { text: string, changed: boolean }[], after: { text: string, changed: boolean }[] } | null}

@@ -8,7 +8,7 @@ export const FIRST_CHARACTERS = 20_000
 const NEXT_CHARACTERS = 100_000
 
 /**
- * Fill an element with a text. A long text begins with its first part and a button for the next part.
+ * Fill an element with a text. Of a long text, show the first part and a button that shows the next part.
  * @param {HTMLElement} element
  * @param {string} text
  * @param {(text: string) => (Node | string)[]} [render]

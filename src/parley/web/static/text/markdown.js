@@ -1,6 +1,6 @@
 /**
- * Turns markdown into DOM nodes. Only the lexer of `marked` is used: its tokens become nodes here, HTML in the text
- * is shown as text, and links keep only harmless addresses.
+ * Converts Markdown to DOM nodes. This module uses only the lexer of `marked`, and converts its tokens to nodes. HTML in
+ * the text is shown as text. Only links with an `http`, `https` or `mailto` URL are kept.
  */
 
 import { h } from "../dom.js"
@@ -9,7 +9,7 @@ import { codeBlock } from "./code.js"
 import { fillLong } from "./long_text.js"
 
 const MAX_MARKDOWN = 200_000
-/** A longer text is shown as plain text, because the lexer can be slow for texts that are made to be slow. */
+/** The maximum length, in characters, of a text that is parsed as Markdown. The lexer can take very long for hostile texts. */
 
 /** @typedef {any} Token */
 
@@ -21,7 +21,7 @@ export function blocksOf(text) {
   return lexer(text, { gfm: true, breaks: true })
 }
 
-/** Return false for a text that is shown as plain text because of its size. @param {string} text */
+/** Return whether a text is short enough to be parsed as Markdown. @param {string} text */
 export function isMarkdown(text) {
   return text.length <= MAX_MARKDOWN && !/[^\n]{20000}/.test(text)
 }
@@ -118,7 +118,7 @@ function inline(tokens) {
       case "link":
         return link(token.href, token.tokens ? inline(token.tokens) : [token.text])
       case "image":
-        return link(token.href, [`🖼 ${token.text || token.href}`]) // images of other hosts are not loaded
+        return link(token.href, [`🖼 ${token.text || token.href}`]) // images from other hosts are not loaded
       case "text":
       case "escape":
         return token.tokens ? h("span", null, ...inline(token.tokens)) : document.createTextNode(token.text)
@@ -129,7 +129,7 @@ function inline(tokens) {
 }
 
 /**
- * Create a link, or plain text if the address is not a web or mail address.
+ * Create a link; plain text if the URL is not an `http`, `https` or `mailto` URL.
  * @param {string} address
  * @param {(Node | string)[]} content
  */

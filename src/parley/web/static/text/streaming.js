@@ -1,6 +1,6 @@
 /**
- * Renders a text while it is being written. Blocks that cannot change any more are rendered once; only the last block
- * is rendered again. A code block that is still open grows by appended text.
+ * Renders a text while it is being written. Blocks that cannot change any more, called settled blocks, are rendered
+ * once. Only the last block is rendered again. New text is appended to an open code block without rendering it again.
  */
 
 import { h } from "../dom.js"
@@ -101,7 +101,7 @@ export class StreamingText {
   }
 
   /**
-   * Append to the open code block. Returns false if the block may have ended.
+   * Append new text to the open code block. Return false if there is no open code block, or if it may have ended.
    * @private
    * @param {string} text
    */

@@ -1,5 +1,5 @@
 /**
- * Shows the output of a command: colours and carriage returns as in a terminal, everything else as text. All other
+ * Shows the output of a command. Colours, backspaces and carriage returns have the same effect as in a terminal. Other
  * escape sequences are dropped. Output can only be appended.
  */
 

@@ -1,11 +1,11 @@
 /**
- * Shows text whose every character matters, such as a command that a person approves. Control characters,
- * bidirectional controls, zero-width characters and unusual blanks appear as their code points.
+ * Shows text in which every character matters, such as a command that a person approves. Control characters,
+ * bidirectional controls, zero-width characters and unusual spaces are shown as their code points.
  */
 
 import { h } from "../dom.js"
 
-// The same characters as in `parley.wire.text`. The last two are symbols that look like blanks.
+// The same characters as in `parley.wire.text`. The last two are symbols that look like spaces.
 const INVISIBLE = /(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]/gu
 
 /**
@@ -45,7 +45,8 @@ export function shellQuoted(words) {
 }
 
 /**
- * Return the script of `bash -lc SCRIPT` and similar commands, or the quoted words of any other command.
+ * Return the shell and the script of `bash -lc SCRIPT` and similar commands. For any other command, return its quoted
+ * words as `text`, and null as `shell`.
  * @param {string[]} words
  * @returns {{ shell: string | null, text: string }}
  */

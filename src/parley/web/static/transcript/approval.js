@@ -1,6 +1,6 @@
 /**
- * The buttons that answer an approval request, and the note that its action leaves the sandbox. Used in the transcript
- * and in the list.
+ * The buttons that answer an approval request, and the note for an action that runs outside the sandbox. The transcript
+ * and the list use them.
  */
 
 import { h } from "../dom.js"
@@ -11,7 +11,10 @@ import { h } from "../dom.js"
  */
 
 const REST_MS = 350
-/** The time in which a new request cannot be answered, so that a tap meant for something else does not answer it. */
+/**
+ * The time in milliseconds during which the buttons of a new request are disabled, so that a tap that was meant for
+ * something else does not answer the request.
+ */
 
 /**
  * @param {Approval} approval

@@ -1,6 +1,6 @@
 /**
- * The frame of everything the agent does: commands, patches, tool calls and limits. A frame has one line with the
- * state; the details are built when the frame is opened.
+ * The frame in which commands, patches, tool calls and limits are shown. A frame has one line with the state. The
+ * details are built when the frame is opened.
  */
 
 import { h } from "../dom.js"
@@ -31,7 +31,7 @@ export class CallView {
     this.node.addEventListener("toggle", () => this.node.open && onOpen())
   }
 
-  /** Open or close the frame, unless a person has chosen. @param {boolean} open */
+  /** Open or close the frame, unless a person has already opened or closed it. @param {boolean} open */
   setOpen(open) {
     if (!this.chosen && this.node.open !== open) this.node.open = open
   }

@@ -1,4 +1,4 @@
-/** The changes of a turn, by file, with comments on lines. */
+/** The view of the file changes of one turn. A person can comment on each line. */
 
 import { fill, h } from "../dom.js"
 import { readDiff } from "../text/diff.js"

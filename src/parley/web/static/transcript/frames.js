@@ -1,5 +1,5 @@
 /**
- * Runs drawing once per frame. A hidden page has no frames, so it draws after a pause.
+ * Calls drawing functions in the next frame of the browser. A hidden page gets no frames, so it draws after a delay.
  */
 
 const HIDDEN_MS = 500

@@ -1,5 +1,5 @@
 /**
- * Creates the view of each kind of item. A view has a `node`, and `update()` draws what has changed.
+ * Creates the view for each kind of item. A view has a `node`, and its method `update()` draws the current item.
  */
 
 import { fill, h, icon } from "../dom.js"
@@ -77,7 +77,7 @@ function userMessage(item, context) {
 }
 
 /**
- * Show the content items of a message.
+ * Create the nodes that show the content items of a message.
  * @param {any[]} content
  * @returns {Node[]}
  */

@@ -1,4 +1,4 @@
-/** A patch: the changes of files that the agent makes or wants to make. */
+/** The view of a patch: the file changes that the agent has made or wants to make. */
 
 import { fill, h } from "../dom.js"
 import { diffsOfChanges } from "../text/diff.js"

@@ -1,6 +1,6 @@
 /**
- * The transcript of one conversation: draws turns, follows the end while the agent writes, and keeps the reading
- * position otherwise. All changes of one frame are drawn together.
+ * The transcript of one conversation. If a person reads the end, the transcript scrolls with new text; otherwise it
+ * keeps the scroll position. All changes before one frame are drawn together.
  */
 
 import { newestBelow, pathTo, treeOf } from "../state/branches.js"
@@ -34,7 +34,7 @@ export class Transcript {
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Conversation" }, this.older, this.turns, this.empty)
     this.jump = h("button", { type: "button", class: "jump", hidden: true, onclick: () => this.toEnd() }, icon("down"), h("span", null, "Latest"))
     this.node = h("div", { class: "transcript" }, this.scroller, this.jump)
-    /** True while the view follows the end. */
+    /** True while the view scrolls with new text, because it shows the end. */
     this.following = true
     /** @private @type {Map<Turn, TurnView>} */
     this.turnViews = new Map()
@@ -44,7 +44,7 @@ export class Transcript {
     this.dirtyTurns = new Set()
     /** @private */
     this.scheduled = false
-    /** @private @type {Turn | null} the end of the branch that a person has chosen */
+    /** @private @type {Turn | null} the last turn of the branch that a person has chosen */
     this.chosenEnd = null
     /** @private */
     this.branchesChanged = false
@@ -66,7 +66,7 @@ export class Transcript {
     if (this.conversation.view === this) this.conversation.detach()
   }
 
-  // --- what the conversation tells -----------------------------------------------------------
+  // --- changes of the conversation -----------------------------------------------------------
 
   reset() {
     this.turnViews.clear()
@@ -243,7 +243,7 @@ export class Transcript {
     }
   }
 
-  /** Return the id of the last message of the branch that is shown, if it is not the newest branch. */
+  /** Return the id of the last message of the shown branch; undefined if the newest branch is shown. */
   parentOfNext() {
     if (!this.chosenEnd || this.chosenEnd === this.conversation.turns.at(-1)) return undefined
     const last = this.chosenEnd.items.findLast((item) => item.kind === "user")
@@ -251,7 +251,7 @@ export class Transcript {
   }
 
   /**
-   * Return the id of the message before a message, which is the parent of an edited version.
+   * Return the id of the message before `item`. It is the parent of an edited version of `item`.
    * @param {import("../state/items.js").UserItem} item
    * @returns {string} the id of the conversation if there is no earlier message
    */
@@ -317,7 +317,7 @@ export class Transcript {
   }
 
   /**
-   * Load earlier events until a position is loaded, and show its turn.
+   * Load earlier events until a position is loaded, and scroll to the item at this position.
    * @param {number} seq
    */
   async show(seq) {
