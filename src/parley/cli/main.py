@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -116,13 +118,38 @@ def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
 
     from parley.cli.runner import run_command
 
+    ending = _Ending()
+    if exits:
+        atexit.register(ending.exit_if_threads_run)  # first, so that the function is called last
     try:
         code = run_command(command.name, import_module(f"parley.cli.{command.module}"), arguments)
         if exits:  # a late Ctrl-C must not print a traceback
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:  # Ctrl-C was pressed before or after the command ran
         code = 128 + signal.SIGINT
+    ending.code = code
     return code
+
+
+class _Ending:
+    """The end of the process. If other threads are still running, the process ends without freeing the state of its
+    libraries. A thread that uses OpenSSL, for example one that loads the HTTP library, would crash otherwise.
+    """
+
+    code: int | None = None
+    """The exit code of the process; None if the command has raised an exception."""
+
+    def exit_if_threads_run(self) -> None:
+        """End the process now if other threads are running and all output has been written."""
+        threading = sys.modules.get("threading")
+        if self.code is None or threading is None or threading.active_count() == 1:
+            return
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        except (AttributeError, OSError, ValueError):
+            return  # Python reports the error
+        os._exit(self.code)
 
 
 def _similar(name: str) -> str:
