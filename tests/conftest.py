@@ -27,6 +27,9 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "kit/system/nobody.pem
 # inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A child process that crashes writes the stacks of its threads to stderr, which failed tests show.
+os.environ["PYTHONFAULTHANDLER"] = "1"
+
 # Properties have no deadline, so that a busy computer does not fail them. `make test` uses the same examples in
 # every run, so that an unrelated change does not fail because of an older bug. `make test-long` uses more examples,
 # and new ones.
