@@ -38,7 +38,7 @@ async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tu
     """Return the content of a message with each local image replaced with its data. Content without local images is
     returned unchanged.
 
-    An image that cannot be read is left out (see "sending" in docs/protocol.md).
+    An image that cannot be read is omitted (see "sending" in docs/protocol.md).
 
     Raises:
         UnsupportedContent: an image has an unsupported format or is too large, or the images and files together are
@@ -56,7 +56,11 @@ def names_files(content: tuple[InputItem, ...]) -> bool:
 
 
 def check_content(content: tuple[InputItem, ...]) -> None:
-    """Check that the images and files of a message together are not too large. Raises UnsupportedContent."""
+    """Check that the images and files of a message together are not too large.
+
+    Raises:
+        UnsupportedContent: the images and files are too large.
+    """
     if not is_text(content):
         for place, taken in enumerate(accumulate(map(_weight, content))):
             _refuse_excess(place, taken)

@@ -46,7 +46,7 @@ LEAST_ROOM: Final = 0.1
 leave less.
 """
 KEPT_RECENT: Final = 0.3
-"""The newest items that are not summarized take at most this fraction of the room for the history."""
+"""The maximum fraction of the room for the history that the newest items, which are not summarized, take."""
 KEPT_LAST: Final = 0.7
 """The last response and its outputs are not summarized if they take at most this fraction of the room for the
 history, even if they take more than `KEPT_RECENT`.
@@ -94,7 +94,8 @@ class TokenMeter:
     def window(self, settings: Settings) -> int | None:
         """Return the context window in tokens; None if the context window is unknown.
 
-        The result is smaller than the configured window if the provider has refused a shorter request as too long.
+        The result is smaller than the configured window if the provider has refused a request that fits in the
+        configured window as too long.
         """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)

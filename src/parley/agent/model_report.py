@@ -57,7 +57,7 @@ class ModelReport:
         )
 
     def said(self, request: ModelRequest, text: str | None) -> None:
-        """If an observer asks for content, record the newest message to the model and the text of the model."""
+        """If an observer asks for content, record the newest user message and the model's text."""
         if self._operation is None or not telemetry.wants_content:
             return
         messages = [item for item in request.history if isinstance(item, UserItem)]

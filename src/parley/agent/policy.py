@@ -31,7 +31,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     """The decision that an action needs a person's approval."""
 
     reason: str | None = None
-    """The model's justification, or `RETRY`; None if the model gave none."""
+    """The model's justification, or `RETRY`; None if the model gave no justification."""
     unrestored: tuple[str, ...] = ()
     """The protected files that an earlier command changed and that could not be restored. The approval request
     names these files.

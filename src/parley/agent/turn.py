@@ -269,7 +269,7 @@ async def _run_calls(
 
 TOO_LARGE: Final = 413
 ATTACHMENT_WORDS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
-"""Words in a provider's error that show that it has refused an image or file."""
+"""Words in a provider's error which show that the provider has refused an image or a file."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
 """The output that the model gets for a call that was received only in part."""
@@ -316,7 +316,7 @@ class _Response:
         return priced(self.usage, settings, cache_write_tokens=self.cache_write_tokens)
 
     def clear(self) -> None:
-        """Discard the content of the response, because the request is sent again and the model responds anew."""
+        """Discard the content of the response. Call this before the request is sent."""
         self.items.clear()
         self.ended.clear()
         self.cut_by = self.refused = None
@@ -327,8 +327,8 @@ class _Response:
         """Record that the provider ended the response for the reason `reason` before the model had finished.
 
         A call with incomplete arguments stays in the history with empty arguments, because providers refuse
-        arguments that are not JSON. A call without a name is left out. Reasoning that is not followed by a message
-        or a call is left out too.
+        arguments that are not JSON. A call without a name is omitted. Reasoning that is not followed by a message
+        or a call is omitted as well.
         """
         self.cut_by = reason
         items: list[ModelItem] = []

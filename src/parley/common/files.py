@@ -45,7 +45,8 @@ def read_file(path: str | os.PathLike[str], *, limit: int = -1) -> bytes:
 
 
 def file_version(path: str | os.PathLike[str]) -> FileVersion | None:
-    """Return a version of a file that changes with every later change of the file. Symbolic links are followed.
+    """Return the version of a file. Every later change of the file changes its version. Symbolic links are
+    followed.
 
     Return None if the file does not exist, or if it changed less than `SETTLED_SECONDS` ago.
     """

@@ -1,9 +1,10 @@
 """Opens files that an untrusted party may have created, linked or swapped.
 
-Each directory of a path is opened by descriptor without following symbolic links; links are resolved one by one.
-After a file has been opened, its type, its size and its identity (device and inode) are checked. The caller
-supplies the hidden paths, which must not be read. Opening a file with the identity of a hidden file raises an
-error. Opening a path below a hidden directory raises the same error, whether or not a file exists at this path.
+Each directory of a path is opened by descriptor without following symbolic links. `DirFds.resolve` resolves
+symbolic links one by one. After a file has been opened, its type, its size and its identity (device and inode) are
+checked. The caller supplies the hidden paths, which must not be read. Opening a file with the identity of a hidden
+file raises an error. Opening a path below a hidden directory raises the same error, whether or not a file exists at
+this path.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
 _MAX_HIDDEN_FILES: Final = 20_000
-"""A file with several hard links is compared with at most this many hidden files. If the hidden directories contain
-more files, the file counts as hidden.
+"""The maximum number of hidden files with which a file with several hard links is compared. If the hidden
+directories contain more files, the file counts as hidden.
 """
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -66,9 +67,10 @@ class HiddenPath(OSError):
 
 
 class DirFds:
-    """A cache of open directory descriptors, by absolute path, with methods that read files in these directories.
+    """A cache of open directory descriptors, keyed by absolute path, with methods that read files in these
+    directories.
 
-    The cache is a context manager. Leaving the block closes the descriptors.
+    The cache is a context manager, which closes the descriptors at the end of the `with` block.
     """
 
     def __init__(
@@ -142,11 +144,13 @@ class DirFds:
     def resolve(self, path: str, *, project: str | None = None) -> str:
         """Return the path with all symbolic links resolved. The last part need not exist.
 
-        A link inside the directory `project` must not lead out of that directory. `project` is a resolved path.
+        A symbolic link inside the directory `project` must not lead out of that directory. `project` is a resolved
+        path.
 
         Raises:
             HiddenPath: the path leads through a hidden directory.
-            OSError: a directory cannot be opened, there are too many links, or a link leads out of the project.
+            OSError: a directory cannot be opened, there are too many symbolic links, or a symbolic link leads out
+                of the project.
         """
         waiting, here, links, from_project = path.split("/")[::-1], "", 0, False
         while waiting:
@@ -240,7 +244,7 @@ class DirFds:
 
         Raises:
             HiddenPath: the file is hidden, or its path leads through a hidden directory.
-            OSError: the file does not exist, is a link, or cannot be read.
+            OSError: the file does not exist, is a symbolic link, or cannot be read.
         """
         try:
             with self._opened(path) as (file, size):
@@ -299,7 +303,7 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
         try:
             project = folders.resolve(cwd)
         except OSError:
-            project = None  # the directory does not exist or is hidden, so no link in it is followed
+            project = None  # the directory does not exist or is hidden, so no symbolic link in it is followed
         place = folders.resolve(named, project=project)
         if own is None or not may_be_own or _is_named_in(own, named, place, folders):
             return folders.read(place, limit=limit)
@@ -412,7 +416,7 @@ _PROC_ROOT: Final = 1
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Return the target of a symbolic link, or None if there is no link of that name."""
+    """Return the target of a symbolic link, or None if no symbolic link has this name."""
     try:
         return os.readlink(name, dir_fd=folder)
     except ValueError:

@@ -37,9 +37,7 @@ _PATH_BENEATH: Final = 1
 PR_SET_NO_NEW_PRIVS: Final = 38
 
 _RULESET: Final = struct.Struct("=QQQ")
-"""The format of `struct landlock_ruleset_attr`. An older kernel accepts fields that it does not know if they are
-zero.
-"""
+"""The format of `struct landlock_ruleset_attr`. An older kernel accepts unknown fields if they are zero."""
 _BENEATH: Final = struct.Struct("=Qi")
 """The format of `struct landlock_path_beneath_attr`: the rights, and the descriptor of the path."""
 _FOR_DIRECTORIES: Final = sum(1 << bit for bit in range(3, 14))

@@ -47,7 +47,7 @@ class Counter(Metric):
         self.values: dict[Labels, float] = {} if labels else {(): 0.0}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Increase the number of a label set."""
+        """Increase the number of the label set `labels`."""
         labels = self._bounded(self.values, labels)
         self.values[labels] = self.values.get(labels, 0.0) + by
 

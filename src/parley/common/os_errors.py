@@ -1,4 +1,6 @@
-"""Converts errors of the operating system into texts for people and models. The texts name exceeded limits."""
+"""Converts errors of the operating system into texts for people and models. If an error means that a limit was
+reached, the text names the limit.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ def os_detail(error: OSError) -> str:
 
 
 def connection_detail(error: OSError) -> str:
-    """Return the text of a connection error, without the address that the event loop adds."""
+    """Return the text of a connection error, without the network address that the event loop adds to the text."""
     import ssl
 
     number = error.errno or 0

@@ -35,7 +35,7 @@ def forms_of(name: str) -> tuple[str, ...]:
 
 
 def is_about_safety(name: str) -> bool:
-    """Return whether a name resembles the name of a setting that restricts the agent."""
+    """Return whether a name contains a word that occurs in the names of the settings that restrict the agent."""
     letters = letters_of(name)
     return any(word in letters for word in _SAFETY)
 
@@ -54,7 +54,9 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known name, or None if no known name is similar enough."""
+    """Return the known name with the smallest edit distance from `name`. Return None if this distance exceeds both
+    `MAX_EDITS` and a third of the length of `name`.
+    """
     letters = letters_of(name)
     return _closest(letters, [(each, letters_of(each)) for each in known], max(MAX_EDITS, len(letters) // 3))
 

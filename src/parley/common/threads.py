@@ -55,7 +55,7 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Callable[[], None]:
     """Return a function that runs `work` and stores its result or its error in the future `outcome`.
 
-    Any thread may call the function, because the function changes the future in the event loop of the future.
+    Any thread may call the function, because the function sets the result in the event loop of the future.
     """
     loop = outcome.get_loop()
 

@@ -54,7 +54,7 @@ class Network(IntFlag):
 
 
 class Scope(IntFlag):
-    """Kinds of communication that can be restricted to processes with the same restriction."""
+    """Kinds of communication that a Landlock restriction can limit to the processes under this restriction."""
 
     ABSTRACT_UNIX_SOCKET = 1 << 0
     SIGNAL = 1 << 1

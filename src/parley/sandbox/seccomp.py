@@ -109,8 +109,8 @@ class _Test(Struct, frozen=True, kw_only=True):
 
 
 _Rule = tuple[tuple[_Test, ...], ...]
-"""The condition of a call: alternatives, each of which consists of tests. If all tests of one alternative hold, the
-call is made; otherwise it fails.
+"""The condition under which a call is allowed: a tuple of alternatives, each of which consists of tests. If all
+tests of one alternative succeed, the call is made. Otherwise, the call fails.
 """
 
 _NEVER: Final[_Rule] = ()

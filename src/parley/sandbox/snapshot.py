@@ -109,7 +109,7 @@ class MissingGit:
         return result
 
     def is_changed(self, path: str) -> bool:
-        """Return whether this `.git` now exists. `path` is the path of this `.git`."""
+        """Return whether a command has created this `.git`. `path` is the path of this `.git`."""
         try:
             return self._is_added()
         except OSError:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 class AgentTools:
     """The tools of this process, including the tools of tool servers. The method `close` ends the tool servers, but
-    does not close `commands`.
+    does not close the command runner `commands`.
     """
 
     def __init__(self, *, commands: CommandRunner, timing: Timing | None = None) -> None:

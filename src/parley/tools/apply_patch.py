@@ -98,7 +98,8 @@ class Patches:
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Write a patch if the policy or the user allows it. Return the attempt, or the rejection of the patch.
+        """Write a patch if the policy or the user allows it. Return the result of writing, or the rejection of the
+        patch.
 
         Raises:
             PatchRefused: the patch was approved, but no longer matches the files.
@@ -259,7 +260,10 @@ class _Outcome(NamedTuple):
 
 
 class _Attempt(NamedTuple):
+    """The result of an attempt to write a patch."""
+
     output: str
+    """The output for the model."""
     denied: str | None = None
     """The reason for a failure that the sandbox may have caused; None if there was no such failure."""
     is_changed: bool = False

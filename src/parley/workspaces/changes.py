@@ -1,6 +1,6 @@
 """Finds the files of a worktree that the next commit contains.
 
-Git must never run in a repository that a command of the model has made inside the worktree, because the
+Git must never run in a repository that a command of the model has created inside the worktree, because the
 configuration of that repository can name programs. `git add`, `git status` and `git diff` would run Git in the
 repository. `git ls-files` and `git update-index` do not run Git there. This module removes such repositories from
 the list of files.
@@ -34,7 +34,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     committed.
     """
     unreadable: tuple[str, ...]
-    """The files that cannot be read or stored."""
+    """The files that Git cannot read or store, such as files without read permission and named pipes."""
 
     @property
     def is_empty(self) -> bool:

@@ -45,7 +45,7 @@ def check_clone(clone: str) -> None:
     without other files that control Git.
 
     Raises:
-        GitFailed: the clone was changed. The text names the file.
+        GitFailed: the clone was changed. The message names the file.
         OSError: the clone cannot be read.
     """
     name = os.path.basename(clone)

@@ -1,8 +1,8 @@
 """Runs Git in the sandbox, without hooks, helpers and settings of the user.
 
-The repository and the files of a worktree are hostile. Git gets its settings only from environment variables, which
-take precedence over every file, and may use only the protocol of the configured address. Commands that the model
-runs do not get these variables.
+The repository and the files of a worktree are not trusted. Git gets its settings only from environment variables,
+which take precedence over every file, and may use only the protocol in the address of the repository. Commands that
+the model runs do not get these variables.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ async def choose_start(
     commits, and `base` is the commit of the base branch. `head` is the commit of the worktree on this disk; None if
     there is none. `has_last` is True if the commit of `last` is on this disk or in the repository.
 
-    The log takes precedence over the disk, because the worktree of this node may be older than the work of another
-    node.
+    The commit in the log takes precedence over the commit of the worktree, because the worktree on this node may be
+    older than the work of another node.
     """
     is_own = last is not None and is_branch_of(last.branch, conversation_id)
     branch = last.branch if is_own and last is not None else branch_of(conversation_id)

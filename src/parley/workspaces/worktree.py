@@ -93,8 +93,8 @@ class Worktree:
     async def _move(self, head: str, start: Start) -> list[str]:
         """Change the worktree from its commit `head` to the start of the turn.
 
-        Return sentences for clients. They name the places to which work was moved that is in the worktree but not
-        in the commit of `start`.
+        Return sentences for clients. They name the places where the server saved work that is in the worktree but
+        not in the commit of `start`.
         """
         await asyncio.to_thread(self._checkout.restore_pointer, self.paths.tree)
         if head == start.commit:

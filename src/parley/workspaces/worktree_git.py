@@ -52,7 +52,7 @@ class WorktreeGit:
         seconds: float = NETWORK_SECONDS,
         stdout_on_error: bool = False,
     ) -> str:
-        """Run a Git command that uses the repository. The command may write to the directories `writes` of the
+        """Run a Git command that contacts the repository. The command may write to the directories `writes` of the
         clone.
         """
         return await self._run(

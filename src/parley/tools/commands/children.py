@@ -74,7 +74,8 @@ class Children:
             ended.append((pid, status))
 
     def kill(self, *, spare: Container[int] = (), known: Sequence[int] = ()) -> bool:
-        """Kill all children except `spare`, and their process groups. Return False if there was no child to kill.
+        """Kill all children except those in `spare`, and the process groups of the killed children. Return False if
+        there was no child to kill.
 
         A process that has changed its user cannot be killed and does not count as a child. On systems that do not
         list children, only the processes in `known` are killed. The children of a killed process become children of

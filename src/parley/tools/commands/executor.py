@@ -28,8 +28,8 @@ buffer of the fork server's socket and for the kernel's limit on descriptors in 
 number of processes that can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
-"""The maximum time, in seconds, that a supervisor may take to be ready. The time is long because the first
-supervisor also waits for the fork server, whose start can be slow on a busy computer.
+"""The maximum time, in seconds, until a supervisor reports that it is about to run its command. The time is long
+because the first supervisor also waits for the fork server, whose start can be slow on a busy computer.
 """
 
 
@@ -104,7 +104,8 @@ class Executor:
         that the command will not run.
 
         Raises:
-            CommandNotStarted: the server is shutting down, or the fork server cannot be started or does not answer.
+            CommandNotStarted: the server is shutting down, or the fork server cannot be started or does not
+                respond.
         """
         fork_server = self._live_fork_server()
         try:

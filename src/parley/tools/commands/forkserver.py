@@ -4,8 +4,8 @@ supervisor in advance.
 The fork server is a separate program with an empty environment. It imports only the standard library and a few
 modules of Parley. It holds no secrets, reads no output and enforces no deadlines. If a supervisor dies before its
 command has ended, the command's processes become children of the fork server. The fork server kills them, and only
-then closes its copy of the control socket. Therefore, when the executor sees that the control socket is closed,
-these processes are dead.
+then closes its copy of the control socket, which connects the supervisor to the executor. Therefore, when the
+executor sees that the control socket is closed, these processes are dead.
 
 In this process, the packages `parley` and `parley.tools` are empty (`fork_server_link.PROGRAM`), because importing
 them would take most of the startup time.

@@ -40,7 +40,7 @@ RESOLVE_NO_SYMLINKS: Final = 4
 CAP_DAC_OVERRIDE: Final = 1 << 1
 
 OPEN_HOW: Final = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS)
-"""A `struct open_how` that makes `openat2` open a path without following links."""
+"""A `struct open_how` that makes `openat2` open a path without following symbolic links."""
 CAPABILITIES: Final = struct.pack("=Ii", 0x20080522, 0)
 """A `struct __user_cap_header_struct`: the newest version, for the current process."""
 
@@ -55,12 +55,12 @@ MAX_INSTRUCTIONS: Final = 4096
 RULESET_STEP, CLOSE_STEP, PRIVILEGE_STEP, LANDLOCK_STEP, SECCOMP_STEP = range(len(STEPS))
 
 READ_DIR: Final = 1 << 3
-"""The Landlock right to list a directory, which all versions of Landlock support."""
+"""The Landlock right to list a directory. All versions of Landlock support this right."""
 EXAMPLE: Final = Restriction(files=READ_DIR, network=0, scoped=0, rules=((b"/", READ_DIR),), seccomp=b"")
 
 SKIPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP)
-"""Error numbers after which a rule is skipped, because its path is missing, unreachable or a link. Rules only grant
-rights, so skipping a rule is safe.
+"""Error numbers after which a rule is skipped, because its path is missing, unreachable or a symbolic link. Rules
+only grant rights, so skipping a rule is safe.
 """
 
 # There may be hundreds of rules, and declared argument types make the calls faster.
@@ -204,8 +204,8 @@ def _drop_capabilities() -> None:
 
 
 def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
-    # The path of a rule contained no link when the rule was made. A link there was created later, so it is not
-    # followed.
+    # The path of a rule contained no symbolic link when the rule was created. A symbolic link in the path was
+    # created later, so it is not followed.
     try:
         place = _opened(path)
     except OSError as error:
@@ -219,7 +219,7 @@ def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
 
 
 def _opened(path: bytes) -> int:
-    """Open a path without following links, and return its descriptor."""
+    """Open a path without following symbolic links, and return its descriptor."""
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return landlock.check(place)

@@ -3,7 +3,7 @@
 This module imports only the standard library, because the fork server loads it. The fork server asks systemd to
 move the fork server itself into a scope. A scope is a systemd unit for processes that systemd has not started
 itself. Processes that the fork server starts later are in the same scope. If systemd is missing, does not create
-the scope or does not answer, commands run without these limits.
+the scope or does not respond, commands run without these limits.
 """
 
 from __future__ import annotations

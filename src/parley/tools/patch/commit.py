@@ -60,7 +60,7 @@ class System:
     """The system calls that change names in a directory, and `fsync`. Tests substitute this class."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
-        """Create a hard link `other` to the file `name`. Raises FileExistsError if `other` exists. Both names are
+        """Create a hard link `other` to the file `name`. Raise `FileExistsError` if `other` exists. Both names are
         relative to the directory descriptor `folder`.
         """
         os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
@@ -354,7 +354,7 @@ class _Commit:
 
     def _back_up(self, write: _Write) -> _Place:
         """Create a hard link to a file that is about to be replaced, or a copy of it, so that the change can be
-        undone. Return the place of the link or copy.
+        undone. Return the place of the hard link or copy.
         """
         old = write.place.temporary()
         folder = self._folders.open(write.place.folder)
@@ -397,7 +397,7 @@ class _Commit:
             raise PatchChanged(f"{removal.failure}: {_CHANGED}")
 
     def _give_name(self, place: _Place, target: _Place) -> None:
-        """Give a temporary file its final name. Raises an error if a file with that name exists."""
+        """Give a temporary file its final name. Raise `FileExistsError` if a file with that name exists."""
         folder = self._folders.open(target.folder)
         try:
             self._system.link(place.name, target.name, folder=folder)

@@ -233,7 +233,7 @@ def _compared(region: _Region, *, context: int, effort: Effort) -> Iterator[byte
 
 
 def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_Change]]:
-    """Yield groups of changes whose context lines touch."""
+    """Yield groups of changes whose context lines are adjacent or overlap."""
     together = changes[:1]
     for earlier, later in pairwise(changes):
         if later.at - earlier.end > 2 * context:
@@ -244,8 +244,8 @@ def _near_each_other(changes: list[_Change], *, context: int) -> Iterator[list[_
 
 
 def _hunk(blocks: list[_Block], *, at: int, new_at: int) -> bytes:
-    """Return one hunk. `at` and `new_at` are the number of lines before the hunk in the old and in the new
-    version.
+    """Return one hunk. `at` is the number of lines before the hunk in the old version, and `new_at` is the number
+    of lines before the hunk in the new version.
     """
     lines = sum(block.lines for block in blocks if block.sign != b"+")
     new_lines = sum(block.lines for block in blocks if block.sign != b"-")
@@ -315,7 +315,7 @@ def _runs(changed: bytearray, kept: int) -> Runs:
 
 
 def _slid(lines: list[int], runs: Runs, others: Runs, effort: Effort) -> Runs:
-    """Move each run in `runs` to the position where a reader expects the change, and return the moved runs.
+    """Move each run in `runs` down as far as possible, or beside a run of the other version. Return the moved runs.
     `others` are the runs of the other version.
 
     A run can move up by one line if the line before the run equals the last line of the run. A run can move down by

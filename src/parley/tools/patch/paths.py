@@ -61,9 +61,9 @@ class PathResolver:
         self.cwd = _real(cwd)
         names = {path: path for path in hidden} | ({} if home is None else {home: "Parley's home"})
         self._hidden = {_real(path): name for path, name in names.items()}
-        """The name of each hidden path in error messages, keyed by the real path."""
+        """Maps the real path of each hidden file or directory to its name in error messages."""
         self._protected = self._hidden | {_real(path): GIT for path in git_dirs(os.path.join(self.cwd, GIT))}
-        """The name of each protected path in error messages, keyed by the real path."""
+        """Maps the real path of each protected file or directory to its name in error messages."""
         self._refuse_through_hidden(workdir, f"error: invalid working directory {replace_surrogates(workdir)}")
         self._real_workdir = _real_directory(workdir)
         known = {cwd: self.cwd, workdir: self._real_workdir}
@@ -72,7 +72,8 @@ class PathResolver:
         # meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """The normalised path and the real path of each working directory; the longest path is first."""
+        """For each working directory, its normalised path and its real path. The longest normalised path is first.
+        """
 
     def shown(self, written: str) -> str:
         """Return a path of the patch for an error message: absolute, but otherwise as written in the patch."""

@@ -20,8 +20,8 @@ def request_headers(server: ToolServer, environ: Mapping[str, str]) -> dict[str,
     """Return the headers for all requests to a tool server. They are sent only to the origin of the server's URL.
 
     Raises:
-        NotStarted: a header is invalid, or the variable that holds the token is not set or is invalid. The message
-            contains no values.
+        NotStarted: a header is invalid, or the environment variable that holds the token is not set or is invalid.
+            The message contains no values.
     """
     headers = dict(server.http_headers)
     for name, variable in server.env_http_headers.items():

@@ -230,7 +230,7 @@ class ServerPool:
 
     def _end_idle(self, key: Key) -> None:
         """End a server that has been idle for a long time. The record of a server that failed to start is kept.
-        Otherwise the next turn would wait for this server as if it had never been started.
+        Otherwise, the next turn would wait for this server as if it had never been started.
         """
         server = self._servers[key]
         if server.failure is None:
