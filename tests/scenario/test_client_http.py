@@ -245,6 +245,26 @@ async def test_a_redirect_is_not_followed_and_the_token_stays_here() -> None:
     assert f"is {url}/page the URL of an MCP server?" in str(unreadable)
 
 
+async def test_a_proxy_does_not_get_the_token() -> None:
+    seen: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
+        address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        env = {"http_proxy": address, "https_proxy": address}
+        for url in ("https://parley.invalid/mcp", "http://127.0.0.1:1/mcp", "http://localhost:1/mcp"):
+            with pytest.raises(ServerUnreachable):
+                async with connect(RemoteServer(url, token="s3cret", env=env)):
+                    pass
+
+    (head,) = seen  # requests to this computer use no proxy
+    assert head.startswith(b"CONNECT parley.invalid:443 ")
+    assert b"s3cret" not in head
+
+
 # --- connections that are cut ------------------------------------------------------------------
 
 

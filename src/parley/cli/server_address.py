@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from ipaddress import ip_address
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from parley.cli.runner import UsageError
 from parley.client.errors import shown_url
+from parley.common.proxies import is_loopback
 
-__all__ = ["TOKEN_VARIABLE", "ServerAddress", "add_server_options", "is_loopback", "server_address"]
+__all__ = ["TOKEN_VARIABLE", "ServerAddress", "add_server_options", "server_address"]
 
 TOKEN_VARIABLE: Final = "PARLEY_TOKEN"
 ENDPOINT: Final = "/mcp"
@@ -72,14 +72,6 @@ def server_address(args: argparse.Namespace) -> ServerAddress | None:
             "port with ssh"
         )
     return ServerAddress(urlunsplit(url), token or None, variable)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or an IP address names this computer."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _endpoint(given: str) -> SplitResult:

@@ -11,8 +11,8 @@ from parley.cli.durations import seconds
 from parley.cli.ids import match_conversation
 from parley.cli.printing import print_json, print_note
 from parley.cli.runner import CommandFailed
-from parley.cli.server_address import is_loopback
 from parley.cli.settings import settings_loader
+from parley.common.proxies import is_loopback
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 

@@ -1,10 +1,29 @@
-"""Finds the HTTP proxy that an environment names for a URL."""
+"""Finds the HTTP proxy that an environment names for a URL, and recognises URLs that need no proxy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["proxy_for"]
+__all__ = ["is_loopback", "is_on_this_computer", "proxy_for"]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or an IP address names this computer."""
+    from ipaddress import ip_address  # imported here: start-up does not need this module
+
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_on_this_computer(url: str) -> bool:
+    """Return whether the server at a URL runs on this computer. A proxy could not reach the server, and would get
+    the secrets of the request.
+    """
+    from urllib.parse import urlsplit  # imported here: start-up does not need this module
+
+    return is_loopback(urlsplit(url).hostname or "")
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:

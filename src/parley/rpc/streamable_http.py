@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 from msgspec import Struct
 
 from parley.common.os_errors import connection_detail
-from parley.common.proxies import proxy_for
+from parley.common.proxies import is_on_this_computer, proxy_for
 from parley.common.resolver import DaemonResolver
 from parley.common.threads import begin_in_thread
 from parley.rpc.errors import (
@@ -151,7 +151,8 @@ class StreamableHttp:
         on_stream_lost: Callable[[SessionError], None] = lambda error: None,
     ) -> None:
         """Create a session. `headers` contains headers that are sent with each request to `url`. They are sent to
-        no other origin.
+        no other origin. A proxy sees them only if it forwards the requests without encryption. Requests to this
+        computer use no proxy.
 
         `environ` contains the environment variables that configure proxies. If `follow_within_origin` is True,
         redirects within the origin are followed. A stream without data for more than `idle_seconds` counts as
@@ -184,7 +185,7 @@ class StreamableHttp:
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            headers={**self._headers, "User-Agent": f"parley/{__version__}", "Accept-Encoding": "identity"},
+            # No headers here: the library would also send them to a proxy.
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         )
 
@@ -454,11 +455,19 @@ class StreamableHttp:
         self, method: str, headers: Mapping[str, str], body: bytes | None, client: aiohttp.ClientSession | None
     ) -> aiohttp.ClientResponse:
         import aiohttp
+        from multidict import CIMultiDict
 
         if client is None:
             raise SessionLost
-        own = {SESSION_ID: self._session_id, PROTOCOL_VERSION: self._version}
-        sent = {name: value for name, value in own.items() if value is not None} | dict(headers)
+        own = {
+            "User-Agent": f"parley/{__version__}",
+            "Accept-Encoding": "identity",
+            SESSION_ID: self._session_id,
+            PROTOCOL_VERSION: self._version,
+        }
+        sent = CIMultiDict(self._headers)
+        sent.update({name: value for name, value in own.items() if value is not None})
+        sent.update(headers)
         try:
             return await client.request(
                 method,
@@ -466,7 +475,7 @@ class StreamableHttp:
                 data=_in_pieces(body),
                 headers=sent,
                 allow_redirects=False,
-                proxy=proxy_for(self._url, self._environ),
+                proxy=None if is_on_this_computer(self._url) else proxy_for(self._url, self._environ),
             )
         # The library's errors contain the request with its token, so they must not be chained or passed on.
         except aiohttp.ClientConnectorError as error:
