@@ -55,7 +55,7 @@ async def test_the_model_of_the_host_sees_the_tools_with_their_schemas(bench: Ho
     assert not any(name.endswith("approvalAnswer") for name in definitions)
 
 
-@pytest.mark.check("2. `codex` answers")
+@pytest.mark.check("2. `codex` returns a result")
 async def test_codex_answers(bench: HostBench) -> None:
     bench.model.says("There are ", "four lights.")
 
@@ -108,7 +108,7 @@ async def test_a_long_turn_keeps_running_while_the_model_reads(bench: HostBench)
     assert "interrupted" not in run.results[-1]
 
 
-@pytest.mark.check("5. an answer of 200 kB")
+@pytest.mark.check("5. a result of 200 kB")
 async def test_a_large_answer_arrives(bench: HostBench) -> None:
     bench.model.deltas(25_000, "eight ch")
 
@@ -234,7 +234,7 @@ async def test_a_hook_of_claude_code_answers_approvals(bench: HostBench) -> None
     assert (bench.home.work / "made").exists()
 
 
-@pytest.mark.check("10. an end of the host in mid-turn is in the log")
+@pytest.mark.check("10. if the host ends during a turn, the log contains the end of the turn")
 async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: HostBench) -> None:
     bench.model.says("Half of ", HOLD, "it.")
 
@@ -250,7 +250,7 @@ async def test_a_host_that_ends_in_mid_turn_leaves_the_end_in_the_log(bench: Hos
         assert "Turn interrupted: the server" in str(events[-1].msg)
 
 
-@pytest.mark.check("11. with a resident server, a turn goes on when its host is killed")
+@pytest.mark.check("11. with a resident server, a turn continues when its host is killed")
 async def test_a_turn_goes_on_in_the_resident_when_its_host_is_killed(bench: HostBench) -> None:
     bench.model.says("Half of ", HOLD, "it.")
 
