@@ -22,8 +22,8 @@ _WORDS: Final = {"passed": "yes", "failed": "**no**", "skipped": "not tried"}
 _HEAD: Final = """\
 # What was checked
 
-Each host ran one prompt, without a person and without network access. A stand-in replaced the host's model,
-and the scripted model replaced the model of Parley's agent. `make test-hosts` runs the checks and writes this table.
+Each host ran one prompt, without a person and without network access. A stand-in replaced the host's model, and
+the scripted model replaced the model of Parley's agent. `make test-hosts` runs the checks and writes this table.
 
 """
 
