@@ -127,7 +127,7 @@ async def test_a_fork_server_that_cannot_fork_says_why(
         await ran(executor, "true")
 
     assert caught.value.detail == (
-        "Resource temporarily unavailable (os error 11): no more processes or threads may be started "
+        "Resource temporarily unavailable (os error 11): no more processes or threads can be started "
         "(RLIMIT_NPROC, pids.max of the control group)"
     )
 

@@ -169,7 +169,7 @@ async def test_notes_and_instructions_that_link_into_the_home_show_no_other_conv
                 link.unlink()
 
             assert "failed to read experimental instructions file" in error
-            assert "may not be read" in error
+            assert "access is not allowed" in error
 
     later = parley_model.requests[before:]
     assert len(later) == 2
@@ -210,8 +210,8 @@ async def test_an_image_that_is_hidden_or_led_to_by_a_link_of_the_project_is_not
     (ground.project / "out.png").symlink_to(ground.outside / "image.png")
     (ground.project / "in.png").symlink_to("docs/../own.png")
     refused = {
-        "hard.png": "may not be read",
-        str(ground.keys / "id.png"): "may not be read",
+        "hard.png": "access is not allowed",
+        str(ground.keys / "id.png"): "access is not allowed",
         "out.png": "a symbolic link leads out of the project",
         "/proc/self/root/proc/self/environ": "not a regular file",
     }
@@ -259,8 +259,10 @@ async def test_the_error_for_an_image_does_not_show_whether_a_hidden_file_exists
             refused.append(await wire.text(number))
 
     outputs = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
-    assert outputs == [f"{path}: may not be read" for path in paths]
-    assert [path for path, text in zip(paths, refused, strict=True) if f"{path}: may not be read" not in text] == []
+    assert outputs == [f"{path}: access is not allowed" for path in paths]
+    assert [
+        path for path, text in zip(paths, refused, strict=True) if f"{path}: access is not allowed" not in text
+    ] == []
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -374,7 +376,7 @@ async def test_neither_a_patch_nor_a_diff_shows_a_hidden_file(parley_model: Scri
         messages = await wire.answer(1)
 
     first, *_ = [m["content"] for m in parley_model.requests[1].body["messages"] if m["role"] == "tool"]
-    assert first == f"error: Failed to read file to update {ground.project}/guess.txt: may not be read"
+    assert first == f"error: Failed to read file to update {ground.project}/guess.txt: access is not allowed"
     assert (ground.keys / "id").read_text() == f"{SECRET}\n"
     diffs = [m["params"]["msg"] for m in messages if m.get("method") == "turn_diff"]
     assert len(diffs) == 2

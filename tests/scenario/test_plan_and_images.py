@@ -231,9 +231,9 @@ async def test_the_model_reads_why_it_cannot_see_an_image(parley_model: Scripted
             "folder": "Is a directory (os error 21)",
             "pipe.png": "not a regular file",
             "large.png": "larger than 20 MiB",
-            str(home / "secret.png"): "may not be read",
-            "way.png": "may not be read",
-            "a\0.png": "not the path of a file",
+            str(home / "secret.png"): "access is not allowed",
+            "way.png": "access is not allowed",
+            "a\0.png": "not a valid file path",
         }
         calls = [*_views(*whys), Call("view_image", "{}", "c90"), Call("view_image", '{"path": 7}', "c91")]
         parley_model.says(*calls)

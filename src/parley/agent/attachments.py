@@ -78,7 +78,7 @@ def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -
                 given = ImageItem(image_url=data_url(data))
             except OSError as error:
                 left_out = UnsupportedContent(place, f"{item.path}: {os_detail(error)}")
-                log.warning("an image was left out: %s", left_out)
+                log.warning("an image was omitted: %s", left_out)
                 continue
             except ValueError as error:
                 raise UnsupportedContent(place, f"{item.path}: {error}") from None

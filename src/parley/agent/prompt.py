@@ -140,8 +140,8 @@ def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | 
     """
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))
-    # The file is missing, hidden, outside of the project or a pipe, or its path has a loop of symbolic links or a
-    # NUL.
+    # The file is missing, hidden, a pipe or outside of the project, or its path contains a loop of symbolic links
+    # or a NUL.
     except OSError:
         return None
 

@@ -118,7 +118,7 @@ def _of_size(size: int) -> int:
 
 WINDOWS: Final = (
     ("gpt-5-chat", 128_000),
-    ("gpt-5", 272_000),  # the window has 400,000 tokens; the rest of them is reserved for the reply
+    ("gpt-5", 272_000),  # the context window has 400,000 tokens, of which 128,000 are reserved for the response
     ("gpt-4.1", 1_047_576),
     ("gpt-4o", 128_000),
     ("gpt-oss", 131_072),

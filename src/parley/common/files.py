@@ -19,7 +19,7 @@ SETTLED_SECONDS: Final = 1.0
 than a tick of the kernel's clock, because two changes in one tick give the file the same times.
 """
 
-_NO_PATH: Final = "not the path of a file"
+_NO_PATH: Final = "not a valid file path"
 """The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 

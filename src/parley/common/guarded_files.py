@@ -63,7 +63,7 @@ class HiddenPath(OSError):
     """
 
     def __init__(self) -> None:
-        super().__init__(0, "may not be read")
+        super().__init__(0, "access is not allowed")
 
 
 class DirFds:
@@ -322,7 +322,7 @@ def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
         return False
 
 
-_NO_PATH: Final = "not the path of a file"
+_NO_PATH: Final = "not a valid file path"
 """The error text for a path that no file can have, because it contains a NUL or an unpaired surrogate."""
 
 

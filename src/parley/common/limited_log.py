@@ -34,6 +34,6 @@ class LimitedLog:
             return
         self._kinds[text] = (now, 0)
         if left_out:
-            self._log.warning(f"{text} (and %d more times since the last such line)", *args, left_out)
+            self._log.warning(f"{text} (and %d more times since the last line of this kind)", *args, left_out)
         else:
             self._log.warning(text, *args)

@@ -48,19 +48,19 @@ def _limit(number: int) -> str:
     match number:
         case errno.EMFILE:
             most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            return f"the server may have {most} files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
+            return f"the server can have at most {most} files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
         case errno.ENFILE:
-            return "all processes of this computer have reached their common limit (fs.file-max)"
+            return "the processes of this computer have reached the limit on open files (fs.file-max)"
         case errno.ENOMEM:
             return "no more memory is available (RLIMIT_AS, the memory limit of the control group, or the computer)"
         case errno.EAGAIN:
-            return "no more processes or threads may be started (RLIMIT_NPROC, pids.max of the control group)"
+            return "no more processes or threads can be started (RLIMIT_NPROC, pids.max of the control group)"
         case _:
             return ""
 
 
 OUT_OF_MEMORY: Final = (
-    "the server has not enough memory for this (RLIMIT_AS, the memory limit of the control group, or the computer)"
+    "the server does not have enough memory (RLIMIT_AS, the memory limit of the control group, or the computer)"
 )
 
 

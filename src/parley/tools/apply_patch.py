@@ -62,7 +62,8 @@ class Patches:
     names = ("apply_patch", "applypatch")
 
     def __init__(self, context: ToolContext, commands: CommandRunner, touched: TouchedFiles | None = None) -> None:
-        # The first turn that has tools imports the diff. The first patch imports the modules that match and write.
+        # The first turn that has tools imports `turndiff`. The first patch imports the modules that match and
+        # write.
         from parley.tools.patch.turndiff import TouchedFiles
 
         self._context, self._commands = context, commands

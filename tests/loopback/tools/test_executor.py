@@ -242,7 +242,7 @@ async def test_without_descriptors_a_command_cannot_be_started_and_none_is_lost(
 
     assert said == [
         "Too many open files (os error 24): "
-        f"the server may have {lowest + more} files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
+        f"the server can have at most {lowest + more} files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
         for more in range(6)
     ]
     assert open_descriptors() == before

@@ -156,12 +156,12 @@ async def test_systemd_is_used_also_if_sigchld_is_ignored(computer: Computer) ->
         (
             f"sys/fs/cgroup/{MANAGED}cgroup.controllers",
             "cpu pids\n",
-            f"systemd has no controller of memory in /sys/fs/cgroup/{MANAGED}",
+            f"systemd has no controller for memory in /sys/fs/cgroup/{MANAGED}",
         ),
         (
             f"sys/fs/cgroup/{MANAGED}cgroup.controllers",
             None,
-            f"systemd has no controller of memory and pids in /sys/fs/cgroup/{MANAGED}",
+            f"systemd has no controller for memory and pids in /sys/fs/cgroup/{MANAGED}",
         ),
         (
             "sys/fs/cgroup/user.slice/some.scope/memory.max",

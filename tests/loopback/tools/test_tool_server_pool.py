@@ -155,7 +155,7 @@ async def test_a_tool_that_makes_no_sense_hides_no_other(
     assert [spec.description for spec in specs] == ["", "", ""]
     assert len(json.dumps(specs[0].parameters)) < 2000
     assert [record.getMessage() for record in caplog.records] == [
-        "tool server x: tools that are left out: 6 without a name or an input schema "
+        "tool server x: omitted tools: 6 without a name or an input schema "
         "(`no_schema`, `a_list`, nameless, ``, nameless)"
     ]
 

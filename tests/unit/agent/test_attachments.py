@@ -80,7 +80,7 @@ async def test_an_image_where_secrets_lie_is_left_out(tmp_path: Path) -> None:
         assert await read_content(content, chosen) == (TextItem(text="look"),)
     with pytest.raises(UnsupportedContent) as refused:
         await read_content((LocalImageItem(path="link.png"),), chosen)
-    assert refused.value.detail == "link.png: may not be read"
+    assert refused.value.detail == "link.png: access is not allowed"
 
 
 async def test_a_message_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_special_files_are_refused_without_waiting(tmp_path: Path) -> None
         "/dev/zero: not a regular file",
         ".: Is a directory (os error 21)",
         ": Is a directory (os error 21)",
-        "a\0b: not the path of a file",
+        "a\0b: not a valid file path",
     ]
 
 

@@ -23,6 +23,6 @@ def test_there_is_one_counted_line_per_kind_and_minute(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == [
         "refused 0",
         "closed",
-        "refused 100 (and 99 more times since the last such line)",
+        "refused 100 (and 99 more times since the last line of this kind)",
         "refused 101",
     ]

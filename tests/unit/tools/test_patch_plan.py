@@ -634,7 +634,7 @@ def test_a_patch_is_refused_where_no_file_can_be_opened(work: Path) -> None:
 
     assert str(refused.value) == (
         "error: no file can be read: Too many open files (os error 24): "
-        "the server may have 0 files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
+        "the server can have at most 0 files and connections open (RLIMIT_NOFILE, `ulimit -n`)"
     )
 
 

@@ -189,7 +189,7 @@ async def test_a_file_that_is_not_an_image_is_not_sent_to_the_model(tmp_path: Pa
         "folder.png": "folder.png: Is a directory (os error 21)",
         "pipe.png": "pipe.png: not a regular file",
         "gone.png": "gone.png: No such file or directory (os error 2)",
-        "a\0b": "a\0b: not the path of a file",
+        "a\0b": "a\0b: not a valid file path",
         "x" * 300: f"{'x' * 300}: File name too long (os error 36)",
     }
     assert transcript.did == []
@@ -211,7 +211,7 @@ async def test_images_where_secrets_lie_are_not_given_to_the_model(tmp_path: Pat
     tool = ViewImage(context(transcript, cwd=str(work), sandbox=sandbox))
 
     for name in (*map(str, hidden), *by_detour):
-        assert await output_of(tool, path_argument(name)) == f"{name}: may not be read"
+        assert await output_of(tool, path_argument(name)) == f"{name}: access is not allowed"
     assert transcript.did == []
 
     for path in open_to_all:

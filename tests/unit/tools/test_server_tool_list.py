@@ -30,7 +30,7 @@ def test_invalid_tools_are_left_out_and_named() -> None:
         ToolSpec(name="described", description="", parameters=nothing),
     ]
     assert listed.complaint == (
-        "tools that are left out: 4 without a name or an input schema "
+        "omitted tools: 4 without a name or an input schema "
         f"(`bare`, nameless, `{('odd name' * 20)[:80]}`, nameless)"
     )
 
@@ -41,7 +41,7 @@ def test_of_many_that_make_no_sense_a_few_are_named() -> None:
     listed.add([{"name": f"bad{number}"} for number in range(100)])
 
     assert listed.complaint == (
-        "tools that are left out: 100 without a name or an input schema (`bad0`, `bad1`, `bad2`, `bad3`, `bad4`)"
+        "omitted tools: 100 without a name or an input schema (`bad0`, `bad1`, `bad2`, `bad3`, `bad4`)"
     )
 
 
@@ -55,7 +55,7 @@ def test_a_thousand_tools_are_enough() -> None:
     assert listed.is_full
     assert names(listed)[-1] == "the last"
     assert len(listed.tools) == MAX_TOOLS == 1000
-    assert listed.complaint == "tools that are left out: 2 beyond 1000 tools or 1048576 bytes"
+    assert listed.complaint == "omitted tools: 2 beyond 1000 tools or 1048576 bytes"
 
 
 def test_tools_that_are_too_large_together_are_left_out_and_smaller_ones_are_not() -> None:
@@ -66,7 +66,7 @@ def test_tools_that_are_too_large_together_are_left_out_and_smaller_ones_are_not
 
     assert MAX_BYTES == 1024 * 1024
     assert names(listed) == ["half", "small"]
-    assert listed.complaint == "tools that are left out: 2 beyond 1000 tools or 1048576 bytes"
+    assert listed.complaint == "omitted tools: 2 beyond 1000 tools or 1048576 bytes"
 
 
 def test_without_anything_to_complain_of_there_is_no_complaint() -> None:

@@ -92,7 +92,7 @@ async def export(context: ChatContext, path: str) -> None:
     except FileExistsError:
         raise CommandFailed(f"{quoted(path)} already exists; refusing to overwrite it") from None
     except (OSError, ValueError) as error:
-        detail = os_detail(error) if isinstance(error, OSError) else "not the path of a file"
+        detail = os_detail(error) if isinstance(error, OSError) else "not a valid file path"
         raise CommandFailed(f"cannot write {quoted(path)}: {detail}") from None
     context.note(f"written to {quoted(path)}")
 

@@ -98,7 +98,7 @@ class ForkServerLink:
         self.lost.set_result(None)
         if self._process.poll() is not None:
             self._reaped.set_result(None)
-        else:  # a process can take long to die, and the event loop must not wait for it
+        else:  # the process can take a long time to die, and the event loop must not wait for it
             threading.Thread(target=self._reap, name="reap-fork-server", daemon=True).start()
 
     def _reap(self) -> None:

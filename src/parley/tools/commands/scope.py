@@ -63,7 +63,7 @@ def why_none(root: str) -> str | None:
         return f"there is no message bus at /{bus}"
     controllers = _read(root, f"sys/fs/cgroup/{managed}cgroup.controllers").split()
     if missing := [name for name in CONTROLLERS if name not in controllers]:
-        return f"systemd has no controller of {' and '.join(missing)} in /sys/fs/cgroup/{managed}"
+        return f"systemd has no controller for {' and '.join(missing)} in /sys/fs/cgroup/{managed}"
     groups = list(_groups(_own_group(root)))
     unit = next((group for group in groups if group.endswith(UNITS)), "")
     if unit.endswith(".service") and not os.path.basename(unit).startswith(USER_MANAGER):

@@ -68,8 +68,7 @@ class PathResolver:
         self._real_workdir = _real_directory(workdir)
         known = {cwd: self.cwd, workdir: self._real_workdir}
         plain = {os.path.normpath(name): real for name, real in known.items()}
-        # A directory name in which `..` follows a symbolic link is left out, because `normpath` would change its
-        # meaning.
+        # A path in which `..` follows a symbolic link is omitted, because `normpath` would change its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
         """For each working directory, its normalised path and its real path. The longest normalised path is first.

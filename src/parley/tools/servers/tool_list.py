@@ -53,7 +53,7 @@ class ToolList:
             parts.append(f"{self._unusable} without a name or an input schema ({named})")
         if self._beyond:
             parts.append(f"{self._beyond} beyond {MAX_TOOLS} tools or {MAX_BYTES} bytes")
-        return f"tools that are left out: {'; '.join(parts)}" if parts else ""
+        return f"omitted tools: {'; '.join(parts)}" if parts else ""
 
     def add(self, tools: list[Any]) -> None:
         for number, tool in enumerate(tools):
