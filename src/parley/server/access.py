@@ -52,8 +52,8 @@ def require_role(principal: Principal, needed: Role) -> None:
 
 
 def may_see(principal: Principal, conversation_id: ConversationId) -> bool:
-    """Return whether the principal may see a conversation. A principal that is bound to one conversation sees no
-    other.
+    """Return whether the principal may see a conversation. A principal that is bound to one conversation sees only
+    this conversation.
     """
     return principal.conversation is None or principal.conversation == conversation_id
 
@@ -189,10 +189,10 @@ def _with_allowed_directory(
 
 
 def allowed_roots(loader: Loader) -> tuple[str, ...]:
-    """Return the directories in which a principal with a role below admin may choose a working directory. Symbolic
-    links in them are resolved.
+    """Return the directories in which a principal with a role below admin may choose a working directory. The paths
+    contain no symbolic links.
 
-    If there are no such directories, the principal can use only the directory of the server.
+    If the result is empty, the principal can use only the directory of the server.
 
     Raises:
         ConfigError: the settings of the server cannot be used.

@@ -65,7 +65,7 @@ class ServerContext:
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
-        """The ids of the requests that the server sends. They are unique across all its clients."""
+        """An iterator over the ids for requests that the server sends. No id is used for two requests."""
         self.client_numbers = count(1)
         """An iterator over the numbers for new clients. Each client of this process gets the next number."""
         self.subscribed = Counter[str]()
@@ -116,7 +116,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """The time when the token was created, in seconds since the epoch; 0 for a principal without a stored token."""
     sign_in: str = ""
-    """The id of the sign-in to the web page that sent the request; empty if the request has a token."""
+    """The id of the sign-in that authenticated the request; empty if the request contains a token."""
 
     @property
     def ref(self) -> PrincipalRef:
@@ -144,8 +144,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def token_holder(self) -> Principal:
-        """This principal without its sign-in to the web page. It is the principal of a request that contains the
-        token itself.
+        """This principal without its sign-in to the web page. A request that contains the token itself has this
+        principal.
         """
         return replace(self, sign_in="") if self.sign_in else self
 

@@ -86,7 +86,7 @@ class TooManyStreams(VisibleError):
 
 
 class ToolNotOffered(InvalidRequest):
-    """Raised when a client calls a tool that is not offered to it."""
+    """Raised when a client calls a tool that is not offered to this client."""
 
     code = "tool_not_offered"
 
@@ -106,7 +106,7 @@ class RoleTooLow(InvalidRequest):
 
 
 class TooManySubscriptions(InvalidRequest):
-    """Raised when the client has reached the maximum number of subscriptions."""
+    """Raised when the client or its principal has reached the maximum number of subscriptions."""
 
     code = "too_many_subscriptions"
 
@@ -328,7 +328,7 @@ class UnsupportedVersion(RequestRefused):
 
 
 class MissingCapability(RequestRefused):
-    """Raised when a request needs a client capability that its `_meta` does not declare."""
+    """Raised when a request needs a client capability that the `_meta` of the request does not declare."""
 
     code, number = "missing_capability", MISSING_CAPABILITY
 

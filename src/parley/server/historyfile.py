@@ -15,7 +15,7 @@ __all__ = ["history_file"]
 
 PART_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 256 * PART_BYTES
-"""Lines are counted only in this number of bytes at the beginning of the file."""
+"""The maximum number of bytes, from the beginning of the file, in which lines are counted."""
 
 
 async def history_file(home: str) -> tuple[int, int]:

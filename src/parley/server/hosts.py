@@ -67,8 +67,8 @@ class Features(Struct, frozen=True, kw_only=True):
     explains_results: bool = False
     """True if results of `codex` and `codex-reply` also explain to the host's model how to continue."""
     may_answer_approvals: bool = True
-    """True if the tool `approvalAnswer` is offered to the client. For a host, this is a setting, because the host's
-    model could call the tool.
+    """True if the tool `approvalAnswer` is offered to the client. For a host, the setting `[approvals]
+    model_may_answer` determines the value, because the host's model could call the tool.
     """
     dismissal_denies: bool = False
     """True if a cancelled elicitation denies the action instead of interrupting the turn. The value is True for

@@ -23,7 +23,7 @@ class _Open(Struct, frozen=True):
 
     frame: bytes
     out: Outbox
-    """The outbox to which the request was sent. A withdrawal of the request is also sent to it."""
+    """The outbox to which the request was sent. A withdrawal of the request is sent to the same outbox."""
     answered: Callable[[Message], None]
 
 

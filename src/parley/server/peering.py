@@ -95,7 +95,7 @@ class PeerTransport(Transport, Protocol):
 
 
 async def serve_peer(transport: PeerTransport, server: ServerContext, version: str = "") -> None:
-    """Serve another process until it disconnects. Its disconnection does not stop the turns that run here.
+    """Serve another process until it disconnects. The turns of this process then continue.
 
     `version` is the version of the protocol between nodes; empty for a process that shares the home directory.
     """

@@ -28,8 +28,8 @@ returns the whole message.
 """
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that the notes describe. The notes contain only the number of
-further ones.
+"""The maximum number of denied commands and patches that the notes describe. If there are more, the notes contain
+only the number of the remaining commands and patches.
 """
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""

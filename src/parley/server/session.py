@@ -270,9 +270,7 @@ class Session:
                 del self._first_requests[unused]
 
     def first_request(self, conversation: ConversationId) -> str:
-        """Return the id of the client's first request that concerned a conversation; empty if the id is no longer
-        stored.
-        """
+        """Return the id of the client's first request that concerned a conversation; empty if no id is stored."""
         return self._first_requests.get(conversation, "")
 
     def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:

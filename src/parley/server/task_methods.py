@@ -36,7 +36,7 @@ from parley.wire.tasks import (
 __all__ = ["task_methods"]
 
 LIST_LIMIT: Final = 20
-"""One page of the list of tasks contains the tasks of at most this many conversations."""
+"""The maximum number of conversations whose tasks are on one page of the list of tasks."""
 
 _get_decoder: Final = msgspec.json.Decoder(GetTaskParams)
 _result_decoder: Final = msgspec.json.Decoder(TaskResultParams)

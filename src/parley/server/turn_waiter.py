@@ -41,8 +41,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""A resumed call reads this number of entries before its position in the log, to find the text that the client has
-already received.
+"""The number of entries before its position in the log that a resumed call reads, to find the text that the client
+has already received.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 
@@ -89,8 +89,8 @@ class TurnWaiter:
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
         self._earlier_end: EndedTurn | None = None
-        """The record that ended the turn for which an earlier call stopped waiting, and its text; None if there is
-        no such turn or the record is still in memory.
+        """The end of the turn for which an earlier call stopped waiting; None if no earlier call has stopped
+        waiting, or if the end of the turn is still in memory.
         """
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
@@ -174,8 +174,8 @@ class TurnWaiter:
         """Send the events after the position `after`.
 
         `before` is the position before the turn; the default is `after`. `turn` is the running turn; None if the
-        turn has ended or may not be running. In both cases, the call ends when it reaches the end of the turn in
-        the log.
+        turn has ended, or if it is unknown whether the turn is running. The call ends when it reaches the end of
+        the turn in the log.
         """
         if self._session.has_left:
             return  # the client has left, and the turn continues
@@ -273,7 +273,7 @@ class TurnWaiter:
         self._end_with(approval)
 
     def _end_with(self, approval: PendingApproval) -> None:
-        """Send a text that explains how the open approval can be answered as the result of the call."""
+        """Send the result of the call: a text that explains how to answer the open approval."""
         may_answer = may_call_approval_answer(self._call.principal, self._features, approval)
         self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 

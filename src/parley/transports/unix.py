@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
 """The maximum number of bytes that a process may leave unread before it is disconnected. The limit is larger than
-any message, so a process that reaches it is stopped or hangs.
+any message, so a process that reaches the limit is suspended or hangs.
 """
 
 BACKLOG: Final = 128

@@ -1,7 +1,7 @@
 """Connections over WebSockets. Binary messages carry the bytes of a socket.
 
-The owner of the socket uses a WebSocket as it uses a Unix socket. The limits for unread bytes are therefore the
-same.
+The code that uses the socket does not distinguish WebSockets from Unix sockets, so the limits for unread bytes are
+the same.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
 
 
 class AgentMessage(EventBase, frozen=True, kw_only=True, tag="agent_message"):
-    """A complete text that the assistant has written."""
+    """A complete text that the model has written."""
 
     message: str
 
@@ -464,7 +464,7 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
     """The error code; missing if nothing failed."""
     message: str | UnsetType = UNSET
     """A description of the failure, or of the Git repositories in the worktree that were not committed; missing if
-    there is neither a failure nor such a repository.
+    nothing failed and there are no uncommitted repositories.
     """
 
 
@@ -472,11 +472,11 @@ class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_upda
 
 
 class WebSearchResult(Struct, frozen=True, kw_only=True):
-    """A page that a search of the web found."""
+    """A web page that a search found."""
 
     url: str
     title: str
-    """The title of the page; empty if the provider gave none."""
+    """The title of the page; empty if the provider sent no title."""
 
 
 class WebSearch(EventBase, frozen=True, kw_only=True, tag="web_search"):

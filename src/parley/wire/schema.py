@@ -29,8 +29,8 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
 def schema_of(struct: type[Struct], *, nulls: bool = False) -> dict[str, Any]:
     """Return the JSON Schema for the struct type `struct`.
 
-    If `nulls` is True, optional fields may also be null. This is used for messages from the server. The schema of a
-    tool does not allow null, because clients that generate forms would offer it as a choice.
+    If `nulls` is True, optional fields may also be null, as in messages from the server. The schema of a tool does
+    not allow null, because clients that generate forms would offer null as a choice.
     """
     properties: dict[str, Any] = {}
     required: list[str] = []

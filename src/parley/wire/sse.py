@@ -157,9 +157,9 @@ class ErrorData(bytes):
 
 
 class DataFramer:
-    r"""Splits the byte stream of a model's reply into the data of its events.
+    r"""Splits the byte stream of a model response into the data of its events.
 
-    All other fields are ignored, except that the data of an event with the name `error` is an `ErrorData`.
+    All fields except `data` are ignored, but the data of an event with the name `error` is an `ErrorData`.
 
     Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is discarded. The run
     time is linear in the number of bytes, for chunks of any size.

@@ -29,8 +29,8 @@ class ListenParams(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionAcknowledged(Struct, frozen=True, kw_only=True):
-    """Params of the first notification that the server sends for a `subscriptions/listen` request. They name the
-    types of notifications that the server will send.
+    """Params of the first notification that the server sends for a `subscriptions/listen` request. The params name
+    the types of notifications that the server will send.
     """
 
     METHOD: ClassVar[str] = "notifications/subscriptions/acknowledged"

@@ -146,7 +146,7 @@ class WorkspaceState(Struct, frozen=True, kw_only=True):
     branch: str
     commit: str
     pushed: bool
-    """True if the repository contains the commit, because it has been pushed."""
+    """True if the commit has been pushed to the repository."""
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -375,7 +375,7 @@ class ConversationSummary(Struct, frozen=True, kw_only=True):
     unread: bool | UnsetType = UNSET
     """True if a turn has ended after the position up to which the client has read."""
     failed: bool | UnsetType = UNSET
-    """True if the conversation is idle and its last turn failed or ended with its server."""
+    """True if the conversation is idle and its last turn failed, or ended because the server stopped."""
 
 
 class ConversationsListResult(Struct, frozen=True, kw_only=True):

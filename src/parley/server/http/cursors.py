@@ -32,7 +32,7 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Replace the positions with `positions`, the positions that the client reports as reached.
+        """Replace the stored positions with `positions`, which the client reports as reached.
 
         This method is called before messages are sent again. Otherwise the ids of repeated messages would contain
         positions that the client has not reached.

@@ -34,7 +34,8 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie. Browsers allow no longer time. Most sign-ins end earlier.
+"""The time in seconds for which browsers keep the cookie: the longest time that browsers allow. Most sign-ins end
+earlier.
 """
 
 
@@ -70,7 +71,7 @@ class PushSubscriptions(Protocol):
 
 
 class _Credentials(Struct):
-    """The body of a request to sign in. The body has exactly one of the two members."""
+    """The body of a request to sign in. The body has either a `code` or a `token`."""
 
     code: str = ""
     token: str = ""
@@ -117,7 +118,7 @@ class PageEndpoint:
     async def principal(self, request: HttpRequest, guard: Guard) -> Principal | None:
         """Return the principal that has signed in with the cookie and the secret of a request.
 
-        Return None if they are missing or wrong, or if the request does not come from the page.
+        Return None if the cookie or the secret is missing or wrong, or if the request does not come from the page.
         """
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 

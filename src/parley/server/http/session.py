@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpSession:
-    """The session of one client. The server core treats it as a connection that lasts as long as the session."""
+    """The session of one client. The server core treats the session as one long connection."""
 
     def __init__(self, principal: Principal, ids: EventIds, session_id: str | None = None) -> None:
         """Create the session. `session_id` is the id of a session of an earlier server process; None for a new
@@ -65,14 +65,14 @@ class HttpSession:
         before they are opened.
         """
         self.saved_state: SessionState | None = None
-        """The last state of this process that was stored or restored; None if there is none, or if a later write
-        has failed.
+        """The last state of the session in this process that was stored or restored; None if there is none, or if a
+        later write has failed.
         """
         self.base_state: SessionState | None = None
-        """The last state of this process that was stored or restored; None if there is none."""
+        """The last state of the session in this process that was stored or restored; None if there is none."""
         self.stored_state: SessionState | None = None
-        """The state in the store when this process last read or wrote it; None if the session is not stored. This
-        state may contain streams that the client has opened on other nodes.
+        """The stored state of the session when this process last read or wrote it; None if the session is not
+        stored. This state may contain streams that the client has opened on other nodes.
         """
         self.stored_data: bytes | None = None
         """The encoded form of `stored_state`, exactly as it is stored."""
@@ -98,7 +98,7 @@ class HttpSession:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Mark the session as in use during the block, so that it does not expire."""
+        """Return a context in which the session counts as in use, so that the session does not expire."""
         self._requests += 1
         try:
             yield
@@ -141,8 +141,8 @@ class HttpSession:
         return reply
 
     async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue to send the messages of a call on the stream `stream`. The first message is the one after the
-        messages that the client has received.
+        """Continue to send the messages of a call on the stream `stream`, beginning after the messages that the
+        client has received.
         """
         if (lost := self._calls.get(cursor.request)) is not None:
             lost.close()
@@ -162,7 +162,7 @@ class HttpSession:
             await asyncio.shield(self.saving)
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the session ends. This method reads no messages, because they arrive with POST requests."""
+        """Wait until the session ends. This method reads no messages, because they arrive in POST requests."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:

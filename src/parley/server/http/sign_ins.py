@@ -170,7 +170,7 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def end(self, principal: Principal) -> None:
-        """End the sign-in of a principal, which signs its browser out.
+        """End the sign-in of a principal. The browser with this sign-in is then signed out.
 
         Raises:
             SignInNotStored: the store failed.

@@ -100,7 +100,7 @@ first request that concerned the conversation.
 
 
 class RoundElicitor:
-    """Asks the client by ending the open call with an approval request."""
+    """Asks the client to decide an approval by ending the open call with an approval request."""
 
     can_ask = True
 
@@ -180,8 +180,8 @@ class Rounds:
             pass
 
     def _answer(self, approval_id: str) -> Message | None:
-        """Return the answer to an approval request in the parameters of the call. Return None if there is no
-        answer, or if its action or its decision is unknown.
+        """Return the answer to the approval `approval_id` in the parameters of the call. Return None if there is no
+        answer, or if the action or the decision in the answer is unknown.
         """
         if (given := self._responses.get(approval_id)) is None:
             return None

@@ -122,7 +122,7 @@ class ResourceSubscriptions:
             await self.listed(principal)
 
     def unsubscribe(self, uri: str) -> None:
-        """Send no more notifications about a resource. Do nothing if the client has not subscribed to it."""
+        """Send no more notifications about a resource. Do nothing if there is no subscription to the resource."""
         if (subscribed := self._remove(uri)) is not None:
             updated, watch = subscribed
             updated.close()

@@ -79,8 +79,8 @@ from parley.wire.tools import (
 __all__ = ["TOOLS"]
 
 _ACTS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
-"""The annotations of tools that run the agent, which may change files and use the network if its settings allow
-this.
+"""The annotations of tools that run the agent. The agent may change files, and may use the network if the settings
+of the conversation allow it.
 """
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _OPENS: Final = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)

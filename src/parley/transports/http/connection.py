@@ -209,7 +209,7 @@ class Connection(RequestHandler):
         """
         if not isinstance(exc, ConnectionError):  # such an error means that the client has disconnected
             why = type(exc).__name__ if exc is not None else "failed"
-            self._connections.log.warning("answered a request with %d: %s", status, why)
+            self._connections.log.warning("an HTTP request failed with status %d: %s", status, why)
         self.request_began()
         response = web.Response(status=status, headers=HEADERS)
         response.force_close()
