@@ -577,6 +577,18 @@ async def listener(**options: float) -> AsyncIterator[str]:
             await serving.close(1)
 
 
+async def test_a_connection_at_the_moment_of_the_end_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    async with listener() as url:
+        client = socket.create_connection((urlsplit(url).hostname, urlsplit(url).port))
+        await asyncio.sleep(
+            0
+        )  # the event loop learns of the connection in the iteration in which the listener ends
+    await asyncio.sleep(0)
+    client.close()
+
+    assert caplog.messages == []
+
+
 @pytest.mark.promises("http.limits")
 @pytest.mark.parametrize(
     "data",

@@ -227,15 +227,18 @@ class OpenTelemetry:
 
         return read
 
-    async def close(self) -> None:
-        """Stop observing, and send the remaining traces and metrics within a limited time."""
+    async def close(self, *, seconds: float) -> None:
+        """Stop observing, and send the remaining traces and metrics.
+
+        The call takes at most `seconds`, and at most `CLOSE_SECONDS`.
+        """
         telemetry.remove(self)
         telemetry.takes_parents = False
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
         with suppress(MemoryError, RuntimeError):  # no thread can be started
             start_thread(partial(self._close, loop, closed), name="close-telemetry")
             try:
-                async with asyncio.timeout(CLOSE_SECONDS):
+                async with asyncio.timeout(min(seconds, CLOSE_SECONDS)):
                     await closed.wait()
             except TimeoutError:
                 log.warning("the last traces or metrics were not sent, because the collector does not respond")

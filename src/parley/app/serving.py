@@ -246,7 +246,7 @@ class Server:
         if self._warming is not None:
             self._warming.cancel()
         if self._otel is not None:
-            await self._otel.close()
+            await self._otel.close(seconds=self.core.shutdown_seconds_left)
         if self._metrics is not None:
             self._metrics.close()
         await all_written()

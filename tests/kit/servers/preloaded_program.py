@@ -88,6 +88,8 @@ def next_request(connection: socket.socket) -> dict[str, Any]:
         data, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         if not data:
             sys.exit()
+        # A handler that raises KeyboardInterrupt during the fork could leave locks of Python acquired.
+        signal.pthread_sigmask(signal.SIG_BLOCK, DEFAULT_HANDLERS)
         pid = clone_as_sibling()
         if not pid:
             for number, descriptor in enumerate(descriptors):
@@ -96,6 +98,7 @@ def next_request(connection: socket.socket) -> dict[str, Any]:
             connection.detach()
             request: dict[str, Any] = json.loads(data)
             return request
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFAULT_HANDLERS)
         for descriptor in descriptors:
             os.close(descriptor)
         connection.send(str(pid).encode())
@@ -106,6 +109,7 @@ def run(request: dict[str, Any]) -> None:
         os.setsid()
     for name, default in DEFAULT_HANDLERS.items():
         signal.signal(name, signal.SIG_IGN if name in request["ignored"] else default)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DEFAULT_HANDLERS)
     resource.setrlimit(resource.RLIMIT_NOFILE, request["open_files"])
     os.chdir(request["cwd"])
     os.environ.clear()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+
 import pytest
 
+from kit.system.commands import TIMEOUT_SECONDS
 from parley.app import otel
 from parley.app.metrics import ServerMetrics
+from parley.common.telemetry import telemetry
 
 ON = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318"}
 
@@ -41,3 +46,33 @@ def test_a_missing_package_is_named_in_a_warning(
 
     assert otel.open_telemetry(ON, no_metrics) is None
     assert "nothing is sent: install parley-server[otel]" in caplog.text
+
+
+async def test_a_shutdown_without_time_left_does_not_wait_for_the_collector(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_connected = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        has_connected.set()
+        await reader.read()
+        writer.close()
+
+    monkeypatch.setattr(otel, "CLOSE_SECONDS", 1e6)
+    async with asyncio.timeout(TIMEOUT_SECONDS), await asyncio.start_server(hang, "127.0.0.1", 0) as collector:
+        port = collector.sockets[0].getsockname()[1]
+        for name, value in {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_METRICS_EXPORTER": "none",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+            "OTEL_BSP_SCHEDULE_DELAY": "1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        sending = otel.open_telemetry(os.environ, no_metrics)
+        assert sending is not None
+        with telemetry.operation("turn"):
+            pass
+        await has_connected.wait()
+        await sending.close(seconds=0.0)
+
+    assert "because the collector does not respond" in caplog.text

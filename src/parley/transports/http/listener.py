@@ -64,7 +64,8 @@ class HttpListener:
         self.log = LimitedLog(log)
         self._server = web.Server(self._handle, handler_cancellation=True)
         self._sockets: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        """The timers of the sockets that accept no connections, because the process had no free descriptor."""
         self._starting: dict[asyncio.Task[None], None] = {}
         """Connections whose TLS handshake is not complete."""
         self._open: dict[Connection, None] = {}
@@ -89,14 +90,16 @@ class HttpListener:
         except OSError:
             self._close_sockets()
             raise
-        loop = asyncio.get_running_loop()
-        self._accepting = [loop.create_task(self._accept(one)) for one in self._sockets]
+        for one in self._sockets:
+            self._begin_accepting(one)
         return port
 
     def stop_accepting(self) -> None:
         """Accept no more connections. Open connections continue."""
-        for task in self._accepting:
-            task.cancel()
+        for one in self._sockets:
+            if (pause := self._pauses.pop(one, None)) is not None:
+                pause.cancel()
+            asyncio.get_running_loop().remove_reader(one)
         self._close_sockets()
 
     async def close(self, grace_seconds: float) -> None:
@@ -111,22 +114,28 @@ class HttpListener:
             one.close()
         self._sockets.clear()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    def _begin_accepting(self, listening: socket.socket) -> None:
+        self._pauses.pop(listening, None)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                channel, _ = await loop.sock_accept(listening)
-            except OSError as error:
-                self.log.warning("cannot accept an HTTP connection: %s", error)
-                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                continue
-            if not self._make_room():
-                self.log.warning("refused an HTTP connection: %d are open", len(self._open))
-                channel.close()
-                continue
-            task = loop.create_task(self._start(channel))
-            self._starting[task] = None
-            task.add_done_callback(lambda task: self._starting.pop(task, None))
+        try:
+            channel, _ = listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return  # the client has disconnected
+        except OSError as error:
+            self.log.warning("cannot accept an HTTP connection: %s", error)
+            loop.remove_reader(listening)
+            self._pauses[listening] = loop.call_later(ACCEPT_AGAIN_SECONDS, self._begin_accepting, listening)
+            return
+        if not self._make_room():
+            self.log.warning("refused an HTTP connection: %d are open", len(self._open))
+            channel.close()
+            return
+        task = loop.create_task(self._start(channel))
+        self._starting[task] = None
+        task.add_done_callback(lambda task: self._starting.pop(task, None))
 
     async def _start(self, channel: socket.socket) -> None:
         loop, tls = asyncio.get_running_loop(), self._options.tls
