@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any, Final
 
 from parley.cli.runner import UsageError
+from parley.common.limited_time import TookTooLong, limited_time
 
 __all__ = ["AnswerSchema", "SchemaMismatch", "read_schema"]
 
@@ -32,10 +30,6 @@ _Problems = Iterator[str]
 
 class SchemaMismatch(Exception):
     """Raised when a value does not match a schema. The text contains the path in the value, and the reason."""
-
-
-class _TooLong(Exception):
-    """Raised when a check takes longer than `CHECK_SECONDS`."""
 
 
 def read_schema(path: str) -> dict[str, Any]:
@@ -69,11 +63,11 @@ class AnswerSchema:
         except (ValueError, RecursionError) as error:
             return f"the answer is not valid JSON: {error}"
         try:
-            with _limited_time():
+            with limited_time(CHECK_SECONDS):
                 self.check(value)
         except SchemaMismatch as mismatch:
             return f"the answer does not match the schema: {mismatch}"
-        except _TooLong:
+        except TookTooLong:
             return f"the answer cannot be checked: the check takes longer than {CHECK_SECONDS:g} s"
         except RecursionError:
             return "the answer cannot be checked: the schema or the answer has too many levels"
@@ -165,22 +159,6 @@ class AnswerSchema:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON value")
-
-
-@contextmanager
-def _limited_time() -> Iterator[None]:
-    """Raise `_TooLong` in the main thread if the block takes longer than `CHECK_SECONDS`."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGVTALRM, end)
-    signal.setitimer(signal.ITIMER_VIRTUAL, CHECK_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
 
 
 # --- keywords for one value ------------------------------------------------------------------------

@@ -15,8 +15,10 @@ REDACTED: Final = "[redacted]"
 SHORTEST: Final = 8
 """The minimum length, in characters, of a value that is removed. Shorter values may be parts of ordinary words."""
 
-_PASSWORD: Final = re.compile(r"(\w+://[^/\s:@]*:)[^@/\s]+@")
-"""The pattern of a URL with a password."""
+_PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
+"""The pattern of a URL with a password. It begins with `://`, and not with the scheme, so that a long word takes
+linear time.
+"""
 
 
 class SecretValues:

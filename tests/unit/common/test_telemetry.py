@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from parley.common.limited_time import limited_time
 from parley.common.secret_values import SecretValues
 from parley.common.telemetry import MAX_CAUSES, Operation, Telemetry
 
@@ -79,6 +80,12 @@ def test_secret_values_are_redacted_longest_first() -> None:
     assert secrets.redact(text) == (
         "[redacted] [redacted] /usr/bin:/bin short [redacted] redis://u:[redacted]@host"
     )
+
+
+@pytest.mark.parametrize("text", ["a" * 1_000_000 + " x://y", "a://:" + "b" * 1_000_000, "a://:" * 200_000])
+def test_the_redaction_of_a_long_text_takes_little_time(text: str) -> None:
+    with limited_time(5):
+        assert SecretValues({}).redact(text) == text
 
 
 @pytest.mark.parametrize("name", ["VAULT_PASSPHRASE", "SENTRY_DSN", "GITHUB_PAT", "DB_PASS", "database_url"])
