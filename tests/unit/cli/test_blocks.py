@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.cli.chat.blocks import CODE_LINES, Block, BlockSplitter
+from parley.common.limited_time import limited_time
 
 
 def blocks(text: str) -> list[Block]:
@@ -35,6 +37,29 @@ def test_code_keeps_its_empty_lines_and_its_language() -> None:
         Block("code", "a = 1\n\n# no heading", "python"),
         Block("text", "done"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "is_code", "language"),
+    [
+        ("~~~~~ a b", True, "a"),
+        ("   ```\tpython title=x", True, "python"),
+        ("``` a`b", False, ""),
+        ("~~~ a`b", False, ""),
+        ("    ```", False, ""),
+        ("``", False, ""),
+    ],
+)
+def test_a_fence_begins_code(line: str, is_code: bool, language: str) -> None:
+    (block,) = blocks(f"{line}\ncode")
+
+    assert (block.kind == "code", block.language) == (is_code, language)
+
+
+@pytest.mark.parametrize("line", ["~" * 20_000 + "`", "```" + "a" * 20_000 + "`", "~~~" + " " * 20_000 + "`"])
+def test_a_long_line_that_is_almost_a_fence_takes_little_time(line: str) -> None:
+    with limited_time(5):
+        assert blocks(line) == [Block("text", line)]
 
 
 def test_a_longer_fence_contains_shorter_ones() -> None:

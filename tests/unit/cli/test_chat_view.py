@@ -25,6 +25,7 @@ from kit.builders.events import (
     token_count,
     user_message,
 )
+from parley.cli.chat import markdown as chat_markdown
 from parley.cli.chat.blocks import Block
 from parley.cli.chat.live import MAX_FORMATTED, LiveRegion, LiveState
 from parley.cli.chat.markdown import MarkdownRenderer
@@ -141,6 +142,17 @@ def test_a_formatted_line_fits_the_width() -> None:
 
     assert len(lines) > 5
     assert all(len(line) > 0 for line in lines)
+
+
+def test_a_block_that_takes_too_long_is_shown_as_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    markdown = MarkdownRenderer(colour=True)
+    markdown.load()
+    monkeypatch.setattr(chat_markdown, "FORMAT_SECONDS", 0.05)
+    slow = Block("code", "a" * 19_000, "amdgpu")  # the lexer needs quadratic time
+    shown = [markdown.lines(slow, 80) for _ in range(chat_markdown.MAX_SLOW)]
+
+    assert shown == [[slow.text]] * chat_markdown.MAX_SLOW
+    assert markdown.lines(Block("text", "**word**"), 80) == ["**word**"]
 
 
 def test_tables_of_commands_are_escaped() -> None:

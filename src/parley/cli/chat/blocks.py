@@ -16,7 +16,7 @@ CODE_LINES: Final = 40
 
 Kind: TypeAlias = Literal["text", "item", "code"]
 
-_FENCE: Final = re.compile(r"( {0,3})(`{3,}|~{3,})[ \t]*([^`\s]*)[^`]*$")
+_FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM: Final = re.compile(r" {0,1}(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
 _HEADING: Final = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
 _INDENTED_FENCE: Final = re.compile(r"\s+(`{3,}|~{3,})")
@@ -101,9 +101,9 @@ class BlockSplitter:
             if (inner := _INDENTED_FENCE.match(line)) is not None:
                 self._inner_fence = inner[1]
             return []
-        if (fence := _FENCE.match(line)) is not None:
+        if (fence := _FENCE.match(line)) is not None and "`" not in (info := line[fence.end() :]):
             finished = self._finish()
-            self._kind, self._fence, self._language = "code", fence[2], fence[3]
+            self._kind, self._fence, self._language = "code", fence[1], next(iter(info.split(maxsplit=1)), "")
             return finished
         if _ITEM.match(line):
             follows_item = self._kind == "item" and bool(self._lines)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from parley.cli.chat.blocks import Block
 from parley.cli.printing import for_terminal
+from parley.common.limited_time import TookTooLong, limited_time
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,6 +30,12 @@ formatting the block would delay the input.
 """
 MAX_WIDTH: Final = 100
 """The maximum width of formatted text in columns. Longer lines are hard to read."""
+FORMAT_SECONDS: Final = 1.0
+"""The maximum processor time, in seconds, for formatting a block. A model can write a text for which the Markdown
+parser or a lexer for code takes minutes.
+"""
+MAX_SLOW: Final = 3
+"""The number of blocks that may exceed `FORMAT_SECONDS`. After that, the sources of all blocks are shown."""
 _TRAILING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
 """The pattern of the spaces with which `rich` fills a line. These spaces are removed, so that text copied from the
 terminal does not contain them.
@@ -55,6 +62,8 @@ class MarkdownRenderer:
     def __init__(self, *, colour: bool) -> None:
         self._colour = colour
         self._format: Callable[[Block, int], RenderableType] | None = None
+        self._slow = 0
+        """The number of blocks that exceeded `FORMAT_SECONDS`."""
 
     def load(self) -> None:
         """Import `rich`. This method can be called in another thread."""
@@ -72,10 +81,14 @@ class MarkdownRenderer:
     def lines(self, block: Block, width: int) -> list[str]:
         """Format a block. Return lines with terminal escapes that are at most `width` columns wide."""
         safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
-        if self._format is None or len(safe.text) > MAX_RENDERED:
+        if self._format is None or self._slow >= MAX_SLOW or len(safe.text) > MAX_RENDERED:
             return safe.text.split("\n")
         try:
-            return self.render(self._format(safe, width), min(width, MAX_WIDTH))
+            with limited_time(FORMAT_SECONDS):
+                return self.render(self._format(safe, width), min(width, MAX_WIDTH))
+        except TookTooLong:
+            self._slow += 1
+            return safe.text.split("\n")
         except Exception:  # an error in formatting must not hide the text
             log.exception("cannot format a block of Markdown")
             return safe.text.split("\n")
