@@ -8,6 +8,7 @@ import json
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,13 @@ from parley.app.recorded_test import Reply, as_tests
 from parley.cli.main import main
 from parley.cli.recorded_test import write_test
 from parley.cli.runner import CommandFailed
+from parley.common.limited_time import limited_time
+from parley.conversation.records import CallItem
 from parley.models.errors import BadRecording
 from parley.models.script import Call as ScriptedCall
-from parley.models.script import Step
+from parley.models.script import Step, recorded_call
 from parley.testing import Call, Data, Reasoning, ScriptedModel
+from parley.wire.ids import CallId
 
 KEY = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -107,6 +111,45 @@ def test_a_repeated_request_counts_once_and_a_paused_reply_is_joined() -> None:
         "assert (await turn.result()).text == 'One two.'",
         "assert len(parley_model.requests) == 1",
     ]
+
+
+def test_only_the_continuations_of_a_paused_reply_are_joined_with_it() -> None:
+    paused = _reply("go", Step(text="One"), Step(paused=True))
+    broken = _reply("", Step(text="half"), Step(fail="busy"))
+    assert _body(paused, broken, _reply("", Step(text=" two."), LOOK), _reply("", Step(text="Done"))) == [
+        "parley_model.says('One', ' two.', Call('look', '{', 'c1'))",
+        "parley_model.says('Done')",
+        "turn = await conversation.send('go')",
+        "assert (await turn.result()).text == 'One two.\\nDone'",
+        "assert len(parley_model.requests) == 2",
+    ]
+
+
+def test_many_continuations_take_little_time() -> None:
+    paused = Step(text="x"), Step(paused=True)
+    with limited_time(5):
+        text = as_tests([[_reply("go", *paused), *[_reply("", *paused)] * 20_000]])
+    assert text.count("            'x',\n") == 20_001
+
+
+@pytest.mark.parametrize("depth", [1, 20, 21, 400])
+def test_arguments_of_any_depth_become_code_that_python_reads(depth: int) -> None:
+    arguments: dict[str, Any] = {}
+    for level in range(depth - 1):
+        arguments = {"a": [arguments] if level % 2 else arguments}
+    call = ScriptedCall(name="look", arguments=arguments)
+    (says, *_) = _body(_reply("go", Step(call=call)))
+    written = eval(says.removeprefix("parley_model.says(").removesuffix(")"), {"Call": Call})
+
+    found = written.arguments
+    assert (json.loads(found) if isinstance(found, str) else found) == arguments
+
+
+def test_deep_arguments_of_a_model_stay_text() -> None:
+    deep, flat = '{"a":' * 21 + "1" + "}" * 21, '{"a":' * 20 + "1" + "}" * 20
+
+    assert recorded_call(CallItem(call_id=CallId("c"), name="look", arguments=deep)).arguments == deep
+    assert recorded_call(CallItem(call_id=CallId("c"), name="look", arguments=flat)).arguments == json.loads(flat)
 
 
 def test_a_turn_that_failed_fails_in_the_test() -> None:

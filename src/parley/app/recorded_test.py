@@ -19,7 +19,7 @@ from parley.config.types import Settings
 from parley.conversation.records import CallItem, MessageItem, ModelAsked, ModelSaid, record_type
 from parley.models.recording import Exchange, RecordedItem, conversations_in, read_recording
 from parley.models.redaction import Redactor, secrets_of
-from parley.models.script import Call, Step, recorded_call
+from parley.models.script import Call, Step, is_deep, recorded_call
 from parley.ports.store import Store
 from parley.wire.events import AgentReasoning, UserMessage, event_type
 from parley.wire.ids import ConversationId
@@ -173,18 +173,29 @@ class Turn(Struct, frozen=True, kw_only=True):
     replies: list[Reply]
 
 
+def _joined(replies: Iterable[Reply]) -> Iterator[Reply]:
+    """Yield the replies, without those whose request was repeated. Join each paused reply with the replies that
+    continue it.
+    """
+    message, steps = "", list[Step]()
+    last: Reply | None = None
+    for reply in replies:
+        if last is not None and not reply.message and last.failure is not None:  # the request was repeated
+            del steps[len(steps) - len(last.steps) :]
+        elif last is None or reply.message or not last.is_paused:
+            if last is not None:
+                yield Reply(message=message, steps=tuple(steps))
+            message, steps = reply.message, []
+        steps += reply.steps
+        last = reply
+    if last is not None:
+        yield Reply(message=message, steps=tuple(steps))
+
+
 def _turns(replies: Iterable[Reply]) -> list[Turn]:
     """Divide replies into turns as a server would divide them if the model gave these replies."""
     turns: list[Turn] = []
-    kept: list[Reply] = []
-    for reply in replies:
-        if kept and not reply.message and kept[-1].failure is not None:  # the request was repeated
-            reply = Reply(message=kept.pop().message, steps=reply.steps)
-        elif kept and not reply.message and kept[-1].is_paused:  # the reply continues the previous reply
-            last = kept.pop()
-            reply = Reply(message=last.message, steps=(*last.steps, *reply.steps))
-        kept.append(reply)
-    for reply in kept:
+    for reply in _joined(replies):
         if turns and turns[-1].replies[-1].has_calls and turns[-1].replies[-1].failure is None:
             turns[-1].replies.append(reply)
         else:
@@ -278,5 +289,8 @@ def _written(step: Step) -> str | None:
         return f"Reasoning({reasoning!r})"
     if isinstance(step.call, Call):
         call = step.call
-        return f"Call({call.name!r}, {call.arguments!r}, {call.call_id!r})"
+        arguments = call.arguments
+        if is_deep(arguments):  # Python limits the number of nested brackets in code
+            arguments = msgspec.json.encode(arguments).decode()
+        return f"Call({call.name!r}, {arguments!r}, {call.call_id!r})"
     return None

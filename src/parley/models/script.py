@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -15,7 +15,10 @@ from parley.conversation.records import CallItem
 from parley.models.errors import BadScript
 from parley.wire.events import WebSearchResult
 
-__all__ = ["Call", "Script", "Search", "Step", "Usage", "decode_script", "recorded_call"]
+__all__ = ["Call", "Script", "Search", "Step", "Usage", "decode_script", "is_deep", "recorded_call"]
+
+MAX_LEVELS: Final = 20
+"""The maximum number of nesting levels of arguments that are stored as an object."""
 
 Milliseconds = Annotated[int, Meta(ge=0)]
 Tokens = Annotated[int, Meta(ge=0)]
@@ -110,8 +113,19 @@ def recorded_call(item: CallItem) -> Call:
     arguments: dict[str, Any] | str = item.arguments
     try:
         decoded = msgspec.json.decode(item.arguments.encode())
-        if isinstance(decoded, dict):
+        if isinstance(decoded, dict) and not is_deep(decoded):
             arguments = decoded
     except (ValueError, RecursionError):
         pass
     return Call(name=item.name, arguments=arguments, call_id=item.call_id)
+
+
+def is_deep(value: Any) -> bool:
+    """Return whether a JSON value has more than `MAX_LEVELS` nesting levels."""
+    level = [value]
+    for _ in range(MAX_LEVELS + 1):
+        level = [one for one in level if isinstance(one, dict | list)]
+        if not level:
+            return False
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return True
