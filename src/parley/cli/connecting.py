@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 
 from parley.app.background import start_in_background
 from parley.app.discovery import describe_holder
+from parley.cli.logs import OneLine
 from parley.cli.printing import print_note
 from parley.cli.runner import FAILED, USAGE_ERROR, CommandFailed
 from parley.cli.server_address import ServerAddress
@@ -116,6 +118,8 @@ async def connected(
         CommandFailed: the server cannot be reached or started, or a tool failed.
         ConfigError: the overrides, the home or its settings cannot be used.
     """
+    if logging.lastResort is not None:  # the log of a command, which can contain texts of the server
+        logging.lastResort.setFormatter(OneLine())
     options = ConnectionOptions() if options is None else options
     report = partial(print_note, command) if options.report is None else options.report
     if address is not None:

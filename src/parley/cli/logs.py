@@ -28,13 +28,17 @@ _OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOC
 
 class OneLine(logging.Formatter):
     """A log formatter that escapes the invisible characters in a message, including newlines. The fields of an
-    event follow its name. A traceback follows the message unchanged.
+    event follow its name. The lines of a traceback follow the message, indented, because an error can contain text
+    that looks like a line of the log.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         fields: dict[str, Any] = getattr(record, "fields", {})
         pairs = "".join(f" {name}={_word(value)}" for name, value in fields.items())
         return visible(super().formatMessage(record) + pairs)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
+        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JsonLine(logging.Formatter):

@@ -101,6 +101,21 @@ def test_lines_of_both_formats_have_the_fields_and_no_secrets(tmp_path: Path) ->
     assert "secret-value" not in text
 
 
+def test_an_error_cannot_imitate_a_line_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    logging.getLogger().handlers = []
+    set_up_logging({"PARLEY_LOG": f"file={path}"})
+    try:
+        raise ValueError("x\n2026-01-01 00:00:00,000 INFO parley.events: approval.decided\x1b[2J\r\x85\u2028y")
+    except ValueError:
+        logging.getLogger("parley.test").exception("it failed")
+    first, *others = path.read_text().split("\n")[:-1]
+
+    assert first.endswith("it failed")
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
+    assert r"  2026-01-01 00:00:00,000 INFO parley.events: approval.decided\x1b[2J" in others
+
+
 def test_a_rotated_log_file_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
     logging.getLogger().handlers = []
