@@ -238,6 +238,7 @@ async def test_stdin_is_the_message_or_follows_it(
         ([], b"", "the message is empty"),
         (["", "--json"], b"", "the message is empty"),
         (["look"], b"\xff\xfe", "stdin is not UTF-8 text"),
+        (["look"], b"x" * (32 * 1024 * 1024 + 1), "stdin has more than 32 MiB"),
     ],
 )
 async def test_a_message_that_cannot_be_sent_is_a_usage_error(
@@ -440,6 +441,8 @@ async def test_the_first_ctrl_c_interrupts_the_turn_and_says_how_to_continue(
         (["--timeout", "soon"], "invalid time 'soon'"),
         (["--output-schema", "missing.json"], "cannot read the schema missing.json: No such file"),
         (["--output-schema", "text.json"], "the schema text.json is not valid JSON"),
+        (["--output-schema", "surrogate.json"], "the schema surrogate.json is not valid JSON"),
+        (["--output-schema", "/dev/zero"], "the schema /dev/zero has more than 1 MiB"),
         (["--output-schema", "list.json"], "the schema list.json must be a JSON object that is not empty"),
     ],
 )
@@ -447,6 +450,7 @@ async def test_a_time_or_a_schema_that_cannot_be_used_is_a_usage_error(
     home: Path, project: Path, parley_model: ScriptedModel, options: list[str], why: str
 ) -> None:
     (project / "text.json").write_text("{")
+    (project / "surrogate.json").write_text('{"title": "\\ud800"}')
     (project / "list.json").write_text("[]")
     refused = await run(home, project, "exec", "hi", *options)
 

@@ -20,6 +20,9 @@ __all__ = ["AnswerSchema", "SchemaMismatch", "read_schema"]
 MAX_SHOWN: Final = 100
 """The maximum number of characters of a value in an error message."""
 
+MAX_SCHEMA_BYTES: Final = 1024 * 1024
+"""The maximum size of a file with a schema, in bytes. The server accepts at most 64 KiB without the blanks."""
+
 CHECK_SECONDS: Final = 10.0
 """The maximum processor time of a check, in seconds. A pattern or a combination of schemas can take exponential
 time, and during a check neither Ctrl-C nor a time limit of the command has an effect.
@@ -40,7 +43,11 @@ def read_schema(path: str) -> dict[str, Any]:
     """
     try:
         with open(path, "rb") as file:
-            schema = json.loads(file.read())
+            text = file.read(MAX_SCHEMA_BYTES + 1)
+        if len(text) > MAX_SCHEMA_BYTES:
+            raise UsageError(f"the schema {path} has more than {MAX_SCHEMA_BYTES // 1024**2} MiB")
+        schema = json.loads(text)
+        json.dumps(schema, ensure_ascii=False).encode()  # the schema must not contain unpaired surrogates
     except OSError as error:
         raise UsageError(f"cannot read the schema {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

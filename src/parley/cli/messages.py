@@ -16,6 +16,9 @@ __all__ = ["read_message", "read_prompt"]
 NOTE_SECONDS: Final = 2.0
 """The number of seconds without input on stdin after which a command prints that it is waiting for stdin."""
 
+MAX_STDIN_BYTES: Final = 32 * 1024 * 1024
+"""The maximum size of the text from stdin, in bytes. No model accepts such a text, and stdin may never end."""
+
 _FROM_STDIN: Final = "-"
 _CONTEXT: Final = "{prompt}\n\n<stdin>\n{context}\n</stdin>"
 """The format of a message that consists of a prompt and a text from stdin."""
@@ -75,7 +78,10 @@ def _read_stdin() -> str:
     if sys.stdin is None:
         return ""
     try:
-        return sys.stdin.buffer.read().decode()
+        text = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+        if len(text) > MAX_STDIN_BYTES:
+            raise UsageError(f"stdin has more than {MAX_STDIN_BYTES // 1024**2} MiB")
+        return text.decode()
     except UnicodeDecodeError:
         raise UsageError("stdin is not UTF-8 text") from None
     except OSError as error:
