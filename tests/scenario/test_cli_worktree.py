@@ -72,6 +72,24 @@ async def test_the_turn_runs_in_a_worktree_on_a_new_branch(
     git("worktree", "remove", str(worktree), cwd=repository)
 
 
+@pytest.mark.parametrize("name", ["HEAD", "refs/heads/main", "objects/info/alternates", "packed-refs"])
+async def test_a_pipe_or_a_device_in_the_repository_is_refused(
+    resident: InProcessResident, repository: Path, name: str
+) -> None:
+    file = repository / ".git" / name
+    file.unlink(missing_ok=True)
+    if name == "packed-refs":
+        file.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(file)
+    done = await run(resident, repository / "sub")
+
+    kind = "device" if name == "packed-refs" else "named pipe"
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert f"cannot create a worktree of {repository / 'sub'}: {file} is a {kind}\n" in done.stderr
+    assert os.listdir(repository.parent) == ["app"]
+
+
 async def test_programs_that_the_repository_names_do_not_run_outside_the_sandbox(
     resident: InProcessResident, repository: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from parley.app.commands import sandboxed_commands
 from parley.common.git_addresses import GitAddress
+from parley.common.git_files import git_dirs
 from parley.common.os_errors import os_detail
 from parley.common.paths import is_below
 from parley.common.shield import run_to_completion
@@ -27,6 +28,10 @@ from parley.workspaces.git import Git, GitFailed, Remote
 __all__ = ["LocalWorktree", "WorktreeFailed", "create_worktree"]
 
 ID_LENGTH: Final = 8
+FIND_SECONDS: Final = 60.0
+"""The timeout, in seconds, for each Git command that reads only the paths and the current commit of a
+repository.
+"""
 
 
 class WorktreeFailed(Exception):
@@ -57,6 +62,7 @@ async def create_worktree(settings: Settings) -> LocalWorktree:
             ssh_key=None,
             ssh_known_hosts=None,
         )
+        await asyncio.to_thread(_check_files, settings.cwd)
         repository = await _find(Git(commands, settings, remote, settings.cwd))
         return await repository.add_worktree(uuid4().hex[:ID_LENGTH])
     except GitFailed as error:
@@ -67,15 +73,59 @@ async def create_worktree(settings: Settings) -> LocalWorktree:
         await commands.close()
 
 
+def _check_files(directory: str) -> None:
+    """Check that Git can read the repository that contains a directory without waiting for a named pipe, and
+    without reading from a device that never ends.
+
+    Raises:
+        GitFailed: the repository contains such a file. The text names the file.
+    """
+    folder = os.path.realpath(directory)
+    while True:
+        _check_type(os.path.join(folder, "HEAD"))  # Git also examines whether the directory is a bare repository
+        git = os.path.join(folder, ".git")
+        if os.path.lexists(git):
+            break
+        if folder == (folder := os.path.dirname(folder)):
+            return
+    known: set[tuple[int, int]] = set()
+    left = [git] if os.path.isdir(git) else list(git_dirs(git))
+    while left:
+        try:
+            found = os.stat(path := left.pop())
+            if (found.st_dev, found.st_ino) in known:
+                continue
+            known.add((found.st_dev, found.st_ino))
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        left.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False):
+                        _check_type(entry.path)
+        except OSError:
+            pass  # Git reports what it cannot read
+
+
+def _check_type(path: str) -> None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return
+    if stat.S_ISFIFO(found.st_mode):
+        raise GitFailed(f"{path} is a named pipe")
+    if stat.S_ISBLK(found.st_mode) or (stat.S_ISCHR(found.st_mode) and not os.path.samefile(path, os.devnull)):
+        raise GitFailed(f"{path} is a device")
+
+
 async def _find(git: Git) -> _Repository:
     """Return the repository that contains the working directory of `git`."""
     top, common = [
-        await git.run("rev-parse", "--path-format=absolute", place)
+        await git.run("rev-parse", "--path-format=absolute", place, seconds=FIND_SECONDS)
         for place in ("--show-toplevel", "--git-common-dir")
     ]
-    prefix = await git.run("rev-parse", "--show-prefix")
+    prefix = await git.run("rev-parse", "--show-prefix", seconds=FIND_SECONDS)
     try:
-        commit = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        commit = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", seconds=FIND_SECONDS)
     except GitFailed:
         raise GitFailed("the repository has no commit") from None
     return _Repository(git, top, common, prefix, commit)
