@@ -19,6 +19,10 @@ from bench.servers import Parley
 __all__ = ["SECTION", "page"]
 
 DELTAS: Final = 10_000
+GROUP: Final = 3
+"""The number of deltas after which the model pauses."""
+PAUSE_MS: Final = 2
+"""The length of a pause. With pauses between the groups, the page receives more than 1,000 deltas per second."""
 TURNS: Final = 5_000
 MILLISECONDS: Final = 120_000
 """The time limit of one step in the browser."""
@@ -79,7 +83,10 @@ def _deltas(base_url: str, executable: str) -> list[Row]:
     with resident(base_url) as first:  # the script must be in a directory that outlives the server's start
         script = first.work / "script.json"
         words = (SECTION * (DELTAS // len(SECTION.split()) + 1)).split(" ")[:DELTAS]
-        script.write_text(json.dumps({"delta_delay_ms": 1, "replies": [[{"text": " ".join(words)}]]}))
+        steps: list[dict[str, Any]] = []
+        for start in range(0, DELTAS, GROUP):
+            steps += [{"text": " ".join(words[start : start + GROUP]) + " "}, {"delay_ms": PAUSE_MS}]
+        script.write_text(json.dumps({"replies": [steps]}))
         settings = (
             'model_provider="page"',
             'model_providers.page.name="page"',
