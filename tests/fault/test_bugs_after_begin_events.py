@@ -84,7 +84,7 @@ async def test_a_patch_for_which_no_file_can_be_opened_any_more_is_seen_to_end(
 
     begin, *rest = transcript.payloads
     said = rest[-1].stderr if isinstance(rest[-1], PatchApplyEnd) else ""
-    assert said.startswith("Failed to write files: Too many open files (os error 24): the server may have ")
+    assert said.startswith("Failed to write files: Too many open files (os error 24): the server can have ")
     assert isinstance(begin, PatchApplyBegin)
     assert rest == [
         command_output(CALL, said.encode(), stream="stderr"),

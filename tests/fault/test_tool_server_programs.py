@@ -34,7 +34,7 @@ async def test_a_program_that_cannot_be_watched_is_ended_with_all_its_pipes() ->
         with pytest.raises(NotStarted) as refused:
             await Program.start(argv(mark), ENVIRON, name="x", pidfd_open=no_more_descriptors)
 
-    assert refused.value.detail.startswith("Too many open files (os error 24): the server may have ")
+    assert refused.value.detail.startswith("Too many open files (os error 24): the server can have ")
     await until(lambda: (running(mark), open_descriptors()) == (0, descriptors))
 
 

@@ -63,7 +63,7 @@ async def test_the_missing_target_of_a_linked_file_of_the_home_cannot_be_created
 
     assert "allowed" in first
     assert "tried" not in output
-    assert "is a link to" in output
+    assert "is a symbolic link to" in output
     assert not target.exists()
 
 

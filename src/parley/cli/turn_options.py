@@ -74,7 +74,9 @@ def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) ->
         metavar="DIR",
         help="the working directory; by default the current one, and with --url the default of the server",
     )
-    parser.add_argument("-m", "--model", metavar="MODEL", help="the model, or PROVIDER/MODEL for a preconfigured provider")
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="the model, or PROVIDER/MODEL for a preconfigured provider"
+    )
     parser.add_argument("--profile", metavar="NAME", help="a profile of config.toml")
     parser.add_argument("--sandbox", metavar="MODE", choices=MODES, help=" | ".join(MODES))
     parser.add_argument("--approval", metavar="POLICY", choices=POLICIES, help=" | ".join(POLICIES))
