@@ -247,11 +247,25 @@ async def test_an_exchange_that_cannot_be_recorded_does_not_affect_the_turn(
     async with speaking(parley_model, config=f'record = "{path}"') as wire:
         wire.codex(1, "go")
         assert await wire.text(1) == "Done"
-        path.unlink()
         wire.reply(2, "again")
         assert await wire.text(2) == "Done"
 
     assert [exchange["reply"] for exchange in _exchanges(path)] == [[{"text": "Done"}]]
+
+
+async def test_a_recording_that_was_moved_away_is_followed_by_a_complete_one(
+    parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    path = tmp_path / "made.jsonl"
+    async with speaking(parley_model, config=f'record = "{path}"') as wire:
+        wire.codex(1, "go")
+        assert await wire.text(1) == "Done"
+        path.rename(tmp_path / "earlier.jsonl")
+        wire.reply(2, "again")
+        assert await wire.text(2) == "Done"
+
+    (exchange,) = _exchanges(path)
+    assert exchange["request"]["items"] == [{"user": "go"}, {"assistant": "Done"}, {"user": "again"}]
 
 
 @pytest.mark.promises("model.recording")
@@ -288,9 +302,14 @@ async def test_a_recording_that_another_process_has_locked_delays_only_the_turn(
             fcntl.flock(held, fcntl.LOCK_EX)
             parley_model.release()
             result = await wire.answer(2)
+        wire.reply(3, "and again")
+        await wire.answer(3)
 
     assert any(map(is_event("agent_message"), result))
-    assert [one["reply"] for one in _exchanges(path)] == [[{"text": "one"}]]
+    first, third = _exchanges(path)
+    assert (first["reply"], third["reply"]) == ([{"text": "one"}], [{"text": "Done"}])
+    users = [item["user"] for item in third["request"]["items"] if "user" in item]
+    assert users == ["go", "again", "and again"]  # the exchange between them was not recorded
 
 
 @pytest.mark.child_process

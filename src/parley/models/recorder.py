@@ -26,6 +26,7 @@ from parley.models.recording import (
     RecordedOutput,
     RecordedRequest,
     append_line,
+    file_of,
     prepare,
 )
 from parley.models.redaction import Redactor, secrets_of
@@ -59,14 +60,20 @@ SHOWN_URL: Final = 200
 
 
 class RecordedBefore:
-    """The recorder's state for one conversation: the checksums of the parts of the previous request, and the
-    secrets that were found so far.
+    """The recorder's state for one conversation: the checksums of the parts of the previous request in the
+    recording, and the secrets that were found so far.
     """
 
     def __init__(self) -> None:
+        self.redactor = Redactor(())
+        self.file: tuple[int, int] | None = None
+        """The device and the inode of the recording; None if there is no previous request."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the previous request, because the recording does not contain it."""
         self.history: list[int] = []
         self.instructions = self.context = 0
-        self.redactor = Redactor(())
 
 
 class RecordingModel:
@@ -113,20 +120,28 @@ class RecordingModel:
 
     def _write(self, request: ModelRequest, reply: _Reply) -> None:
         """Append the exchange to the recording. A failure is only logged, because it must not affect the turn."""
+        before = self._before
+        if (file := file_of(self._path)) != before.file:
+            before.forget()
+            before.file = file
         try:
             exchange = Exchange(
                 conversation=self._conversation,
                 at=self._clock.now(),
                 model=self._settings.model,
-                request=_new_part(request, self._before),
+                request=_new_part(request, before),
                 reply=tuple(reply.steps()),
                 interrupted=not reply.is_whole,
             )
             secrets = secrets_of(self._settings)
-            redacted = self._before.redactor.redact(msgspec.to_builtins(exchange), secrets)
+            redacted = before.redactor.redact(msgspec.to_builtins(exchange), secrets)
             if not append_line(self._path, encode(redacted) + b"\n"):
+                before.forget()
                 log.warning("recording %s is full, and an exchange was not recorded", self._path)
-        except (BadRecording, ValueError, RecursionError) as error:
+        except BadRecording as error:
+            before.forget()
+            log.warning("cannot record an exchange in %s: %s", self._path, error)
+        except (ValueError, RecursionError) as error:  # the next exchange omits what cannot be encoded
             log.warning("cannot record an exchange in %s: %s", self._path, error)
 
 

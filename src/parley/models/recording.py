@@ -28,6 +28,7 @@ __all__ = [
     "append_line",
     "conversations_in",
     "create_recording",
+    "file_of",
     "is_recording",
     "prepare",
     "read_recording",
@@ -159,6 +160,15 @@ def prepare(path: str) -> None:
         os.close(_open(path))
     except OSError as error:
         raise BadRecording(path, f"cannot be created: {os_detail(error)}") from None
+
+
+def file_of(path: str) -> tuple[int, int] | None:
+    """Return the device and the inode of a recording; None if they cannot be determined."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def append_line(path: str, line: bytes) -> bool:
