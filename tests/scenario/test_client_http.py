@@ -9,8 +9,11 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 import pytest_asyncio
@@ -19,6 +22,7 @@ from aiohttp import web
 from kit.clients.reading import positions, until_end, written
 from kit.clients.shared_home import ASKS, events_until, is_
 from kit.clients.shell_turns import sh
+from kit.servers.command_line import run_parley
 from kit.servers.cutting_port import CuttingPort
 from kit.servers.http_server import HttpServer
 from kit.system.commands import TIMEOUT_SECONDS
@@ -37,6 +41,7 @@ from parley.client import (
     ServerUnreachable,
     Stream,
     StreamEvent,
+    UnreadableResult,
     connect,
     events,
 )
@@ -243,6 +248,72 @@ async def test_a_redirect_is_not_followed_and_the_token_stays_here() -> None:
     assert "Redirect to /elsewhere not followed" in str(error)
     assert seen == []
     assert f"is {url}/page the URL of an MCP server?" in str(unreadable)
+
+
+@asynccontextmanager
+async def stand_in(results: Mapping[str, Any]) -> AsyncIterator[str]:
+    """Run a server that answers each tool call with the result in `results`, and yield its URL. The answer to any
+    other tool call never ends.
+    """
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        message = await request.json()
+        if "id" not in message:
+            return web.Response(status=202)
+        if message["method"] == "initialize":
+            info = {"name": "stand-in", "version": "1"}
+            result: Any = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": info}
+        elif (tool := message["params"]["name"]) in results:
+            result = {"content": [], "structuredContent": results[tool]}
+        else:
+            endless = web.StreamResponse(headers={"Content-Type": "application/json"})
+            await endless.prepare(request)
+            with suppress(ConnectionError):
+                while True:
+                    await endless.write(b" " * 65536)
+            return endless
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    app = web.Application()
+    app.router.add_route("POST", "/mcp", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_invalid_result_is_an_error_of_the_call() -> None:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        stand_in({"conversationsList": {"conversations": 1}, "conversationStream": ["\x1b[31m"]}) as url,
+        connect(url=url) as client,
+    ):
+        with pytest.raises(UnreadableResult, match="conversationsList: the result of the server cannot be read"):
+            await client.list()
+        with pytest.raises(UnreadableResult):
+            async with client.conversation(str(uuid4())).stream():
+                pass
+
+
+async def test_an_answer_that_never_ends_is_an_error_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parley.client.remote_server._Receiver.limit", 1_000_000)
+    async with asyncio.timeout(TIMEOUT_SECONDS), stand_in({}) as url, connect(url=url) as client:
+        with pytest.raises(RequestFailed, match="has more than 1000000 bytes"):
+            await client.list()
+
+
+async def test_the_list_has_one_line_for_each_conversation(tmp_path: Path) -> None:
+    listed = {"conversation_id": "1", "title": "a\n\x1b[2Jb", "cwd": "/", "updated_at": "2026-01-01T00:00:00Z"}
+    async with stand_in({"conversationsList": {"conversations": [listed]}}) as url:
+        done = await run_parley(tmp_path, "ls", "--url", url)
+    async with stand_in({"conversationsList": {"conversations": [{**listed, "title": None}]}}) as url:
+        failed = await run_parley(tmp_path, "ls", "--url", url)
+
+    assert (done.exit_code, len(done.stdout.splitlines())) == (0, 1)
+    assert (failed.exit_code, failed.stdout, len(failed.stderr.splitlines())) == (1, "", 1)
 
 
 async def test_a_proxy_does_not_get_the_token() -> None:

@@ -67,7 +67,7 @@ async def _all_items(client: Client) -> list[AttentionItem]:
     while True:
         page = await client.attention(limit=PAGE, cursor=cursor)
         items += page.conversations
-        if isinstance(page.next_cursor, UnsetType):
+        if isinstance(page.next_cursor, UnsetType) or page.next_cursor == cursor:
             return items
         cursor = page.next_cursor
 

@@ -11,6 +11,7 @@ from parley.cli.ids import find_conversation, match_message
 from parley.cli.printing import print_json, print_text
 from parley.cli.server_address import add_server_options, server_address
 from parley.client import Conversation, events
+from parley.wire.text import visible
 
 __all__ = ["DESCRIPTION", "configure", "run"]
 
@@ -43,7 +44,7 @@ async def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"type": "fork", "conversation_id": copy.id, "forked_from": source.id})
     else:
-        print_text(copy.id)
+        print_text(visible(copy.id))
     return 0
 
 

@@ -22,7 +22,7 @@ async def all_pages(conversation: Conversation, *, times: bool = False) -> Async
     while True:
         page = await conversation.read(after=after, limit=PAGE, times=times)
         yield page
-        if not page.events or page.seq == after:
+        if not page.events or page.seq <= after:
             return
         after = page.seq
 

@@ -87,7 +87,7 @@ async def _all_ids(client: Client, *, archived: bool) -> list[str]:
     while True:
         page = await client.list(limit=PAGE, cursor=cursor, archived=archived)
         ids += [one.conversation_id for one in page.conversations]
-        if isinstance(page.next_cursor, UnsetType):
+        if isinstance(page.next_cursor, UnsetType) or page.next_cursor == cursor:
             return ids
         cursor = page.next_cursor
 

@@ -47,7 +47,7 @@ async def run(args: argparse.Namespace) -> int:
         state = "failed" if one.failed is True else state
         mark = "*" if one.unread is True else " "
         when = updated[:16].replace("T", " ")
-        print_text(f"{one.conversation_id[:SHORT]}  {state:<7} {mark} {when}  {one.title}")
+        print_text(f"{one.conversation_id[:SHORT]}  {state:<7} {mark} {when}  {' '.join(one.title.split())}")
     if not listed.conversations:
         what = "archived conversations" if args.archived else "conversations yet; `parley chat` begins one"
         print_nothing_found("ls", f"there are no {what}")

@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Coroutine
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from parley.cli.connecting import connected
@@ -111,7 +111,10 @@ class Pace:
 
         `at` is the time at which the event was stored, in ISO 8601 format.
         """
-        moment = datetime.fromisoformat(at)
+        try:
+            moment = datetime.fromisoformat(at).astimezone(UTC)
+        except (ValueError, OverflowError):  # the server at a URL may send any text
+            return 0.0
         pause = 0.0 if self._last is None else (moment - self._last).total_seconds()
         self._last = moment
         if self._speed == 0:

@@ -20,6 +20,7 @@ from parley.client.errors import (
     ToolFailed,
     TurnFailed,
     TurnNotFollowable,
+    UnreadableResult,
 )
 from parley.client.feeds import StreamEvent
 from parley.client.options import CodexOptions, CreateOptions, Overrides, SendOptions
@@ -68,6 +69,7 @@ __all__ = [
     "TurnFailed",
     "TurnNotFollowable",
     "TurnResult",
+    "UnreadableResult",
     "connect",
     "events",
     "items",

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw
 
 from parley.client.approval import Approval, OnApproval, asked, listed
 from parley.client.codex_call import CodexCall, OnEvent, tool_result
-from parley.client.connection import Connection
+from parley.client.connection import Connection, read_result
 from parley.client.conversation import Conversation
 from parley.client.errors import AlreadyDecided, Disconnected
 from parley.client.feeds import Feeds
@@ -231,7 +231,7 @@ class Client:
             client_info=Implementation(name=self._client_name, version=__version__),
         )
         result = await self.request(InitializeParams.METHOD, params)
-        self.initialize_result = decode_lenient(_initialize_result_decoder, result)
+        self.initialize_result = read_result(_initialize_result_decoder, result, InitializeParams.METHOD)
         await self.notify(Initialized.METHOD)
 
     async def close(self) -> None:
@@ -410,7 +410,7 @@ class Client:
 
     async def list_tools(self, *, timeout_seconds: float | None = None) -> tuple[ToolDefinition, ...]:
         result = await self.request(ListToolsResult.METHOD, timeout_seconds=timeout_seconds)
-        return decode_lenient(_tool_list_decoder, result).tools
+        return read_result(_tool_list_decoder, result, ListToolsResult.METHOD).tools
 
     async def call_tool(
         self, name: str, arguments: object = None, *, timeout_seconds: float | None = None
@@ -430,7 +430,8 @@ class Client:
         result = await self.request(
             ReadResourceParams.METHOD, ReadResourceParams(uri=uri), timeout_seconds=timeout_seconds
         )
-        return "".join(str(one.text) for one in decode_lenient(_resource_decoder, result).contents)
+        found = read_result(_resource_decoder, result, ReadResourceParams.METHOD)
+        return "".join(str(one.text) for one in found.contents)
 
     async def request(self, method: str, params: object = None, *, timeout_seconds: float | None = None) -> bytes:
         """Send a request of any method, and return its result as encoded JSON.

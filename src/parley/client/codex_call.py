@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from parley.client.connection import Call, Connection
+from parley.client.connection import Call, Connection, read_result
 from parley.client.turn_result import Event
-from parley.wire.jsonrpc import RequestId, decode_lenient
+from parley.wire.jsonrpc import RequestId
 from parley.wire.mcp import CallToolResult
 
 __all__ = ["CodexCall", "OnEvent", "tool_result"]
@@ -26,7 +26,7 @@ async def tool_result(
     same meaning as in `Connection.result_of`.
     """
     result = await connection.result_of(call, timeout_seconds, keeps_waiting=keeps_waiting)
-    return decode_lenient(_result_decoder, result)
+    return read_result(_result_decoder, result, call.name)
 
 
 class CodexCall:

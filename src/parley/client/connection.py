@@ -24,6 +24,7 @@ from parley.client.errors import (
     RequestFailed,
     ServerRefused,
     ToolFailed,
+    UnreadableResult,
 )
 from parley.client.transport import RestartableTransport, SeparateRequests, Transport
 from parley.wire.jsonrpc import (
@@ -38,7 +39,7 @@ from parley.wire.jsonrpc import (
 )
 from parley.wire.mcp import CallToolParams, Cancelled, RequestMeta, TextContent
 
-__all__ = ["Call", "Connection", "typed_value"]
+__all__ = ["Call", "Connection", "read_result", "typed_value"]
 
 T = TypeVar("T")
 
@@ -423,16 +424,29 @@ _result_decoder: Final = msgspec.json.Decoder(_ToolResult)
 _failure_decoder: Final = msgspec.json.Decoder(_Failure)
 
 
+def read_result(decoder: msgspec.json.Decoder[T], result: bytes | Raw, name: str) -> T:
+    """Decode and return a result of the server. `name` is the name of the tool or of the method.
+
+    Raises:
+        UnreadableResult: the result does not have the type of the decoder.
+    """
+    try:
+        return decode_lenient(decoder, result)
+    except msgspec.DecodeError as error:
+        raise UnreadableResult(name, str(error)) from None
+
+
 def typed_value(tool: str, result: Raw, kind: type[T]) -> T:
     """Return the structured content of a tool result, decoded as a value of the type `kind`.
 
     Raises:
         ToolFailed: the tool failed.
+        UnreadableResult: the result does not have the expected form.
     """
-    decoded = decode_lenient(_result_decoder, result)
+    decoded = read_result(_result_decoder, result, tool)
     value = decoded.structured_content
     if decoded.is_error:
-        failure = _Failure() if isinstance(value, UnsetType) else decode_lenient(_failure_decoder, value)
+        failure = _Failure() if isinstance(value, UnsetType) else read_result(_failure_decoder, value, tool)
         text = failure.message or "".join(part.text for part in decoded.content)
         raise ToolFailed(tool, text, code=failure.code)
-    return decode_lenient(msgspec.json.Decoder(kind), b"{}" if isinstance(value, UnsetType) else value)
+    return read_result(msgspec.json.Decoder(kind), b"{}" if isinstance(value, UnsetType) else value, tool)

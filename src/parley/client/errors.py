@@ -22,6 +22,7 @@ __all__ = [
     "ToolFailed",
     "TurnFailed",
     "TurnNotFollowable",
+    "UnreadableResult",
     "shown_url",
 ]
 
@@ -92,6 +93,14 @@ class ToolFailed(ClientError):
     def __init__(self, tool: str, message: str, *, code: str | None = None) -> None:
         super().__init__(f"{tool}: {message or 'no reason given'}")
         self.tool, self.message, self.code = tool, message, code
+
+
+class UnreadableResult(ClientError):
+    """Raised when the result of a request does not have the form that the protocol requires."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"{name}: the result of the server cannot be read: {detail}")
+        self.name, self.detail = name, detail
 
 
 class CallCancelled(ClientError):

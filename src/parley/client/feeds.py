@@ -28,6 +28,7 @@ from parley.client.errors import (
     RequestFailed,
     StreamEnded,
     ToolFailed,
+    UnreadableResult,
 )
 from parley.client.turn_result import Event
 from parley.wire.events import (
@@ -349,9 +350,10 @@ class Feed:
         self._pending.discard(call.request_id)
         try:
             typed_value(TOOL, result, StreamStarted)
-        except ToolFailed as error:
+        except (ToolFailed, UnreadableResult) as error:
             if self._request is None and self._joining is None:  # `join` raises the errors of this request
-                self._disconnect_readers(error.message, error.code)
+                message, code = (error.message, error.code) if isinstance(error, ToolFailed) else (str(error), None)
+                self._disconnect_readers(message, code)
             return
         self._request, self._snapshot_due = call.request_id, True
         self._feeds.add(self)

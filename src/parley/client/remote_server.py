@@ -38,6 +38,11 @@ IDLE_SECONDS: Final = 60.0
 seconds.
 """
 
+MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
+"""The maximum size of a message of the server, in bytes. The snapshot of a long conversation is a single message. A
+server whose answer never ends must not use all memory.
+"""
+
 REOPENING: Final = Reopening(seconds=0.05, least_seconds=0.05, attempts=3)
 
 
@@ -169,10 +174,8 @@ async def _close(http: StreamableHttp, receiver: _Receiver) -> None:
 class _Receiver:
     """Receives the messages of one session, and delivers them to the client in the order that the client needs."""
 
-    limit: int | None = None
-    """The size limit for a message, in bytes; None means no limit. The client sets no limit, because it trusts the
-    server, and because the snapshot of a long conversation is a single message.
-    """
+    limit: int | None = MAX_MESSAGE_BYTES
+    """The maximum size of a message, in bytes."""
 
     def __init__(self, server: RemoteServer) -> None:
         self._server: RemoteServer | None = server
@@ -183,6 +186,7 @@ class _Receiver:
         """The ids of the requests whose results must be delivered before any message that belongs to no request.
         """
         self._held: deque[bytes] = deque()
+        self._held_bytes = 0
 
     def receive(self, frame: bytes, *, of_request: RequestId | None = None) -> bool:
         try:
@@ -192,6 +196,9 @@ class _Receiver:
         is_answer = not isinstance(message.method, str)
         if of_request is None and not is_answer and self.first:
             self._held.append(frame)
+            self._held_bytes += len(frame)
+            if self._held_bytes > MAX_MESSAGE_BYTES:
+                self.end()
             return False
         if is_answer and of_request is not None and of_request == self.greeting and message.result is not UNSET:
             self.version = decode_lenient(_negotiated_decoder, message.result).protocol_version
@@ -219,7 +226,8 @@ class _Receiver:
         """
         self.first.discard(request_id)
         while self._held and not self.first:
-            self._deliver(self._held.popleft())
+            self._deliver(frame := self._held.popleft())
+            self._held_bytes -= len(frame)
 
     @property
     def has_ended(self) -> bool:

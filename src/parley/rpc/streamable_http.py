@@ -306,7 +306,7 @@ class StreamableHttp:
                 raise HttpRefused(response.status, response.reason or "")
             if kind == JSON:
                 body = await _body(response, self._receiver.limit)
-                if not _answers(body, request_id, self._receiver.limit):
+                if not _answers(body, request_id):
                     raise UnreadableAnswer
                 self._receiver.receive(body, of_request=request_id)
                 return
@@ -556,11 +556,9 @@ async def _body(response: aiohttp.ClientResponse, limit: int | None) -> bytes:
     return b"".join(parts)
 
 
-def _answers(body: bytes, request_id: RequestId, limit: int | None) -> bool:
-    """Return whether a body is the response to the request with the id `request_id`. `limit` is the maximum size of
-    the body, in bytes.
-    """
-    message = decode(body, limit)
+def _answers(body: bytes, request_id: RequestId) -> bool:
+    """Return whether a body is the response to the request with the id `request_id`."""
+    message = decode(body, None)  # the params and the result stay encoded
     return not isinstance(message.method, str) and str(message.id) == str(request_id)
 
 

@@ -30,3 +30,10 @@ def test_the_pauses_are_those_of_the_events_divided_by_the_speed(speed: float, p
     pace = Pace(speed)
 
     assert [pace.pause_before(event, at) for event, at in EVENTS] == pytest.approx(pauses)
+
+
+def test_a_time_that_cannot_be_read_makes_no_pause() -> None:
+    pace, event = Pace(1), AgentMessage(message="One")
+    times = ["2026-01-31T12:00:00Z", "soon", "0001-01-01T00:00:00+23:00", "2026-01-31T12:00:01Z", "2026-01-31"]
+
+    assert [pace.pause_before(event, at) for at in times] == [0.0, 0.0, 0.0, 1.0, 0.0]
