@@ -24,6 +24,7 @@ from kit.servers.resident_process import ResidentProcess
 from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.kernels import Lack, on_kernel
 from kit.system.needs import BUBBLEWRAP, LANDLOCK, SANDBOX, no_bubblewrap
+from kit.system.ports import free_port
 from parley.cli.main import main
 from parley.testing import ScriptedModel
 from parley.version import __version__
@@ -407,11 +408,46 @@ async def test_a_resident_server_is_reported_with_its_version_and_its_settings(t
     assert [text.startswith(process) for text in found.text("resident")] == [True]
     assert found.text("address") == [f"{resident.description['url']}, this computer only"]
     assert changed.text("resident")[1:] == [
-        "was started with other settings for HTTP, the node or the store than config.toml has now"
+        "was started before these settings were changed in config.toml: serve.public_url"
     ]
     assert "restart it: `parley serve --stop`, and then `parley serve`" in changed.text("to do")
     assert (silent.exit_code, "cannot be reached" in silent.text("resident")[0]) == (1, True)
     assert silent.lines[-1][1].startswith("not ready: the resident server does not answer")
+
+
+@pytest.mark.promises("doctor.resident")
+@SANDBOX
+async def test_options_of_the_resident_server_and_an_unreachable_public_url_are_no_problems(tmp_path: Path) -> None:
+    """In a container, a server is started with options, and often cannot reach the URL of its proxy."""
+    public_url = f"https://127.0.0.1:{free_port()}"
+    options = ("--host=0.0.0.0", "--port=0", "-c", "node.id=pod-0", "-c", "node.url=http://pod-0:8080")
+    config = f'[serve]\npublic_url = "{public_url}"\n'
+    async with (
+        ScriptedModel() as model,
+        ResidentProcess(model, tmp_path, config=config, arguments=options) as resident,
+    ):
+        found = await doctor(tmp_path, without=(), **resident.environ)
+        with (tmp_path / "config.toml").open("a") as file:
+            file.write('\n[node]\nid = "other"\n')
+        overridden = await doctor(tmp_path, without=(), **resident.environ)
+
+    own, public = found.text("address")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/mcp, other computers can connect, with a token", own)
+    assert public == (
+        f"{public_url}/mcp (serve.public_url) cannot be reached from this computer: Connection refused "
+        "(os error 111); clients on other computers may reach it"
+    )
+    assert (found.exit_code, len(found.text("resident")), found.lines[-1]) == (0, 1, ("verdict", "ready"))
+    assert (overridden.exit_code, overridden.text("resident")) == (0, found.text("resident"))
+
+
+async def test_settings_for_http_do_not_matter_to_a_resident_server_without_http(tmp_path: Path) -> None:
+    async with ScriptedModel() as model, ResidentProcess(model, tmp_path, arguments=("--no-http",)) as resident:
+        with (tmp_path / "config.toml").open("a") as file:
+            file.write("\n[serve]\nport = 1\n")
+        found = await doctor(tmp_path, without=(), **resident.environ)
+
+    assert (len(found.text("resident")), found.text("address")) == (1, [])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -309,3 +310,28 @@ async def test_a_node_in_a_container_starts_before_there_is_a_token(
 
     assert serving.startswith("serving http://parley.example/mcp"), ended
     assert (created[0], stopped[0]) == (0, 0), (created, stopped)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        pytest.param("{url}_missing", id="missing"),
+        pytest.param("postgresql://parley@127.0.0.1:1/parley", id="unreachable", marks=pytest.mark.long),
+    ],
+)
+async def test_a_node_without_its_database_does_not_start_and_says_so_once(
+    url: str, tmp_path: Path, databases: Databases
+) -> None:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PARLEY_HOME": str(tmp_path),
+        "PARLEY_STORE_URL": url.format(url=databases.url()),
+        "PARLEY_NODE_TOKEN": NODE_TOKEN,
+    }
+    code, out, errors = await parley("serve", env=environ, cwd=tmp_path)
+
+    reason = "does not exist" if "{url}" in url else "cannot be reached"
+    assert (code, out, errors.count("\n")) == (1, "", 1), errors
+    assert errors.startswith("parley serve: ")
+    assert reason in errors
+    assert not (tmp_path / "serve.sock").exists()

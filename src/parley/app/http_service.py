@@ -137,6 +137,10 @@ class HttpService:
             metrics=None if metrics is None else MetricsEndpoint(metrics),
         )
         self.url = _url(settings, port)
+        self.own_url = _own_url(settings, port) + PATH
+        """The URL at which clients on this computer reach the server, regardless of a proxy."""
+        self.host = settings.host
+        """The address or name on which the server listens."""
         self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None
         """The URL of the page; None if there is no page."""
         loop = asyncio.get_running_loop()

@@ -83,6 +83,15 @@ class NodeMembership:
             )
         return settings
 
+    async def check_database(self) -> None:
+        """Check that this process can use the database.
+
+        Raises:
+            BadHome: the database cannot be used.
+            StoreFailed: the database cannot be reached.
+        """
+        await self._store.nodes()
+
     async def join(self, url: str, *, running: Callable[[], int]) -> None:
         """Become a node that other nodes reach at `url`. `running` returns the number of running turns.
 

@@ -24,7 +24,7 @@ from parley.app.background import shorten_log
 from parley.app.discovery import ResidentLock, describe
 from parley.app.hello import Hello, decode_hello, encode_answer, is_path, read_first_line, send_answer
 from parley.app.resident_sockets import ResidentSockets
-from parley.app.restart_settings import restart_digest
+from parley.app.restart_settings import restart_settings
 from parley.app.serving import Server, report_unknown_keys
 from parley.common.limited_log import LimitedLog
 from parley.common.resident_socket import HELLO_VERSION, RELAY
@@ -70,13 +70,18 @@ class Resident:
         server: Server,
         home: str,
         *,
+        http: HttpChoice | None = None,
         now: Callable[[], float] = time.monotonic,
         first_line_seconds: float = FIRST_LINE_SECONDS,
     ) -> None:
+        """Create the server. `http` contains the HTTP options of the command line; None if the server must not
+        serve HTTP.
+        """
         self._server, self._home, self._now = server, home, now
+        self._choice = http
         self._first_line_seconds = first_line_seconds
         self._began = time.time()
-        self._restart_digest = restart_digest(server.loader)
+        self._began_with = restart_settings(server.loader, http)
         self._sockets: ResidentSockets | None = None
         self._most_connections = ServeSettings().max_connections
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,13 +133,20 @@ class Resident:
         with suppress(OSError):
             describe(self._home, self.description)
 
-    async def listen_http(self, choice: HttpChoice) -> None:
-        """Load the tokens of the home directory, and then accept HTTP connections.
+    async def listen_http(self) -> None:
+        """Load the tokens of the home directory, and then accept HTTP connections. Do nothing if the server must
+        not serve HTTP.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
+            BadHome: the server is a node and cannot use its database, or another running node has its id.
+            StoreFailed: the server is a node and cannot reach its database.
             OSError: the key of the home directory cannot be read or created.
         """
+        if (choice := self._choice) is None:
+            return
+        if self._server.nodes is not None:
+            await self._server.nodes.check_database()  # the following steps would each report the same error
         # imported here: it imports the HTTP library, which few servers need
         from parley.app.http_service import HttpService
         from parley.server.http.tokens import StoredTokens
@@ -204,6 +216,16 @@ class Resident:
         if nodes is not None and nodes.has_joined:
             return None
         return why_not_node(self._server.loader) or "it does not serve HTTP"
+
+    def _changed_settings(self) -> list[str]:
+        """Return the names of the settings that were changed in config.toml and need a restart to take effect."""
+        now = restart_settings(self._server.loader, self._choice)
+        return [
+            name
+            for name, value in now.items()
+            if self._began_with.get(name, value) != value
+            and (self._http is not None or name in ("serve.http", "store.url"))  # the others have no effect
+        ]
 
     def stop(self) -> None:
         """Shut the server down when the running turns have ended, or after `drain_seconds`. A second call shuts the
@@ -433,7 +455,9 @@ class Resident:
                     "store": self._server.core.context.availability,
                     "node": None if self._server.nodes is None else self._server.nodes.description,
                     "not_a_node": self.why_not_node(),
-                    "restart_digest": self._restart_digest,
+                    "own_url": None if self._http is None else self._http.own_url,
+                    "listens_on": None if self._http is None else self._http.host,
+                    "changed_settings": self._changed_settings(),
                 }
             case "stop":
                 asyncio.get_running_loop().call_soon(self.stop)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
-import msgspec
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from parley.config.load import Loader
 from parley.errors import ConfigError
 
-__all__ = ["restart_digest"]
+if TYPE_CHECKING:
+    from parley.app.http_choice import HttpChoice
+
+__all__ = ["restart_settings"]
 
 
-def restart_digest(loader: Loader) -> str | None:
-    """Return a digest of the settings that a running server does not reload; None if the settings cannot be used.
+def restart_settings(loader: Loader, choice: HttpChoice | None) -> Mapping[str, object]:
+    """Return the settings that a running server does not reload, by their names; an empty mapping if the settings
+    cannot be used.
 
-    Two servers with the same digest use the same values of these settings.
+    Options of the command line take precedence over the settings. `choice` contains the HTTP options; None if the
+    server does not serve HTTP because of an option.
     """
     try:
-        serve, node = loader.serve_settings(), loader.node_settings()
-        store = loader.store_url() or ""
+        node = loader.node_settings()
+        settings: dict[str, object] = {
+            "node.id": node.id,
+            "node.url": node.url,
+            "store.url": str(loader.store_url() or ""),
+        }
+        if choice is not None:
+            serve = choice.applied_to(loader.serve_settings())
+            names = ("http", "host", "port", "public_url", "tls_cert", "tls_key")
+            settings |= {f"serve.{name}": getattr(serve, name) for name in names}
     except ConfigError:
-        return None
-    http = (serve.http, serve.host, serve.port, serve.public_url, serve.tls_cert, serve.tls_key)
-    return sha256(msgspec.json.encode((http, (node.id, node.url), str(store)))).hexdigest()
+        return {}
+    return settings

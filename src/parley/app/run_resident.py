@@ -21,7 +21,7 @@ from parley.common.os_errors import os_detail
 from parley.common.resident_socket import NoResident, Refused, ask, connect
 from parley.config.types import NodeSettings, ServeSettings
 from parley.config.working_directory import working_directory
-from parley.errors import BadHome, ConfigError, ParleyError
+from parley.errors import BadHome, ParleyError
 from parley.tools.rlimits import raise_own_limit
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ async def run_resident(
     Raises:
         AlreadyRunning: another resident server of the home directory is running.
         ConfigError: the overrides or the home directory cannot be used.
+        StoreFailed: the server is a node and cannot reach its database.
     """
     raise_own_limit()
     server = Server(environ=os.environ, server_dir=working_directory(), overrides=overrides, is_resident=True)
@@ -77,13 +78,13 @@ async def run_resident(
         os.makedirs(home, mode=0o700, exist_ok=True)
         lock = ResidentLock(home)
         await _acquire(lock, home)
-        resident = Resident(server, home)
+        resident = Resident(server, home, http=http)
         resident.listen(socket_path, lock=lock)
         try:
-            if http is not None and _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
-                await resident.listen_http(http)
+            if _serves_http(server.loader.serve_settings(), exits_when_idle=exits_when_idle):
+                await resident.listen_http()
             describe(home, resident.description)
-        except (ConfigError, OSError):
+        except (ParleyError, OSError):
             resident.stop_listening()
             raise
     except OSError as error:

@@ -33,7 +33,7 @@ settings name, the webhook and whether its secret is set, the resident server, a
 sandbox: which mechanisms were tried, which one is used and why, what limits the
 memory and processes of commands, and what is hidden from commands. Prints what to do
 about each problem. Changes nothing. Without --online, connects only to servers on
-this computer and to the database.
+this computer, to the URL in serve.public_url and to the database.
 
 With --online, also send one tiny request to the provider of the model. It costs a few
 tokens, and finds a wrong key, an unknown model and problems of the network.

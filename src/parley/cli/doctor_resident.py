@@ -50,22 +50,19 @@ def check_resident(report: DoctorReport, loader: Loader) -> None:
             to_do=RESTART,
         )
     else:
-        _check_status(report, loader, status)
+        _check_status(report, status)
 
 
-def _check_status(report: DoctorReport, loader: Loader, status: Mapping[str, Any]) -> None:
-    from parley.app.restart_settings import restart_digest
-
+def _check_status(report: DoctorReport, status: Mapping[str, Any]) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
     stopping = ", stopping" if status["stopping"] else ""
     report.ok("resident", f"process {status['pid']}, Parley {status['version']}, since {since}{stopping}")
     if status["version"] != __version__:
         report.warn("resident", f"has another version than this command, {__version__}", to_do=RESTART)
-    digest = status.get("restart_digest")
-    if digest is not None and digest != restart_digest(loader):
+    if changed := status.get("changed_settings"):
         report.warn(
             "resident",
-            "was started with other settings for HTTP, the node or the store than config.toml has now",
+            f"was started before these settings were changed in config.toml: {', '.join(changed)}",
             to_do=RESTART,
         )
     if status.get("store") not in ("available", None):
@@ -75,25 +72,49 @@ def _check_status(report: DoctorReport, loader: Loader, status: Mapping[str, Any
             problem="the resident server cannot reach its database",
             to_do="check whether the database server runs; the resident server then continues by itself",
         )
-    if url := status.get("url"):
-        _check_address(report, url)
+    if own_url := status.get("own_url"):
+        _check_own_url(report, own_url, status["listens_on"])
+        if status["url"] != own_url:
+            _check_public_url(report, status["url"])
 
 
-def _check_address(report: DoctorReport, url: str) -> None:
-    parts = urlsplit(url)
-    host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
+def _check_own_url(report: DoctorReport, url: str, host: str) -> None:
+    """Check that the server accepts connections at its own URL. `host` is the address on which it listens."""
+    if (why := _why_unreachable(url)) is not None:
         report.fail(
             "address",
-            f"{url} cannot be reached: {os_detail(error)}",
-            problem="the resident server does not answer",
+            f"{url} cannot be reached: {why}",
+            problem="the resident server does not accept HTTP connections",
             to_do=RESTART,
         )
         return
     others = "this computer only" if _is_loopback(host) else "other computers can connect, with a token"
     report.ok("address", f"{url}, {others}")
+
+
+def _check_public_url(report: DoctorReport, url: str) -> None:
+    """Report whether this computer can reach the URL of a proxy. If not, clients on other computers may reach it
+    nevertheless.
+    """
+    shown = f"{url} (serve.public_url)"
+    if (why := _why_unreachable(url)) is None:
+        report.ok("address", f"{shown} can be reached from this computer")
+    else:
+        report.info(
+            "address",
+            f"{shown} cannot be reached from this computer: {why}; clients on other computers may reach it",
+        )
+
+
+def _why_unreachable(url: str) -> str | None:
+    """Return the reason why no connection to `url` can be opened; None if a connection was opened."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        return os_detail(error)
+    return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -52,10 +52,9 @@ class InProcessResident:
             is_resident=True,
             node_versions=self._node_versions,
         )
-        self.resident = Resident(self._server, str(self._files.path), now=self._now)
+        self.resident = Resident(self._server, str(self._files.path), http=self._http, now=self._now)
         self.resident.listen()
-        if self._http is not None:
-            await self.resident.listen_http(self._http)
+        await self.resident.listen_http()
         return self
 
     async def __aexit__(

@@ -105,6 +105,8 @@ class Database:
         self.availability = Availability(self.location)
         self._probing: Task[None] | None = None
         self._closing = self._closed = False
+        self.has_connected = False
+        """True if this process has been connected to the database at least once."""
 
     async def connect(self) -> Connection:
         """Open a connection to a database with the current format. The caller closes the connection.
@@ -121,6 +123,7 @@ class Database:
                 await self._migrated()
             else:
                 found.check(len(self._migrations))
+            self.has_connected = True
             return connection
         except BaseException as error:
             is_cut = connection is not None and connection.is_closed()

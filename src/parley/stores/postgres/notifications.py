@@ -14,6 +14,7 @@ from asyncio import Task
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from parley.common.limited_log import LimitedLog
 from parley.errors import ParleyError
 from parley.stores.postgres.database import Backoff, Database, close
 from parley.stores.postgres.driver import Connection, reason_of
@@ -46,6 +47,7 @@ class Notifications:
         self._more = asyncio.Event()
         self._running: Task[None] | None = None
         self._connection: Connection | None = None
+        self._log = LimitedLog(log)
 
     def note(self, changed: Iterable[ConversationId]) -> None:
         """Schedule a notification for other processes that conversations have changed."""
@@ -76,7 +78,8 @@ class Notifications:
                 self._more.clear()
                 await self._send()
             except ParleyError as error:
-                log.warning("notifications are not sent: %s", error)
+                if self._database.has_connected:  # otherwise, each call fails with this error
+                    self._log.warning("notifications are not sent: %s", error)
                 await backoff.pause()
             except Exception as error:
                 log.debug("%s: the notifications reconnect: %s", self._database.location, reason_of(error))
