@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -273,6 +273,34 @@ async def test_a_reader_that_closes_the_pipe_ends_exec_quietly(
     ended = await outcome_of(process)
 
     assert (ended.exit_code, ended.stderr) == (1, "")
+
+
+async def test_a_closed_stream_is_no_error_and_gets_no_output_of_the_server(
+    parley_model: ScriptedModel, project: Path
+) -> None:
+    home = project / "new-home"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'model = "server/fake-1"\n[model_providers.server]\nbase_url = "{parley_model.base_url}"\n'
+    )
+
+    async def run_with(closed: str) -> Outcome:
+        process = await asyncio.create_subprocess_exec(
+            *("sh", "-c", f'exec "$0" -P -m parley exec hi {closed}', sys.executable),
+            env={**os.environ, "PARLEY_HOME": str(home)},
+            cwd=project,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        return await outcome_of(process)
+
+    no_stdout, no_stderr, nothing = await asyncio.gather(*map(run_with, (">&-", "2>&-", "<&- >&- 2>&-")))
+
+    assert (no_stdout.exit_code, no_stdout.stdout) == (0, "")
+    assert [line for line in no_stdout.stderr.splitlines() if line.startswith(("Traceback", "Done"))] == ["Done"]
+    assert no_stderr == Outcome(stdout="Done\n", stderr="", exit_code=0)
+    assert nothing == Outcome(stdout="", stderr="", exit_code=0)
 
 
 async def line_with(process: Process, text: str) -> str:

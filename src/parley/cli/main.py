@@ -84,6 +84,10 @@ USAGE_ERROR: Final = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. The exit code for a usage error is 2."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):
+        from parley.cli.standard_streams import open_closed_streams  # imported here: this is rarely needed
+
+        open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments and sys.stdin.isatty() and sys.stdout.isatty():
         return _run(_START, arguments, exits=argv is None)

@@ -71,7 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace | SimpleNamespace) -> int:
-    _fill_closed_descriptors()
     if os.isatty(STDIN):
         _print_line(WAITING)
     # Signals are blocked until the relay or the server has installed its handlers.
@@ -174,12 +173,3 @@ def _serve(args: argparse.Namespace | SimpleNamespace) -> int:
 def _print_line(text: str) -> None:
     with suppress(OSError):
         os.write(STDERR, f"parley mcp: {text}\n".encode())
-
-
-def _fill_closed_descriptors() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr. Otherwise the next opened file would get the
-    number of the closed descriptor.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)

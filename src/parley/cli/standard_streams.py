@@ -1,0 +1,22 @@
+"""Replaces standard streams that were closed when the process started, as by `parley exec hi >&-`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["open_closed_streams"]
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of a closed stdin, stdout or stderr.
+
+    Otherwise the next file or pipe that is opened would get the number of the closed descriptor, and would receive
+    the output of a child process. Python sets the stream of a closed descriptor to None.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)
