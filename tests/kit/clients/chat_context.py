@@ -96,7 +96,7 @@ class RecordingChat:
     def set_input(self, text: str) -> None:
         self.input = text
 
-    def print(self, renderable: object) -> None:
+    def print(self, renderable: object, *, wraps: bool = False) -> None:
         self.printed.append(renderable)
 
     def note(self, text: str) -> None:

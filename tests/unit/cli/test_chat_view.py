@@ -263,6 +263,46 @@ def test_the_live_region_never_exceeds_its_height() -> None:
             assert all(get_cwidth(line) <= width for line in lines)
 
 
+PROSE = "A message that is too long for one row"
+
+
+@pytest.mark.parametrize(
+    ("event", "rows"),
+    [
+        (user_message(PROSE), ["> A message that is", "> too long for one", "> row"]),
+        (background_event(PROSE), ["A message that is", "  too long for one", "  row"]),
+        (
+            events.PlanUpdate(explanation=None, plan=(events.PlanStep(step=PROSE, status="pending"),)),
+            ["plan:", "  [ ] A message that", "      is too long", "      for one row"],
+        ),
+        (user_message("日本語 " * 4), ["> 日本語 日本語", "> 日本語 日本語"]),
+        (user_message("x" * 25), [f"> {'x' * 18}", f"> {'x' * 7}"]),
+        (exec_command_begin(CALL, "sh", "-c", PROSE), [f"$ {PROSE}"]),
+    ],
+    ids=["message", "background", "plan", "wide", "long word", "command"],
+)
+def test_prose_is_wrapped_between_words_and_commands_are_not(event: Event, rows: list[str]) -> None:
+    chat = Chat(width=20)
+    printed = chat.show(event)
+    if isinstance(event, events.PlanUpdate):
+        printed = chat.show(task_complete())
+
+    assert printed.splitlines() == rows
+
+
+def test_notes_and_reasoning_are_wrapped_between_words() -> None:
+    chat = Chat(width=20)
+    chat.view.note(PROSE)
+    chat.show(agent_reasoning(f"Title\n\n{PROSE}"))
+    chat.view.take_printed()
+    assert chat.view.expand()
+    expanded = chat.view.take_printed()
+    chat.show(events.AgentReasoningDelta(delta=PROSE))
+
+    assert expanded.splitlines()[-3:] == ["  A message that is", "  too long for one", "  row"]
+    assert [line.strip() for line in chat.live(20)] == ["A message that is", "too long for one row"]
+
+
 def test_a_very_long_block_is_live_as_the_end_of_its_source() -> None:
     chat = Chat(formats=True)
     chat.show(delta("x" * (2 * MAX_FORMATTED) + " **end**"))

@@ -362,9 +362,10 @@ class Chat:
         if self._screen is not None:
             self._screen.set_input(text)
 
-    def print(self, renderable: object) -> None:
+    def print(self, renderable: object, *, wraps: bool = False) -> None:
         if isinstance(renderable, str):
-            self._write(f"{for_terminal(renderable)}\n")
+            lines = for_terminal(renderable).split("\n")
+            self._write("".join(f"{line}\n" for line in (self._view.rows(lines) if wraps else lines)))
         else:
             self._write(
                 "".join(

@@ -48,7 +48,7 @@ class Command(NamedTuple):
 
 
 async def _help(context: ChatContext, argument: str) -> None:
-    context.print(help_text())
+    context.print(help_text(), wraps=True)
 
 
 async def _quit(context: ChatContext, argument: str) -> None:

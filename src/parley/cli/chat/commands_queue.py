@@ -26,7 +26,7 @@ async def queue(context: ChatContext, argument: str) -> None:
     action, _, number = argument.partition(" ")
     match action:
         case "":
-            context.print(_list(await conversation.queue()))
+            context.print(_list(await conversation.queue()), wraps=True)
         case "continue" if not number:
             await conversation.resume_queue()
             context.note("the queue continues")

@@ -61,7 +61,8 @@ async def plan(context: ChatContext, task: str) -> None:
         context.note("the agent has made no plan; /plan TASK asks for one")
         return
     lines = [visible(found.explanation)] if found.explanation else []
-    context.print("\n".join([*lines, *(f"  {_STEPS[one.status]} {visible(one.step)}" for one in found.plan)]))
+    steps = (f"  {_STEPS[one.status]} {visible(one.step)}" for one in found.plan)
+    context.print("\n".join([*lines, *steps]), wraps=True)
 
 
 async def copy(context: ChatContext, argument: str) -> None:
@@ -133,7 +134,7 @@ async def status(context: ChatContext, argument: str) -> None:
     if context.attachments:
         rows.append(("next message", f"includes {len(context.attachments)} attached; `!` alone removes them"))
     width = max(len(name) for name, _ in rows)
-    context.print("\n".join(f"  {name:<{width}}  {visible(value)}" for name, value in rows))
+    context.print("\n".join(f"  {name:<{width}}  {visible(value)}" for name, value in rows), wraps=True)
 
 
 def _changed(value: str, override: str | None) -> str:

@@ -89,8 +89,10 @@ class ChatContext(Protocol):
     def set_input(self, text: str) -> None:
         """Replace the text of the input line, for the user to edit."""
 
-    def print(self, renderable: object) -> None:
-        """Print a text or an object of `rich` once, above the input. Control characters of a text are escaped."""
+    def print(self, renderable: object, *, wraps: bool = False) -> None:
+        """Print a text or an object of `rich` once, above the input. Control characters of a text are escaped. If
+        `wraps` is True, long lines of the text are broken between words.
+        """
 
     def note(self, text: str) -> None:
         """Print a short message of the chat itself, such as the result of a command or an error."""

@@ -174,20 +174,25 @@ def _duration(seconds: float) -> str:
 
 
 def wrapped(line: str, width: int, width_of: Callable[[str], int]) -> list[str]:
-    """Split a line into parts of at most `width` columns."""
+    """Split a line into parts of at most `width` columns. The parts together are the unchanged line.
+
+    A part ends between words, unless it would be less than half full, as before a long path.
+    """
     if len(line) * 2 <= width or width_of(line) <= width:
         return [line]
     parts: list[str] = []
-    part: list[str] = []
-    used = 0
-    for character in line:
+    start = used = 0
+    after_space = 0  # the index after the last space in the second half of the current part
+    for index, character in enumerate(line):
         columns = width_of(character)
-        if used + columns > width and part:
-            parts.append("".join(part))
-            part, used = [], 0
-        part.append(character)
+        if used + columns > width and index > start:
+            end = after_space if after_space > start and character != " " else index
+            parts.append(line[start:end])
+            start, used = end, width_of(line[end:index])
         used += columns
-    return [*parts, "".join(part)]
+        if character == " " and used * 2 > width:
+            after_space = index + 1
+    return [*parts, line[start:]]
 
 
 def cut(line: Styled, width: int, width_of: Callable[[str], int]) -> Styled:
@@ -195,4 +200,9 @@ def cut(line: Styled, width: int, width_of: Callable[[str], int]) -> Styled:
     style, text = line
     if len(text) * 2 <= width or width_of(text) <= width:
         return line
-    return style, wrapped(text[: 2 * width], max(width - 1, 1), width_of)[0] + "…"
+    used, room = 0, max(width - 1, 1)
+    for index, character in enumerate(text):
+        used += width_of(character)
+        if used > room:
+            return style, f"{text[: max(index, 1)]}…"
+    return line

@@ -7,8 +7,9 @@ folded reasoning.
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import StringIO
 from typing import Final
 
@@ -17,7 +18,7 @@ from msgspec import UnsetType
 from parley.cli.chat.approvals import Request, request_lines, request_of
 from parley.cli.chat.blocks import Block, BlockSplitter
 from parley.cli.chat.diffs import DIFF_LINES, change_lines
-from parley.cli.chat.live import LiveState, Pending, cut
+from parley.cli.chat.live import LiveState, Pending, cut, wrapped
 from parley.cli.chat.markdown import MarkdownRenderer
 from parley.cli.event_renderer import EventRenderer, command_lines
 from parley.cli.printing import for_terminal
@@ -32,11 +33,29 @@ END_LINES: Final = 8
 """Of a command's output, the first `HEAD_LINES` and the last `END_LINES` lines are printed."""
 MAX_LINE: Final = 1000
 """The maximum number of characters that are shown of one line of the running command's output."""
+THINKING: Final = "thinking"
+"""The title of folded reasoning."""
 MAX_FOLDED: Final = 50
 """The maximum number of folded texts that can be expanded."""
 MAX_FOLDED_LENGTH: Final = 200_000
 """The maximum number of characters of a folded text. Of a longer text, only the end is kept."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+_STYLED: Final = re.compile(r"((?:\x1b\[\dm)?)((?:> | *(?:\[.\] )?)?)(.*?)((?:\x1b\[0m)?)", re.DOTALL)
+"""Matches a printed line: its style, the prefix that determines the indent of its other rows, its text, and the end
+of the style.
+"""
+_VERBATIM: Final = (
+    events.ExecCommandBegin,
+    events.ExecCommandOutputDelta,
+    events.ExecCommandEnd,
+    events.McpToolCallBegin,
+    events.McpToolCallEnd,
+    events.PatchApplyBegin,
+    events.PatchApplyEnd,
+)
+"""The events whose lines contain commands, outputs and paths. The terminal wraps these lines, so that text copied
+from the terminal contains no additional newlines.
+"""
 
 
 class _Terminal(StringIO):
@@ -179,11 +198,12 @@ class ChatView:
             return
         if self.shows_reasoning:
             first, *rest = for_terminal(text.strip()).split("\n")
-            self._print_lines([f"thinking: {first}", *(f"  {line}" for line in rest)], kind="thought", dim=True)
+            thought = self.rows([f"thinking: {first}", *(f"  {line}" for line in rest)])
+            self._print_lines(thought, kind="thought", dim=True)
             return
         title = lines[0].strip().strip("*#").strip()
         more = f" (+{len(lines) - 1} lines, Ctrl-O shows them)" if len(lines) > 1 else ""
-        self.fold("thinking", text)
+        self.fold(THINKING, text)
         _, line = cut(("", f"thinking: {for_terminal(title)}"), max(self._width() - len(more), 20), self._width_of)
         self._print_lines([line + more], kind="thought", dim=True)
 
@@ -254,6 +274,35 @@ class ChatView:
             self._out.truncate()
         else:
             self._last = "event"
+            if not isinstance(msg, _VERBATIM):
+                self._wrap_from(start)
+
+    def _wrap_from(self, start: int) -> None:
+        """Wrap the lines that were written after the position `start`."""
+        self._out.seek(start)
+        lines = self._out.read().split("\n")
+        self._out.seek(start)
+        self._out.truncate()
+        self._out.write("\n".join(self.rows(lines)))
+
+    def rows(self, lines: Iterable[str]) -> list[str]:
+        """Wrap lines of prose to the width of the terminal.
+
+        The control characters in the lines are escaped, except one style around the whole text of a line. The other
+        rows of a line are indented, because a row at the left margin could imitate a question of the chat.
+        """
+        width, rows = self._width(), list[str]()
+        for line in lines:
+            found = _STYLED.fullmatch(line)
+            if found is None or self._width_of(found[2] + found[3]) <= width:
+                rows.append(line)
+                continue
+            style, prefix, text, end = found.groups()
+            indent = prefix if prefix == "> " else " " * max(len(prefix), 2)
+            first, *more = wrapped(text, max(width - len(indent), 1), self._width_of)
+            rows.append(f"{style}{prefix}{first.rstrip()}{end}")
+            rows += (f"{style}{indent}{one.strip()}{end}" for one in more)
+        return rows
 
     def _end_turn(self) -> None:
         state = self.state
@@ -306,7 +355,7 @@ class ChatView:
 
     def note(self, text: str) -> None:
         """Print a message of the chat itself."""
-        self._print_lines(for_terminal(text).split("\n"), kind="note", dim=True)
+        self._print_lines(self.rows(for_terminal(text).split("\n")), kind="note", dim=True)
 
     def expand(self) -> bool:
         """Print the newest folded text, and remove it from the folded texts.
@@ -317,7 +366,7 @@ class ChatView:
             return False
         title, text = self.folded.pop()
         lines = [f"{for_terminal(title)}:", *(f"  {line}" for line in for_terminal(text).rstrip("\n").split("\n"))]
-        self._print_lines(lines, kind="note", dim=True)
+        self._print_lines(self.rows(lines) if title == THINKING else lines, kind="note", dim=True)
         return True
 
     def add_pending(self, message_id: str, text: str, *, is_queued: bool) -> None:
