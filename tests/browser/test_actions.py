@@ -118,6 +118,7 @@ async def test_comments_on_lines_are_sent_as_one_message(
         await user.button("Approve").click()
         await user.sees_state("Done")
         await user.page.get_by_role("tab", name="Changes").click()
+        await expect(user.page.locator(".changes")).to_contain_text("Changes made by commands are not shown.")
         for line, comment in ((1, "Use a name."), (2, "And here.")):
             row = user.page.locator(".changes tr.add").nth(line - 1)
             await row.hover()

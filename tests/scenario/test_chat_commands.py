@@ -159,9 +159,10 @@ async def test_the_diff_and_the_plan_of_the_conversation_are_shown(
     parley_server.model.says(Call("update_plan", steps))
     parley_server.model.says(Call("apply_patch", {"input": patch}))
     await say(chat, parley_server, "add a file", "Added.")
-    await use(chat, "/diff")
+    shown = await use(chat, "/diff")
     await use(chat, "/plan")
 
+    assert "changes by commands are not shown (`!git diff` shows them)" in shown
     assert "add a file\n" in chat.text
     assert "\n+one\n+\\x1b[2Jtwo" in chat.text
     assert "  [x] look\n  [ ] change" in chat.text
@@ -175,6 +176,7 @@ async def test_a_long_diff_gets_the_whole_screen(chat: RecordingChat, parley_ser
     await say(chat, parley_server, "add a file", "Added.")
     showing = asyncio.create_task(use(chat, "/diff"))
     await until(lambda: chat.drawn.is_set() and "+line 1" in chat.screen())
+    assert "changes by commands are not shown" in chat.screen()
     chat.keys("G")
     await until(lambda: "+line 99" in chat.screen())
     chat.keys("q")

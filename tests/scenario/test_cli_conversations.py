@@ -137,6 +137,9 @@ async def test_fork_copies_the_history_up_to_a_message(
     assert unknown == (1, "", "parley fork: no message of the conversation has an id that begins with 'zz'\n")
 
 
+NOT_SHOWN = "changes by commands are not shown"
+
+
 def patch(call_id: str, name: str, text: str) -> Call:
     return Call(
         "apply_patch", {"input": f"*** Begin Patch\n*** Add File: {name}\n+{text}\n*** End Patch\n"}, call_id
@@ -144,7 +147,10 @@ def patch(call_id: str, name: str, text: str) -> Call:
 
 
 async def test_diff_prints_the_changes_of_each_turn(
-    resident: InProcessResident, client: Client, parley_model: ScriptedModel
+    resident: InProcessResident,
+    client: Client,
+    parley_model: ScriptedModel,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     conversation = await created(client, resident)
     nothing = await parley("diff", conversation.id, env=resident.environ)
@@ -159,13 +165,15 @@ async def test_diff_prints_the_changes_of_each_turn(
     (found,) = lines(last[1])
 
     names = ("file1", "b1", "file2", "b2")
-    assert nothing == (0, "", "parley diff: no patch of this conversation has changed a file\n")
+    assert nothing == (0, "", f"parley diff: no patch of this conversation has changed a file; {NOT_SHOWN}\n")
     assert [all_turns[1].count(f"\n+++ b/{name}\n") for name in names] == [1, 1, 1, 1]
     assert (found["type"], found["conversation_id"]) == ("diff", conversation.id)
     assert all_turns[1].endswith(found["diff"])
     assert [f"+++ b/{name}" in found["diff"] for name in names] == [False, False, True, True]
     assert "\x1b[32m+-- text\x1b[0m" in coloured
     assert "\x1b[1m+++ b/file2\x1b[0m" in coloured
+    assert capfd.readouterr().err == f"parley diff: {NOT_SHOWN}\n"
+    assert all_turns[2] == ""
 
 
 # --- attention --------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ async def test_each_printed_address_of_the_page_signs_in_one_browser(resident: R
     description, env = resident.description, resident.environ
     printed = await parley("serve", "--sign-in", env=env)
     as_json = await parley("serve", "--sign-in", "--json", env=env)
+    second = await parley("serve", env=env)
     addresses = [description["page"], printed[1].strip(), json.loads(as_json[1])["page"]]
     async with PageClient(description["url"]) as browser:
         statuses = [(await browser.sign_in(code=address.partition("#code=")[2])).status for address in addresses]
@@ -125,6 +126,7 @@ async def test_each_printed_address_of_the_page_signs_in_one_browser(resident: R
 
     assert {address.partition("#code=")[0] for address in addresses} == {description["url"].removesuffix("mcp")}
     assert (statuses, again.status) == ([200] * 3, 401)
+    assert second[2].endswith("; `parley serve --sign-in` prints a URL of its web page\n")
     for address in addresses:
         code = address.partition("#code=")[2].encode()
         assert code not in content_of(home) + resident.stderr_text().encode()
@@ -140,7 +142,10 @@ async def test_a_server_without_http_has_no_page(parley_model: ScriptedModel, ho
 
     assert (page, refused[:2], absent[:2]) == (None, (1, ""), (3, ""))
     assert second[:2] == (4, "")
-    assert "without a web page; `parley serve --stop` stops it" in second[2]
+    assert second[2].endswith(
+        ", without a web page; `parley serve --stop` stops it, and `parley serve` then starts one with a page; "
+        "open chats reconnect\n"
+    )
     assert "it serves no web page" in refused[2]
 
 

@@ -58,7 +58,9 @@ async def run(args: argparse.Namespace) -> int:
         else:
             _print(diff)
     if not diffs and not args.json:
-        print_note("diff", "no patch of this conversation has changed a file")
+        print_note("diff", "no patch of this conversation has changed a file; changes by commands are not shown")
+    elif sys.stdout.isatty() and not args.json:
+        print_note("diff", "changes by commands are not shown")
     return 0
 
 

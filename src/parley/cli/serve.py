@@ -136,14 +136,19 @@ def run(args: argparse.Namespace) -> int:
             print(json.dumps({**error.description, "running": True}))
         known = (error.description.get("url"), error.description.get("socket"))
         where = " and ".join(filter(None, known)) or "an unknown address"
-        has_page = known[0] is not None or args.no_http
-        to_do = (
-            ""
-            if has_page
-            else ", without a web page; `parley serve --stop` stops it, so that you can start another"
-        )
+        to_do = "" if args.no_http else _how_to_get_page(has_page=known[0] is not None)
         raise CommandFailed(f"{error}, at {where}{to_do}", code=ALREADY_RUNNING) from None
     return 0
+
+
+def _how_to_get_page(*, has_page: bool) -> str:
+    """Return the end of the error for a user who may have wanted the page of the server that already runs."""
+    if has_page:
+        return "; `parley serve --sign-in` prints a URL of its web page"
+    return (
+        ", without a web page; `parley serve --stop` stops it, and `parley serve` then starts one with a page; "
+        "open chats reconnect"
+    )
 
 
 def _http_choice(args: argparse.Namespace) -> HttpChoice | None:

@@ -29,6 +29,8 @@ __all__ = ["copy", "diff", "export", "plan", "status"]
 SHORT_DIFF: Final = 40
 """The maximum number of lines of a diff that is printed; a longer diff is shown in an overlay."""
 
+NOT_SHOWN: Final = "changes by commands are not shown (`!git diff` shows them)"
+
 _STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
 
 
@@ -36,7 +38,7 @@ async def diff(context: ChatContext, argument: str) -> None:
     """Show the changes of all turns. A long diff is shown on the whole screen."""
     changes = await turn_changes(open_conversation(context))
     if not changes:
-        context.note("no patch has changed a file; changes by commands are not shown here")
+        context.note(f"no patch has changed a file; {NOT_SHOWN}")
         return
     lines: list[StyledLine] = []
     for one in changes:
@@ -44,8 +46,9 @@ async def diff(context: ChatContext, argument: str) -> None:
         lines += diff_lines(one.diff)
     if len(lines) <= SHORT_DIFF:
         context.print(as_rich_text(lines))
+        context.note(NOT_SHOWN)
     else:
-        await show_pages(context, "Changes", lines)
+        await show_pages(context, f"Changes by patches; {NOT_SHOWN}", lines)
 
 
 async def plan(context: ChatContext, task: str) -> None:

@@ -4,6 +4,8 @@ import { fill, h } from "../dom.js"
 import { readDiff } from "../text/diff.js"
 import { counts, fileDiff } from "./diff_view.js"
 
+const NOT_SHOWN = "Changes made by commands are not shown."
+
 export class Changes {
   /**
    * @param {() => import("../state/items.js").Turn[]} turns returns the turns of the branch that is shown
@@ -55,7 +57,7 @@ export class Changes {
       sum.deleted += file.deleted
     }
     fill(this.total, files.length ? `${files.length} ${files.length === 1 ? "file" : "files"} ` : "", files.length > 0 && counts(sum))
-    if (!files.length) fill(this.files, h("p", { class: "empty-transcript" }, "No files have been changed by patches in the loaded turns."))
-    else fill(this.files, ...files.map((file) => fileDiff(file, { comments: this.context.comments(), cwd: this.context.cwd() })))
+    if (!files.length) fill(this.files, h("p", { class: "empty-transcript" }, `No files have been changed by patches in the loaded turns. ${NOT_SHOWN}`))
+    else fill(this.files, ...files.map((file) => fileDiff(file, { comments: this.context.comments(), cwd: this.context.cwd() })), h("p", { class: "hint" }, NOT_SHOWN))
   }
 }
