@@ -10,13 +10,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
-__all__ = ["MAX_SERIES", "Counter", "Gauge", "Histogram", "Labels", "Metric", "render"]
+__all__ = ["MAX_LABEL", "MAX_SERIES", "Counter", "Gauge", "Histogram", "Labels", "Metric", "render"]
 
 MAX_SERIES: Final = 200
 """The maximum number of label sets of one metric. Further label sets are counted together under `other`, because
 clients can influence some labels.
 """
 OTHER: Final = "other"
+MAX_LABEL: Final = 200
+"""The maximum length of the value of a label, in characters. Longer values, such as names of models, are cut."""
 
 Labels = tuple[str, ...]
 """The label values of one series, in the order of the metric's label names."""
@@ -34,6 +36,7 @@ class Metric:
         """Return the labels under which a value is recorded: `labels`, or `other` in place of each label if there
         are too many series.
         """
+        labels = tuple(value if len(value) <= MAX_LABEL else f"{value[:MAX_LABEL]}..." for value in labels)
         return labels if labels in series or len(series) < MAX_SERIES else (OTHER,) * len(labels)
 
 

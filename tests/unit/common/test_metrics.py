@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parley.common.metrics import MAX_SERIES, Counter, Gauge, Histogram, render
+from parley.common.metrics import MAX_LABEL, MAX_SERIES, Counter, Gauge, Histogram, render
 
 EXPECTED = r"""# HELP calls_total Calls, by tool.
 # TYPE calls_total counter
@@ -47,3 +47,11 @@ def test_the_number_of_series_is_limited() -> None:
 
     assert len(tools.values) == len(times.counts) == MAX_SERIES + 1
     assert (tools.values["other",], tools.values["tool-0",]) == (MAX_SERIES, 2)
+
+
+def test_the_values_of_labels_are_cut() -> None:
+    tools = Counter("tools_total", "Tools.", ("tool",))
+    tools.add("t" * 100_000)
+    tools.add("t" * MAX_LABEL)
+
+    assert set(tools.values) == {("t" * MAX_LABEL + "...",), ("t" * MAX_LABEL,)}
