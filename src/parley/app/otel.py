@@ -117,14 +117,14 @@ class OpenTelemetry:
         self._numbers: MeterProvider | None = None
         if metrics is not None:
             self._loop = asyncio.get_running_loop()
-            self._numbers = self._send_metrics(resource, metrics)
+            self._numbers = self._send_metrics(resource, metrics, environ)
         if has_traces:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
             self._traces = TracerProvider(resource=resource, shutdown_on_exit=False)
-            span_exporter = OTLPSpanExporter()
+            span_exporter = OTLPSpanExporter(session=_session(environ))
             self._exporters.append(span_exporter)
             self._traces.add_span_processor(BatchSpanProcessor(span_exporter))
             self._tracer = self._traces.get_tracer("parley", __version__)
@@ -174,7 +174,7 @@ class OpenTelemetry:
 
     # --- metrics -----------------------------------------------------------------------
 
-    def _send_metrics(self, resource: Any, metrics: ServerMetrics) -> MeterProvider:
+    def _send_metrics(self, resource: Any, metrics: ServerMetrics, environ: Mapping[str, str]) -> MeterProvider:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -185,7 +185,7 @@ class OpenTelemetry:
             View(instrument_name=one.name, aggregation=ExplicitBucketHistogramAggregation(one.bounds))
             for one in histograms
         ]
-        exporter = OTLPMetricExporter()
+        exporter = OTLPMetricExporter(session=_session(environ))
         self._exporters.append(exporter)
         reader = PeriodicExportingMetricReader(exporter)
         provider = MeterProvider([reader], resource=resource, views=views, shutdown_on_exit=False)
@@ -254,6 +254,13 @@ class OpenTelemetry:
                 log.info("the last traces or metrics were not sent: %s", type(error).__name__)
         with suppress(RuntimeError):  # the event loop may be closed
             loop.call_soon_threadsafe(closed.set)
+
+
+def _session(environ: Mapping[str, str]) -> Any:
+    """Return the HTTP session for an exporter; None if a variable names a program that provides the session."""
+    from parley.app.collector_session import CollectorSession
+
+    return None if any(name.endswith("_CREDENTIAL_PROVIDER") for name in environ) else CollectorSession()
 
 
 def _span_name(operation: Operation) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 
 import pytest
 
 from kit.system.commands import TIMEOUT_SECONDS
 from parley.app import otel
+from parley.app.collector_session import MAX_RESPONSE_BYTES, CollectorSession
 from parley.app.metrics import ServerMetrics
 from parley.common.telemetry import telemetry
 
@@ -76,3 +78,29 @@ async def test_a_shutdown_without_time_left_does_not_wait_for_the_collector(
         await sending.close(seconds=0.0)
 
     assert "because the collector does not respond" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_an_endless_response_of_a_collector_is_not_read(encoding: str) -> None:
+    sent, ended = 0, asyncio.Event()
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\nConnection: close\r\n\r\n".encode())
+        with suppress(ConnectionError):  # the session closes the connection
+            while sent < 1_000_000_000:
+                writer.write(b"x" * 65536)
+                sent += 65536
+                await writer.drain()
+        writer.close()
+        ended.set()
+
+    async with asyncio.timeout(TIMEOUT_SECONDS), await asyncio.start_server(endless, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/traces"
+        with CollectorSession() as session:
+            response = await asyncio.to_thread(session.post, url, data=b"x")
+        await ended.wait()
+
+    assert response.content == (b"x" * MAX_RESPONSE_BYTES if encoding == "identity" else b"")
+    assert sent < 1_000_000_000

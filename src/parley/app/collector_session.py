@@ -1,0 +1,31 @@
+"""The HTTP session for a collector of OpenTelemetry. Only `otel.py` imports this module, because `requests` is an
+optional dependency.
+
+By default, `requests` reads a whole response, so a collector could fill the memory of the server.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, Final
+
+import requests
+
+__all__ = ["MAX_RESPONSE_BYTES", "CollectorSession"]
+
+MAX_RESPONSE_BYTES: Final = 64 * 1024
+"""The maximum size of a response, in bytes. A response contains at most an explanation."""
+
+
+class CollectorSession(requests.Session):
+    """A session that reads only the beginning of each response, and follows no redirects."""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        # A compressed response could expand to a large one.
+        request.headers["Accept-Encoding"] = "identity"
+        response = super().send(request, **{**options, "stream": True, "allow_redirects": False})
+        is_plain = response.headers.pop("Content-Encoding", "identity").strip().lower() == "identity"
+        raw = response.raw
+        response.raw = BytesIO(raw.read(MAX_RESPONSE_BYTES, decode_content=False) if is_plain else b"")
+        raw.close()
+        return response
