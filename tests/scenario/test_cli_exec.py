@@ -1,7 +1,7 @@
 """`parley exec`: one turn for a script.
 
 Modules: `parley.cli.exec`, `parley.cli.turn_options`, `parley.cli.turn_follower`, `parley.cli.turn_outcome`,
-`parley.cli.messages`, `parley.cli.exit_codes`.
+`parley.cli.messages`, `parley.cli.exit_codes`, `parley.cli.standard_streams`.
 """
 
 from __future__ import annotations
