@@ -102,6 +102,29 @@ async def test_a_setting_can_be_chosen_from_a_list(chat: RecordingChat) -> None:
     assert chat.overrides == {"sandbox": "read-only"}
 
 
+async def test_a_model_can_be_chosen_from_those_that_a_provider_offers(chat: RecordingChat) -> None:
+    chat.models = {"ollama": ["one-model", "other-model"]}
+    settings = await chat.client.settings()
+    chat.models[settings.model_provider] = [settings.model, "newest-model"]
+
+    async def choose(line: str, *shown: str) -> str:
+        choosing = asyncio.create_task(use(chat, line))
+        await until(lambda: chat.drawn.is_set() and all(one in chat.screen() for one in shown))
+        chat.keys(shown[-1])
+        await until(lambda: f"> {shown[-1]}" in chat.screen())
+        chat.keys(ENTER)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await choosing
+        chat.drawn.clear()
+        return str(chat.overrides.get("model"))
+
+    assert await choose("/model", "ollama/", "newest-model") == "newest-model"
+    assert await choose("/model ollama/", "ollama/one-model", "ollama/other-model") == "ollama/other-model"
+    assert "cannot be listed" in await use(chat, "/model vllm/")
+    assert chat.input == "/model vllm/"
+    assert "the provider geminy cannot be used (choose from " in await use(chat, "/model geminy/")
+
+
 async def test_a_list_can_be_left_without_a_choice(chat: RecordingChat) -> None:
     chat.keys(ESCAPE)
     await use(chat, "/model")

@@ -1,6 +1,6 @@
 """Commands, completion, local commands and lists of `parley chat` in a terminal of 80 columns and 24 rows.
 
-Modules: `parley.cli.start`.
+Modules: `parley.cli.start`, `parley.cli.chat.offered_models`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit.builders.images import PNG
+from kit.models.model_service import ModelService, model_service
 from kit.servers.resident_process import parley
 from kit.system.interrupted import WAITS
 from kit.system.tmux import TMUX, Terminal
@@ -31,6 +32,12 @@ def home(parley_model: ScriptedModel, tmp_path: Path) -> Iterator[Home]:
     home.open()
     yield home
     home.close()
+
+
+@pytest.fixture
+def shop() -> Iterator[ModelService]:
+    with model_service("small", "large") as service:
+        yield service
 
 
 def start(home: Home, *arguments: str) -> Terminal:
@@ -90,12 +97,15 @@ async def test_a_message_names_an_image_and_contains_the_output_of_a_local_comma
     assert "data:image/png;base64," in sent
 
 
-async def test_commands_are_completed_and_lists_open_and_close(home: Home, parley_model: ScriptedModel) -> None:
+async def test_commands_are_completed_and_lists_open_and_close(
+    home: Home, parley_model: ScriptedModel, shop: ModelService
+) -> None:
     parley_model.says(Call("apply_patch", {"input": PATCH}))
     parley_model.says("Written.")
     parley_model.says("Blue.")
+    provider = "-c", f"model_providers.shop.base_url={shop.base_url}"
     try:
-        async with start(home, "chat", "--sandbox", "workspace-write", "write a long file") as terminal:
+        async with start(home, "chat", "--sandbox", "workspace-write", "write a long file", *provider) as terminal:
             await terminal.until_shows("Written.")
             terminal.type("/dif")
             await terminal.until_shows("/diff", "show the changes of all patches")
@@ -136,6 +146,11 @@ async def test_commands_are_completed_and_lists_open_and_close(home: Home, parle
             await terminal.until_shows("commands can write no files")
             terminal.press("Tab", "Enter")
             await terminal.until_shows("sandbox: read-only")
+            terminal.type("/model shop/")
+            terminal.press("Enter")
+            await terminal.until_shows("Models of shop  2", "> shop/small  offered by shop", "shop/large")
+            terminal.press("Down", "Enter")
+            await terminal.until_shows("model: shop/large, from the next message on")
             terminal.type("/modle x")
             terminal.press("Enter")
             await terminal.until_shows("did you mean /model?")

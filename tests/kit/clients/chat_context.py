@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Literal, Self
 
@@ -45,6 +45,8 @@ class RecordingChat:
         self.conversation: Conversation | None = None
         self.overrides: Overrides = {}
         self.attachments: list[InputItem] = []
+        self.models: dict[str, Sequence[str]] = {}
+        """The models that each provider offers."""
         self.shows_reasoning = False
         self.local_cwd, self.is_remote = local_cwd, is_remote
         self.cwd = local_cwd
@@ -83,6 +85,9 @@ class RecordingChat:
     def keys(self, text: str) -> None:
         """Type keys. An overlay that opens later gets them, too."""
         self._pipe.send_text(text)
+
+    async def offered_models(self, provider: str) -> Sequence[str]:
+        return self.models.get(provider, ())
 
     async def open(self, conversation_id: str) -> None:
         self.conversation = self.client.conversation(conversation_id)

@@ -299,6 +299,13 @@ class Chat:
     def is_remote(self) -> bool:
         return self._address is not None
 
+    async def offered_models(self, provider: str) -> Sequence[str]:
+        if self.is_remote:  # the settings and the keys of that server are not on this computer
+            return ()
+        from parley.cli.chat.offered_models import offered_models  # imported here: few chats need this module
+
+        return await offered_models(provider, config=self._args.config)
+
     @property
     def state(self) -> Literal["idle", "running", "asking"]:
         if self._approvals.of(self._conversation_id) is not None:

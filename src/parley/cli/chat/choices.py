@@ -16,6 +16,7 @@ __all__ = [
     "conversation_choices",
     "current_settings",
     "model_choices",
+    "offered_choices",
     "policy_choices",
     "sandbox_choices",
     "state_of",
@@ -67,6 +68,18 @@ async def model_choices(context: ChatContext) -> Sequence[Choice]:
         *(Choice(name, settings.model_provider if name in models else "of a profile") for name in named),
         *(Choice(f"{name}/", f"a model of {name}") for name in providers),
     ]
+
+
+async def offered_choices(context: ChatContext, provider: str) -> Sequence[Choice]:
+    """Return the models of a provider that the settings do not name.
+
+    For each provider except the current one, the values begin with its name, such as `anthropic/claude-opus-4-5`.
+    """
+    settings = await current_settings(context)
+    prefix = "" if provider == settings.model_provider else f"{provider}/"
+    known = {settings.model, *settings.models}
+    offered = await context.offered_models(provider)
+    return [Choice(f"{prefix}{one}", f"offered by {provider}") for one in offered if one not in known or prefix]
 
 
 async def policy_choices(context: ChatContext) -> Sequence[Choice]:

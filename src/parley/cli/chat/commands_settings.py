@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from parley.cli.chat.choices import Choice, current_settings, model_choices, policy_choices, sandbox_choices
+from parley.cli.chat.choices import (
+    Choice,
+    current_settings,
+    model_choices,
+    offered_choices,
+    policy_choices,
+    sandbox_choices,
+)
 from parley.cli.chat.context import ChatContext
 from parley.cli.chat.pickers import pick_choice
 from parley.cli.runner import CommandFailed
@@ -13,7 +20,7 @@ from parley.client import Overrides
 from parley.config.load import check_overrides
 from parley.config.types import SettingsOverrides
 from parley.errors import BadSetting
-from parley.wire.text import listed
+from parley.wire.text import listed, quoted
 from parley.wire.tools import ApprovalPolicy, SandboxMode
 
 __all__ = ["approvals", "model", "reasoning", "sandbox"]
@@ -21,22 +28,46 @@ __all__ = ["approvals", "model", "reasoning", "sandbox"]
 
 async def model(context: ChatContext, name: str) -> None:
     """Use another model from the next message on."""
-    current = context.overrides.get("model")
     if not name:
-        current = current or (await current_settings(context)).model
-        chosen = await pick_choice(context, "Model", await model_choices(context), current=current)
-        if chosen is None:
-            return
-        # The user has chosen a provider, and now completes the name of the model in the input.
-        if chosen.endswith("/"):
-            context.set_input(f"/model {chosen}")
-            return
-        name = chosen
-    if len(name.split()) != 1 or name.endswith("/"):
+        name = await _picked_model(context)
+    if name.endswith("/"):
+        name = await _picked_model_of(context, name.removesuffix("/"))
+    if not name:
+        return
+    if len(name.split()) != 1:
         raise CommandFailed(f"invalid model {name!r}: expected a name such as gpt-5 or anthropic/claude-opus-4-5")
     _check(SettingsOverrides(model=name))
     _override(context, {"model": name})
     context.note(f"model: {name}, from the next message on")
+
+
+async def _picked_model(context: ChatContext) -> str:
+    """Let the user choose a model, or a provider, whose name then ends with a slash. Return an empty string if the
+    user chose nothing.
+    """
+    settings = await current_settings(context)
+    current = context.overrides.get("model") or settings.model
+    choices = [*await model_choices(context), *await offered_choices(context, settings.model_provider)]
+    choices.sort(key=lambda one: one.value.endswith("/"))  # the providers are last
+    return await pick_choice(context, "Model", choices, current=current) or ""
+
+
+async def _picked_model_of(context: ChatContext, provider: str) -> str:
+    """Let the user choose a model of a provider. Return an empty string if the user chose nothing.
+
+    If the provider does not list its models, the user can complete the name of the model in the input.
+    """
+    settings = await current_settings(context)
+    if provider not in settings.model_providers:
+        raise CommandFailed(
+            f"the provider {quoted(provider)} cannot be used (choose from {listed(settings.model_providers)})"
+        )
+    offered = await offered_choices(context, provider)
+    if not offered:
+        context.note(f"the models of {provider} cannot be listed; add the name of the model")
+        context.set_input(f"/model {provider}/")
+        return ""
+    return await pick_choice(context, f"Models of {provider}", offered) or ""
 
 
 async def approvals(context: ChatContext, policy: str) -> None:

@@ -6,7 +6,7 @@ extensions.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -69,6 +69,11 @@ class ChatContext(Protocol):
     @property
     def state(self) -> Literal["idle", "running", "asking"]:
         """The state of the open conversation."""
+
+    async def offered_models(self, provider: str) -> Sequence[str]:
+        """Ask a provider for the names of its models. The result is empty if the provider gives no list, or if the
+        server is at a URL.
+        """
 
     async def open(self, conversation_id: str) -> None:
         """Open a conversation in place of the current one, and show its latest events. The previous conversation
