@@ -53,12 +53,14 @@ def test_a_missing_package_is_named_in_a_warning(
 async def test_a_shutdown_without_time_left_does_not_wait_for_the_collector(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    has_connected = asyncio.Event()
+    has_connected, is_closed = asyncio.Event(), asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         has_connected.set()
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        is_closed.set()
 
     monkeypatch.setattr(otel, "CLOSE_SECONDS", 1e6)
     async with asyncio.timeout(TIMEOUT_SECONDS), await asyncio.start_server(hang, "127.0.0.1", 0) as collector:
@@ -76,6 +78,7 @@ async def test_a_shutdown_without_time_left_does_not_wait_for_the_collector(
             pass
         await has_connected.wait()
         await sending.close(seconds=0.0)
+        await is_closed.wait()
 
     assert "because the collector does not respond" in caplog.text
 
