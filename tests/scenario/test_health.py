@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -15,10 +16,12 @@ from kit.servers.database_port import DatabasePort
 from kit.servers.http_server import HttpServer
 from kit.servers.in_process_resident import InProcessResident
 from kit.servers.node_process import NODE_TOKEN, NodeProcess
-from kit.servers.postgres import NEEDS_POSTGRES, Databases
-from kit.servers.short_outages import shorten_outages
+from kit.servers.postgres import NEEDS_POSTGRES, Databases, with_connection
+from kit.servers.short_outages import CALL_SECONDS, shorten_outages
 from kit.system.commands import TIMEOUT_SECONDS
+from kit.system.ports import free_port
 from parley.app.http_choice import HttpChoice
+from parley.stores.postgres.months import MIGRATION_LOCK
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
 
@@ -80,6 +83,41 @@ async def test_a_node_is_ready_when_other_nodes_can_find_it(
         after = await check(server.url, "/readyz")
 
     assert before == [(200, b'{"status":"ok"}'), (503, b'{"status":"starting"}')]
+    assert after == (200, b'{"status":"ok"}')
+
+
+@NEEDS_POSTGRES
+@pytest.mark.promises("http.health")
+async def test_a_node_waits_for_a_long_migration_and_is_alive_meanwhile(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_outages(monkeypatch)
+    monkeypatch.setattr("parley.stores.postgres.store.JOIN_SECONDS", 0.0)
+    url, port = databases.new_url(), free_port()
+    env = {"PARLEY_STORE_URL": url, "PARLEY_NODE_TOKEN": NODE_TOKEN}
+    http = HttpChoice(token="t" * 32, port=port)
+    states, is_locked = [], asyncio.Event()
+
+    async def migrate_slowly(db: Any) -> None:
+        """Wait until the node waits for another process that migrates the database, and then for longer than a call
+        may take.
+        """
+        await db.execute("SELECT pg_advisory_lock($1)", MIGRATION_LOCK)
+        is_locked.set()
+        waiting = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while not await db.fetchval(waiting):  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2 * CALL_SECONDS)
+        states.extend([await check(f"http://127.0.0.1:{port}/mcp", path) for path in ("/livez", "/readyz")])
+
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        migrating = asyncio.create_task(with_connection(url, migrate_slowly))
+        await is_locked.wait()
+        async with InProcessResident(parley_model, tmp_path / "home", http=http, env=env) as server:
+            await migrating
+            after = await check(server.resident.description["url"], "/readyz")
+
+    assert states == [(200, b'{"status":"ok"}'), (503, b'{"status":"starting"}')]
     assert after == (200, b'{"status":"ok"}')
 
 

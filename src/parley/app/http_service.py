@@ -143,11 +143,15 @@ class HttpService:
         """The address or name on which the server listens."""
         self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None
         """The URL of the page; None if there is no page."""
-        loop = asyncio.get_running_loop()
         self._keeping: list[asyncio.Task[None]] = []
         if tokens is not None:
             tokens.on_revoked(self._end_all_of)
-            self._keeping.append(loop.create_task(tokens.keep_current()))
+
+    def keep_current(self) -> None:
+        """Begin to load the tokens and the sign-ins to the page periodically."""
+        loop = asyncio.get_running_loop()
+        if self._tokens is not None:
+            self._keeping.append(loop.create_task(self._tokens.keep_current()))
         if self.sign_ins is not None:
             self._keeping.append(loop.create_task(self.sign_ins.keep_current()))
 

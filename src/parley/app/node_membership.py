@@ -83,14 +83,14 @@ class NodeMembership:
             )
         return settings
 
-    async def check_database(self) -> None:
-        """Check that this process can use the database.
+    async def wait_for_database(self) -> None:
+        """Wait until this process can use the database. If the database is being migrated, wait for the end.
 
         Raises:
             BadHome: the database cannot be used.
             StoreFailed: the database cannot be reached.
         """
-        await self._store.nodes()
+        await self._store.wait_until_usable()
 
     async def join(self, url: str, *, running: Callable[[], int]) -> None:
         """Become a node that other nodes reach at `url`. `running` returns the number of running turns.

@@ -137,6 +137,8 @@ class Resident:
         """Load the tokens of the home directory, and then accept HTTP connections. Do nothing if the server must
         not serve HTTP.
 
+        A node accepts connections before it waits for its database and loads the tokens.
+
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
             BadHome: the server is a node and cannot use its database, or another running node has its id.
@@ -145,14 +147,13 @@ class Resident:
         """
         if (choice := self._choice) is None:
             return
-        if self._server.nodes is not None:
-            await self._server.nodes.check_database()  # the following steps would each report the same error
         # imported here: it imports the HTTP library, which few servers need
         from parley.app.http_service import HttpService
         from parley.server.http.tokens import StoredTokens
 
-        tokens = StoredTokens(self._server.store)
-        await tokens.reload()
+        tokens, nodes = StoredTokens(self._server.store), self._server.nodes
+        if nodes is None:
+            await tokens.reload()
         self._http = HttpService(
             self._server.core,
             self._settings(),
@@ -161,13 +162,17 @@ class Resident:
             on_request_ended=self._note_use,
             tokens=tokens,
             store=self._server.store,
-            nodes=self._server.nodes,
+            nodes=nodes,
             open_push=self._server.open_push,
             metrics=self._server.metrics(lambda: self.client_count).text,
         )
-        if self._server.nodes is not None and self._http.node_url is not None:
+        if nodes is not None and self._http.node_url is not None:
+            # health checks get responses while this node waits
+            await nodes.wait_for_database()
+            await tokens.reload()
             conversations = self._server.conversations
-            await self._server.nodes.join(self._http.node_url, running=lambda: len(conversations.running))
+            await nodes.join(self._http.node_url, running=lambda: len(conversations.running))
+        self._http.keep_current()
         self._tokens = tokens
 
     async def reload(self) -> None:

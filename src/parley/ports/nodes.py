@@ -95,6 +95,15 @@ class Placement(Protocol):
 class Nodes(Protocol):
     """The part of a shared store that lists the nodes."""
 
+    async def wait_until_usable(self) -> None:
+        """Wait for the database, but not longer than a starting node may wait. A migration may take any time.
+
+        Raises:
+            BadHome: the database cannot be used.
+            StoreFailed: the database cannot be reached.
+        """
+        ...
+
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
         """Announce this process as the node `node` until the store is closed.
 

@@ -70,6 +70,7 @@ class HttpServer:
         )
         self.url, self.token, self.work = self.service.url, self.service.token or "", self.files.work
         await self._tokens.reload()
+        self.service.keep_current()
         await self._clients.__aenter__()
         return self
 

@@ -155,6 +155,33 @@ class Database:
         finally:
             connection.terminate()
 
+    async def wait_until_usable(self, *, until: float) -> None:
+        """Wait until the database accepts connections, and then until it has been migrated.
+
+        `until` is the deadline for the first part, on the event loop's clock. A migration may take any time.
+
+        Raises:
+            StoreFailed: the database cannot be reached, or the migration failed.
+            BadHome: the database cannot be used.
+        """
+        backoff = Backoff()
+        while True:
+            try:
+                connection = await self.connect()
+            except ParleyError:
+                raise
+            except Exception as error:
+                if not is_lost(error, None) and not is_rolled_back(error):
+                    raise refusal_of(error) from None
+                if asyncio.get_running_loop().time() >= until:
+                    raise self.unreachable(error) from None
+                self.availability.failed("calls", reason_of(error))
+            else:
+                self.availability.answered("calls")
+                await close(connection)
+                return
+            await backoff.pause(until)
+
     async def run(self, work: Work[T], *, until: float | None = None) -> T:
         """Call `work` with a connection from the pool, and return the result of `work`.
 

@@ -344,6 +344,9 @@ class PostgresStore:
 
     # --- nodes -------------------------------------------------------------------------
 
+    async def wait_until_usable(self) -> None:
+        await self._open.database.wait_until_usable(until=asyncio.get_running_loop().time() + JOIN_SECONDS)
+
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
         self._node = node
         parts = self._open
