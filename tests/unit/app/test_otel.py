@@ -96,7 +96,9 @@ async def test_an_endless_response_of_a_collector_is_not_read(encoding: str) -> 
                 writer.write(b"x" * 65536)
                 sent += 65536
                 await writer.drain()
-        writer.close()
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
         ended.set()
 
     async with asyncio.timeout(TIMEOUT_SECONDS), await asyncio.start_server(endless, "127.0.0.1", 0) as server:
