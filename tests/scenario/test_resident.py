@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 from collections.abc import AsyncIterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -28,6 +29,7 @@ from kit.system.commands import TIMEOUT_SECONDS
 from kit.system.needs import LANDLOCK
 from kit.system.waiting import until
 from parley.app.discovery import ResidentLock, is_running
+from parley.cli.main import main
 from parley.client import Approval, Conversation
 from parley.common.resident_socket import NoResident, ask, connect
 from parley.testing import HOLD, Call, ParleyProcess, ScriptedModel
@@ -590,6 +592,22 @@ async def test_status_names_a_resident_that_cannot_be_reached(parley_model: Scri
     assert (code, out) == (1, "")
     assert f"runs as process {os.getpid()} (" in errors
     assert "but cannot be reached: its socket was removed" in errors
+
+
+@pytest.mark.promises("resident.stop")
+@pytest.mark.parametrize("option", ["--stop", "--drain"])
+def test_a_resident_that_is_already_ending_is_waited_for(
+    option: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.mkdir()
+    monkeypatch.setenv("PARLEY_HOME", str(home))
+    lock = ResidentLock(str(home))
+    assert lock.acquire()
+    ending = iter((lambda: None, lock.release))  # the server has removed its socket, and ends a moment later
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(ending)())
+
+    assert main(["serve", option, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"pid": None, "stopped": True}
 
 
 @pytest.mark.promises("resident.stop")

@@ -46,6 +46,13 @@ exit code: 0 after an orderly stop, 2 for wrong arguments or settings, 3 if --st
 NOT_RUNNING: Final = 3
 ALREADY_RUNNING: Final = 4
 
+REACH_SECONDS: Final = 5.0
+"""The maximum time, in seconds, for which `--stop` and `--drain` try to reach a server that has no socket. The
+server may be ending, or may create its socket again.
+"""
+REACH_AGAIN_SECONDS: Final = 0.1
+"""The time, in seconds, between two attempts to reach the server."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
@@ -167,6 +174,10 @@ def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
     )
 
 
+class _Unreachable(CommandFailed):
+    """Raised when a resident server runs, but cannot be reached."""
+
+
 def _ask(kind: str) -> dict[str, Any]:
     from parley.common.resident_socket import NoResident, Refused, ask, connect
 
@@ -179,7 +190,7 @@ def _ask(kind: str) -> dict[str, Any]:
 
         if is_running(home):
             holder, detail = describe_holder(home), str(error) or "its socket was removed"
-            raise CommandFailed(
+            raise _Unreachable(
                 f"the resident server runs as {holder}, but cannot be reached: {detail}; it listens again "
                 "within a few seconds, unless it hangs"
             ) from None
@@ -206,10 +217,35 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
     return 0
 
 
+def _ask_to_end(kind: str) -> dict[str, Any] | None:
+    """Send the request `stop` or `drain` to the resident server, and return its answer. Return None if the server
+    ended before it could be reached, because it had already been stopped.
+
+    Raises:
+        CommandFailed: no server runs, or the server cannot be reached and does not end.
+    """
+    until, was_running = time.monotonic() + REACH_SECONDS, False
+    while True:
+        try:
+            return _ask(kind)
+        except _Unreachable:
+            if time.monotonic() > until:
+                raise
+            was_running = True
+        except CommandFailed as error:
+            if was_running and error.code == NOT_RUNNING:
+                return None
+            raise
+        time.sleep(REACH_AGAIN_SECONDS)
+
+
 def _stop(kind: str, *, as_json: bool) -> int:
     from parley.app.discovery import wait_until_stopped
 
-    stopped = _ask(kind)
+    if (stopped := _ask_to_end(kind)) is None:
+        if as_json:
+            print(json.dumps({"pid": None, "stopped": True}))
+        return 0
     if not as_json:
         how = "stopping" if kind == "stop" else "draining"
         print(f"{how} process {stopped['pid']}; running turns end first", file=sys.stderr)
