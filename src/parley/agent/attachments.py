@@ -56,7 +56,7 @@ def names_files(content: tuple[InputItem, ...]) -> bool:
 
 
 def check_content(content: tuple[InputItem, ...]) -> None:
-    """Check that the images and files of a message together are not too large.
+    """Check that the images and files of a message together do not exceed `MAX_MEGABYTES`.
 
     Raises:
         UnsupportedContent: the images and files are too large.

@@ -62,11 +62,13 @@ OVERFLOW_FACTOR: Final = 0.9
 window is the size of that request multiplied by this factor.
 """
 LEAST_RATIO: Final = 0.25
-"""The lowest plausible ratio of the provider's count to the estimate. A lower ratio is ignored, because it is a
-sign that the provider did not count cached input.
+"""The lowest plausible ratio of the provider's token count to the estimate. A lower ratio is ignored, because it is
+a sign that the provider did not count cached input.
 """
 LARGEST_RATIO: Final = 8.0
-"""The highest plausible ratio of the provider's count to the estimate. A higher ratio is reduced to this value."""
+"""The highest plausible ratio of the provider's token count to the estimate. A higher ratio is reduced to this
+value.
+"""
 
 INSTRUCTIONS: Final = """\
 You are given the record of a conversation between a user and a coding agent. The record is too long. Your summary \
@@ -94,8 +96,8 @@ class TokenMeter:
     def window(self, settings: Settings) -> int | None:
         """Return the context window in tokens; None if the context window is unknown.
 
-        The result is smaller than the configured window if the provider has refused a request that fits in the
-        configured window as too long.
+        If the provider has refused a request as too long, the result is smaller than that request, even if the
+        configured window is larger.
         """
         known = context_window(settings.model, settings.model_context_window)
         return min((window for window in (known, self._overflow) if window is not None), default=None)
@@ -186,16 +188,19 @@ async def summary_of_all(
 
 
 def _room(window: int, rest: int) -> float:
-    """Return the room for the history, in tokens, in a request whose other parts have `rest` tokens."""
+    """Return the room for the history, in tokens, in a request whose other parts have `rest` tokens. The room is at
+    least the fraction `LEAST_ROOM` of the context window `window`.
+    """
     return max(window * NEARLY_FULL - rest, window * LEAST_ROOM)
 
 
 def _replacement(
     summary: str, replaced: int, longest: float, size: str, meter: TokenMeter
 ) -> tuple[HistoryCompacted, BackgroundEvent]:
-    """Return the entries that replace the first items of the history with a summary of at most `longest` tokens.
+    """Return the entries that replace the first `replaced` items of the history with the text `summary`. A summary
+    of more than `longest` tokens is truncated.
 
-    `size` is the number of tokens before the compaction, which the event reports to clients.
+    `size` is the number of tokens before the compaction, as a text for clients, such as `9000 of 10000`.
     """
     text = SUMMARY_PREFIX + _fitted(replace_surrogates(summary), longest, meter)
     return (
@@ -316,7 +321,9 @@ def _fitted(text: str, allowed: float, meter: TokenMeter) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return the text, without its middle if it is longer than `longest` characters."""
+    """Return the text. If the text is longer than `longest` characters, keep its beginning and its end, which have
+    `longest` characters together, and replace its middle with a note.
+    """
     if len(text) <= longest:
         return text
     half = longest // 2

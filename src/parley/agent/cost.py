@@ -46,8 +46,9 @@ def estimated_micros(settings: Settings, given: int, made: int) -> int:
 
 
 def _micros(price: Price, given: int, cached: int, written: int, made: int) -> int:
-    """Return the cost of input tokens and of output tokens (`made`), in millionths of the currency unit. The input
-    tokens were read from a cache (`cached`), written to a cache (`written`), or neither (`given`).
+    """Return the cost of tokens in millionths of the currency unit. `made` is the number of output tokens. `cached`
+    is the number of input tokens that were read from a cache, `written` is the number of input tokens that were
+    written to a cache, and `given` is the number of all other input tokens.
 
     A price for a million tokens is the same number as the price of one token in millionths.
     """

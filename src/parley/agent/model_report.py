@@ -57,7 +57,9 @@ class ModelReport:
         )
 
     def said(self, request: ModelRequest, text: str | None) -> None:
-        """If an observer asks for content, record the newest user message and the model's text."""
+        """If an observer asks for content, record the newest user message of the request and the text of the
+        model's response. Otherwise do nothing.
+        """
         if self._operation is None or not telemetry.wants_content:
             return
         messages = [item for item in request.history if isinstance(item, UserItem)]

@@ -34,7 +34,10 @@ def request_for(
     breaks: Sequence[int] = (),
 ) -> ModelRequest:
     """Build the request for the model's next response. The notes are read again for each request, because they may
-    change. `breaks` are the indices in the history at which a response has ended.
+    change.
+
+    `breaks` are the indices in the history at which a response of the model, with the outputs of its calls, has
+    ended. The model clients use these indices to keep consecutive responses apart.
     """
     context = [environment_context(settings)]
     if notes := user_instructions(settings):
@@ -135,8 +138,10 @@ def _is_shared(folder: str) -> bool:
 
 
 def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | None:
-    """Return the text of a file, truncated to `limit` bytes; None if the file is missing, blank, hidden or outside
-    of the project.
+    """Return the text of the file at `path`, truncated to `limit` bytes; None if the file is missing, blank or
+    hidden, or if a symbolic link leads out of the directory `project`.
+
+    `directories` opens the directories of the path, and contains the hidden paths.
     """
     try:
         return _text(directories.read(directories.resolve(path, project=project), limit=max(limit, 0)))

@@ -84,7 +84,9 @@ async def with_retries(
 
 
 def request_retry(retrying: Retrying) -> RequestRetry:
-    """Return the event that tells clients about a retry of a request to the model."""
+    """Return the event that tells clients about a retry of a request to the model. `retrying` is the model client's
+    report of the retry.
+    """
     return RequestRetry(
         attempt=retrying.attempt,
         max_attempts=retrying.max_attempts,

@@ -53,9 +53,9 @@ def policy_for(settings: Settings, roots: Roots) -> SandboxPolicy | None:
 
 
 def _make_clones(settings: Settings) -> None:
-    """Create the directory that contains the clones before the first command runs. The sandbox can protect only
-    directories that exist. If a directory to protect is missing, the sandbox starts no command that could create
-    it.
+    """Create the directory that contains the clones of the configured repositories, before the first command runs.
+    The sandbox can protect only directories that exist. If a directory to protect is missing, the sandbox starts no
+    command that could create it.
     """
     for path in settings.clones[:1]:
         with suppress(OSError):
@@ -81,7 +81,9 @@ class Roots:
         self._found: dict[str, WritableRoot] = {}
         """Maps each path in the settings to the directory to which the path was first resolved."""
         self._missed: set[str] = set()
-        """The paths in the settings that did not exist when they were first resolved."""
+        """The paths in the settings that did not exist when they were first resolved. If such a path exists later
+        and leads through a symbolic link, it is not writable, because a command may have created the link.
+        """
 
     @property
     def is_empty(self) -> bool:

@@ -184,7 +184,8 @@ async def compact_turn(
     """Replace the history with a summary, and end the turn. Return how the turn ended. Return None if messages have
     arrived in the meantime; the caller then continues the turn with `run_turn`.
 
-    If the request for the summary fails, the turn fails and the history stays unchanged.
+    If the turn has reached a limit, `ask_to_continue` is called before the request for the summary. If the user
+    does not agree, or if the request fails, the turn fails and the history stays unchanged.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     if notice := notice_without_price(settings):
@@ -224,8 +225,9 @@ async def _end(
 ) -> TurnEnded:
     """Append `entries` and the entries that end the turn, in one write. Return the record of the end of the turn.
 
-    `entries` are the entries of the last response. `last_message` is the model's last message. `code` is the error
-    code of a failed turn.
+    `why` is the reason why the turn ends, and `message` is the error message of a failed turn. `entries` are the
+    entries of the last response. `last_message` is the model's last message. `code` is the error code of a failed
+    turn.
     """
     end = turn_end(
         why,
@@ -316,7 +318,9 @@ class _Response:
         return priced(self.usage, settings, cache_write_tokens=self.cache_write_tokens)
 
     def clear(self) -> None:
-        """Discard the content of the response. Call this before the request is sent."""
+        """Discard the content of the response. Call this before each attempt to send the request, because a retry
+        begins a new response.
+        """
         self.items.clear()
         self.ended.clear()
         self.cut_by = self.refused = None

@@ -90,7 +90,12 @@ def shorten_log(home: str, stderr: int = 2) -> None:
 
 
 def _start(home: str, environ: Mapping[str, str], *, log: int, report: int) -> NoReturn:
-    """Start the server as a grandchild in a new session, so that the server is not a child of this process."""
+    """Start the server as a grandchild in a new session, so that the server is not a child of the process that
+    needs it. Then exit.
+
+    A child process calls this function. The descriptor `report` becomes the server's stdout, and the descriptor
+    `log` becomes the server's stderr.
+    """
     try:
         os.setsid()
         if os.fork() == 0:

@@ -103,6 +103,7 @@ def _members(path: str) -> dict[str, Any]:
 
     Raises:
         BadSetting: the file is not a JSON object.
+        OSError: the file cannot be read.
     """
     try:
         return msgspec.json.decode(read_file(path), type=dict[str, Any])
@@ -116,7 +117,8 @@ def _target(path: str) -> str:
     """Return the path of the file that `path` names, with symbolic links resolved.
 
     Raises:
-        BadSetting: the target of a symbolic link does not exist, or the file must not be replaced.
+        BadSetting: the target of a symbolic link does not exist or belongs to another user, or `path` names
+            something other than a regular file.
     """
     if not os.path.lexists(path):
         return path
@@ -134,9 +136,11 @@ def _target(path: str) -> str:
 
 
 def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) -> None:
-    """Write a file atomically.
+    """Write a file atomically. If the file exists, replace it if `overwrite` is True; otherwise raise
+    `FileExistsError`.
 
-    If `mode` is None, only the user can read a new file, and an existing file keeps its mode.
+    `mode` contains the permissions of the file. If `mode` is None, only the user can read a new file, and an
+    existing file keeps its permissions.
     """
     with AtomicFile(path) as file:
         with open(file.name, "w", encoding="utf-8", newline="") as out:
@@ -151,7 +155,12 @@ def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) ->
 
 @contextmanager
 def _locked(home: str) -> Iterator[None]:
-    """Hold a lock on the home in this block, so that no other command changes config.toml."""
+    """Hold a lock on the home in this block, so that no other command changes config.toml. If another command holds
+    the lock, wait for it.
+
+    Raises:
+        BadHome: the home cannot be opened.
+    """
     try:
         fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -165,7 +174,7 @@ def _locked(home: str) -> Iterator[None]:
 
 @contextmanager
 def _write_errors(path: str) -> Iterator[None]:
-    """Convert an error of the operating system in this block to an error that names the file."""
+    """Convert an `OSError` in this block to a `BadSetting` that names the file."""
     try:
         yield
     except OSError as error:

@@ -57,7 +57,11 @@ class Deliveries(Generic[K, T]):
         self._closed = False
 
     def put(self, key: K, notification: T) -> None:
-        """Deliver a notification in the background. The call returns immediately and never raises an error."""
+        """Deliver a notification in the background. The call returns immediately and never raises an error.
+
+        If the maximum number of undelivered notifications is reached, a notification with a new key is discarded.
+        After `close`, every notification is discarded.
+        """
         if self._closed:
             return
         if key not in self._due and len(self._due) >= self._most:
@@ -94,7 +98,12 @@ class Deliveries(Generic[K, T]):
         return not self._tasks
 
     async def _deliver(self, key: K) -> None:
-        """Send the newest notification with the key `key`, until it is delivered or discarded."""
+        """Deliver the notification with the key `key`. Each failed attempt is followed by a retry after a delay, up
+        to `MAX_ATTEMPTS` attempts; then the notification is discarded.
+
+        If a newer notification with the same key arrives in the meantime, that notification is delivered instead.
+        The call returns when no notification with the key is left.
+        """
         try:
             await self._deliver_all(key)
         finally:

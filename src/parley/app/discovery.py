@@ -34,12 +34,22 @@ class ResidentLock:
     """The lock that the resident server of a home directory holds while it is running."""
 
     def __init__(self, home: str) -> None:
-        """Open the lock file of a home directory. Raises OSError."""
+        """Open the lock file of a home directory, and create the file if it is missing. The lock is not acquired
+        yet.
+
+        Raises:
+            OSError: the file cannot be opened or created.
+        """
         self._path = os.path.join(home, LOCK)
         self._fd = self._open()
 
     def acquire(self) -> bool:
-        """Acquire the lock. Return False if another resident server holds it. Raises OSError."""
+        """Acquire the lock. Return False if another resident server holds it.
+
+        Raises:
+            OSError: the lock file was removed and cannot be created again, or the file system does not support
+                locks.
+        """
         while True:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +115,11 @@ def describe_holder(home: str) -> str:
 
 
 def wait_until_stopped(home: str) -> None:
-    """Block until no resident server of the home directory is running. Raises OSError."""
+    """Block until no resident server of the home directory is running.
+
+    Raises:
+        OSError: the lock file exists and cannot be opened or locked.
+    """
     try:
         fd = os.open(os.path.join(home, LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -117,7 +131,11 @@ def wait_until_stopped(home: str) -> None:
 
 
 def describe(home: str, description: dict[str, Any]) -> None:
-    """Write the description of this server to `serve.json`. The server must hold the lock. Raises OSError."""
+    """Write the description of this server to `serve.json`. The server must hold the lock.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     path = os.path.join(home, DESCRIPTION)
     unfinished = f"{path}.new"
     with suppress(FileNotFoundError):

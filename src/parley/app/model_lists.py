@@ -36,7 +36,8 @@ async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[st
     """Return the names of each provider's models, keyed by the name of the provider. A provider that cannot be
     reached, refuses the request or has no models is left out.
 
-    All requests are sent concurrently. The providers must be servers on this computer.
+    `choices` contains settings for each provider. The providers must be servers on this computer, because the
+    timeout is `LOCAL_SECONDS`. All requests are sent concurrently.
     """
     http = Http()
 

@@ -65,7 +65,9 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
     reason: str
     to_do: str
     is_about_model: bool = False
-    """True if the provider does not offer the model."""
+    """True if the check failed because the provider does not offer the model; False if it failed for another
+    reason.
+    """
 
 
 async def check_provider(settings: Settings) -> ProviderAnswer | ProviderFault:

@@ -171,7 +171,12 @@ class PushSender:
         return port is None and (host in KNOWN_HOSTS or host.endswith(KNOWN_DOMAINS))
 
     async def _attempt(self, key: tuple[str, ConversationId], state: AttentionState) -> str | None:
-        """Send a message once. Return None if no retry is needed, and otherwise a description of the problem."""
+        """Try once to notify a browser of the state of a conversation. `key` consists of the sign-in of the browser
+        and the id of the conversation.
+
+        Return None if no retry is needed, because the message was accepted or a retry would be refused too.
+        Otherwise return a description of the problem.
+        """
         sign_in, conversation_id = key
         subscriptions = {principal.sign_in: (principal, push) for principal, push in self._sign_ins.subscriptions()}
         sender = await self._sender_key()
@@ -207,7 +212,13 @@ class PushSender:
     async def _post(
         self, subscription: _Subscription, sender: SenderKey, conversation_id: ConversationId, state: AttentionState
     ) -> int:
-        """Send a message, and return the HTTP status of the response."""
+        """Send the encrypted id of a conversation to the push service of a browser, and return the HTTP status of
+        the response. The state determines the urgency.
+
+        Raises:
+            ModelError, OSError: the push service cannot be reached.
+            TimeoutError: the push service has not responded within `ATTEMPT_SECONDS`.
+        """
         body = encrypted(
             conversation_id.encode(),
             receiver=decode_base64url(subscription.keys.p256dh),

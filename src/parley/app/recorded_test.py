@@ -120,7 +120,9 @@ def _of_exchanges(exchanges: Sequence[Exchange]) -> Iterator[Reply]:
 
 
 def _new_message(items: Sequence[RecordedItem]) -> str:
-    """Return the text of the messages at the end of the history."""
+    """Return the text of the user's messages at the end of the history `items`. The text is empty if the last item
+    is not a message of the user.
+    """
     texts: list[str] = []
     for item in items:
         if item.user is UNSET:

@@ -34,7 +34,9 @@ class Relay:
     def __init__(
         self, home: str, *, environ: Mapping[str, str], directory: str, overrides: Sequence[str] = ()
     ) -> None:
-        """Connect to the server and send the hello. Nothing is read from the client yet.
+        """Connect to the server and send the hello. Nothing is read from the client yet. The hello contains
+        `environ`, `directory` and `overrides`: the environment, the working directory and the command-line settings
+        of `parley mcp`.
 
         Raises:
             NoResident: no resident server is running, so this process has to serve the client itself.
@@ -60,7 +62,9 @@ class Relay:
         """True if the relay ended the connection, because the client has left or a signal has arrived."""
 
     def run(self) -> int:
-        """Copy bytes until either side ends, and return the exit code."""
+        """Copy bytes until either side ends, and return the exit code: 0 if the client has left or a signal has
+        arrived, and `SERVER_ENDED` if the server has ended first.
+        """
         on_terminal = os.isatty(0)
         for number in SIGNALS:
             # Under `nohup`, SIGHUP stays ignored.

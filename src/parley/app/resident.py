@@ -266,7 +266,7 @@ class Resident:
             stopped.cancel()
 
     def stop_listening(self) -> None:
-        """Accept no more connections on sockets. Open connections continue."""
+        """Accept no more connections on the Unix sockets. Open connections continue, and HTTP is not affected."""
         if self._sockets is not None:
             self._sockets.close()
 

@@ -42,7 +42,9 @@ class AlreadyRunning(ParleyError):
     """Raised when the home directory already has a running resident server."""
 
     def __init__(self, description: Mapping[str, Any], holder: str) -> None:
-        """Create the error. `holder` describes the process that holds the lock."""
+        """Create the error. `description` is the content of the running server's `serve.json`. `holder` describes
+        the process that holds the lock.
+        """
         self.description = description
         super().__init__(f"a resident server of this home is already running: {holder}")
 
@@ -153,7 +155,9 @@ async def _acquire(lock: ResidentLock, home: str) -> None:
 
 
 def _notify_systemd(state: str) -> None:
-    """Report the state of the server to systemd, if systemd started the server."""
+    """Report the state of the server to systemd. `state` is a message in the format of `sd_notify`, such as
+    `READY=1`. Do nothing if systemd expects no report.
+    """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -32,7 +32,8 @@ may be busy.
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command as the agent would under these settings, but with the timeout `BY_HAND_SECONDS`.
+    """Run one command as the agent would under these settings, but with the timeout `BY_HAND_SECONDS`. `output` is
+    called with each piece of the command's output.
 
     Raises:
         CommandNotStarted: the program does not exist, or the operating system could not start it.
@@ -61,7 +62,8 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
 
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
-    """Return a report about the sandbox of these settings, and a description of the limits that all commands share.
+    """Return a report about the sandbox of these settings, and a description of the limits on memory and processes
+    that all commands share.
 
     If `settings` is None, the report is about the sandboxes that the system supports.
 
@@ -77,7 +79,9 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
 
 
 async def _limits(commands: Sandboxed) -> str:
-    """Return a description of the limits that all commands share."""
+    """Return a description of the limits on memory and processes that all commands share, or the reason why there
+    are no such limits.
+    """
     why = scope.why_none("/")
     if why is None:
         printed = bytearray()

@@ -141,10 +141,10 @@ async def all_conversations(store: Store) -> list[ConversationId]:
 
 
 def reload_resident_tokens(home: str) -> bool:
-    """Make the resident server of the home directory load its tokens again.
+    """Make the resident server of the home directory load its tokens again, and return True.
 
-    Return False if no server is running or the server does not respond. A running server loads the tokens within
-    half a minute in any case.
+    Return False if no server is running, or if the server does not respond or refuses the request. A running server
+    loads the tokens within half a minute in any case.
     """
     try:
         with connect(home) as channel:
@@ -155,7 +155,8 @@ def reload_resident_tokens(home: str) -> bool:
 
 
 def http_address(loader: Loader) -> str | None:
-    """Return the URL of the server for HTTP clients; None if the URL is not known.
+    """Return the URL at which HTTP clients reach the server: the public URL in the settings, the URL of the running
+    server, or the URL with the configured port. Return None if there is none of these.
 
     Raises:
         ConfigError: the settings cannot be read.
@@ -176,7 +177,7 @@ def http_address(loader: Loader) -> str | None:
 
 
 def page_address(loader: Loader) -> str | None:
-    """Return the URL of the web page; None if the URL is not known.
+    """Return the URL of the web page; None if `http_address` returns None.
 
     Raises:
         ConfigError: the settings cannot be read.

@@ -312,8 +312,8 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether a path to a file below `folder` contains no symbolic link after `folder`. `place` is the
-    resolved path.
+    """Return whether a path to a file below `folder` contains no symbolic link after `folder`. `place` is the path
+    with all symbolic links resolved, and `folders` is used to resolve `folder`.
     """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:
@@ -416,7 +416,9 @@ _PROC_ROOT: Final = 1
 
 
 def _link_target(name: str, folder: int) -> str | None:
-    """Return the target of a symbolic link, or None if no symbolic link has this name."""
+    """Return the target of the symbolic link `name` in the directory with the descriptor `folder`; None if `name`
+    does not exist or is not a symbolic link.
+    """
     try:
         return os.readlink(name, dir_fd=folder)
     except ValueError:

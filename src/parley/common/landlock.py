@@ -81,7 +81,11 @@ def add_rule(ruleset: int, place: int, rights: int) -> None:
 
 
 def restrict_self(ruleset: int) -> None:
-    """Apply a ruleset permanently to the calling thread and to every process that the thread starts."""
+    """Apply a ruleset permanently to the calling thread and to every process that the thread starts.
+
+    Raises:
+        OSError: the ruleset cannot be applied.
+    """
     syscall(_RESTRICT_SELF, ruleset, 0)
 
 

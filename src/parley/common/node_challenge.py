@@ -35,7 +35,9 @@ class Challenge(NamedTuple):
     """The random number of the called node."""
 
     def proof(self, token: str, side: Literal["caller", "called"]) -> str:
-        """Return the hexadecimal proof with which the node on the given side shows that it has the token."""
+        """Return the hexadecimal proof that a node has `token`. `side` is `caller` for the proof of the calling
+        node, and `called` for the proof of the called node.
+        """
         fields = (side, self.url.rstrip("/"), self.version, self.caller, self.called)
         key = hmac.digest(token.encode(), b"link of nodes", "sha256")
         return hmac.digest(key, _bytes("\n".join(fields)), "sha256").hex()

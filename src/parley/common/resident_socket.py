@@ -92,7 +92,9 @@ def connect(home: str) -> socket.socket:
 
 
 def encode_line(kind: str, **members: Any) -> bytes:
-    """Encode a request to the resident server as a line that is not an MCP message."""
+    """Encode a request to the resident server as a line that is not an MCP message. `kind` is the name of the
+    request, and `members` are its other members.
+    """
     import json  # imported here because the import is slow and most homes have no resident server
 
     return json.dumps({"parley": kind, "v": HELLO_VERSION, **members}).encode() + b"\n"

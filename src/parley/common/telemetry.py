@@ -17,7 +17,9 @@ from typing import Any, Final, Protocol
 __all__ = ["Observer", "Operation", "Telemetry", "telemetry"]
 
 MAX_CAUSES: Final = 1024
-"""The maximum number of conversations for which the operation that caused the next turn is stored."""
+"""The maximum number of conversations for which the operation that caused the next turn is stored. If there are
+more, the oldest operation is discarded.
+"""
 
 
 class Operation:
@@ -106,7 +108,9 @@ class Telemetry:
         return operation
 
     def end(self, operation: Operation | None, outcome: str | None = None, **fields: Any) -> None:
-        """Report the end of an operation. Do nothing if `operation` is None."""
+        """Report the end of an operation with the result `outcome`. If `outcome` is None, the operation keeps its
+        result. Do nothing if `operation` is None.
+        """
         if operation is None:
             return
         operation.seconds = time.perf_counter() - operation.began
@@ -158,7 +162,9 @@ class Telemetry:
             operation.fields.update(fields)
 
     def cause(self, conversation_id: str) -> None:
-        """Store the operation of the current task as the cause of the next turn of a conversation."""
+        """Store the operation of the current task as the cause of the next turn of a conversation. Do nothing if
+        there is no observer or no such operation.
+        """
         if self.is_active and (operation := self._current.get()) is not None:
             self._causes[conversation_id] = operation
             if len(self._causes) > MAX_CAUSES:

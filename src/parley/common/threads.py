@@ -43,7 +43,8 @@ def begin_in_thread(work: Callable[[], Result], *, name: str) -> asyncio.Future[
 
     Cancelling the future does not stop the work, and the process can exit before the work is done.
 
-    Raises: MemoryError, RuntimeError: the thread cannot be started, as for `start_thread`.
+    Raises:
+        MemoryError, RuntimeError: the thread cannot be started, as for `start_thread`.
     """
     import asyncio
 

@@ -30,7 +30,9 @@ class Options(Struct, frozen=True, kw_only=True):
     must not begin with a dash.
     """
     optional: frozenset[str]
-    """Options with an optional simple value in the same argument."""
+    """Options with an optional value in the same argument. The value may contain only letters, digits and the
+    characters `_,.%/-`.
+    """
     formats: frozenset[str]
     """Options with an optional value in the same argument. The value must match `formatted`."""
     formatted: re.Pattern[str]
@@ -48,7 +50,9 @@ def options(
     formatted: re.Pattern[str] = _OPTIONAL,
     numbers: bool = False,
 ) -> Options:
-    """Create `Options`. Each string is a list of option names separated by spaces, such as `-n --lines`."""
+    """Create `Options`. Each string lists names of options, separated by spaces, such as `-n --lines`. `formatted`
+    is the pattern of the values of the options in `formats`. `numbers` is True if a number may be an option.
+    """
     return Options(
         plain=frozenset(plain.split()),
         counts=frozenset(counts.split()),
@@ -92,8 +96,11 @@ def _bundle_fits(letters: str, left: list[str], known: Options) -> bool:
 
 
 def _fits(name: str, value: str | None, left: list[str], known: Options) -> bool:
-    """Return whether an option is known and its value is valid. `left` contains the arguments after the option. If
-    the first of them is the value, it is removed from `left`.
+    """Return whether an option is known and its value is valid.
+
+    `name` is the option, and `value` is its value in the same argument; None if the same argument contains no
+    value. `left` contains the arguments after the option in reverse order. If the next argument is the value, it is
+    removed from `left`.
     """
     if name in known.plain:
         return value is None

@@ -18,8 +18,9 @@ def is_program_outside(
 
     The paths in `writable` must not contain symbolic links. A name without a slash is looked up in `search_path`.
     Only the first file with this name is considered; if this file is not executable, the result is False. The
-    result is also False if the search path contains a relative directory. If a directory in `elsewhere` contains a
-    file with the name of the program, that file must not be in a writable directory either.
+    result is also False if the search path contains a relative directory. `elsewhere` lists directories in which a
+    login shell may find the program instead. If such a directory contains a file with the name of the program, that
+    file must not be in a writable directory either.
     """
     if "/" in program:
         return _is_program(program) and is_outside(program, writable)

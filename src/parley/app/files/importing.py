@@ -142,7 +142,11 @@ async def _is_there(store: Store, conversation_id: ConversationId) -> bool:
 
 
 async def _is_all_in(store: Store, conversation_id: ConversationId, file: SourceFile) -> bool:
-    """Return whether a conversation begins with all entries of the file. Raises UnknownConversation."""
+    """Return whether a conversation begins with all entries of the file.
+
+    Raises:
+        UnknownConversation: the conversation does not exist.
+    """
     if (await store.head(conversation_id)).last < file.count:
         return False
     expected = file.entries()

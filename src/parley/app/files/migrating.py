@@ -71,7 +71,9 @@ async def migrate_home(
 
 
 def _name_of(home: str) -> str:
-    """Return a name for the home that differs from the name of any other home."""
+    """Return a name for the home that differs from the name of any other home. The database stores this name, so
+    that an interrupted migration can be continued only from the same home.
+    """
     return f"{os.uname().nodename}:{os.path.realpath(home)}"
 
 

@@ -113,7 +113,12 @@ class SourceFile:
         return Summary.of(projections.state)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entries of the file. Raises BadFile, OSError."""
+        """Yield the entries of the file.
+
+        Raises:
+            BadFile: the content is invalid.
+            OSError: the file cannot be read.
+        """
         return self._read(Projections())
 
     def _read(self, projections: Projections) -> Iterator[Entry]:
@@ -164,7 +169,8 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_default_settings(entry: Entry) -> Entry:
-    """Return an entry that contains settings without the secrets in them. Return any other entry unchanged.
+    """If an entry contains settings, return the entry without the secrets in its settings. Return any other entry
+    unchanged.
 
     Raises:
         BadFile: the settings are invalid, so the conversation could not continue with them.
