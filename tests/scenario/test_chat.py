@@ -79,6 +79,8 @@ async def test_a_change_with_a_plan_and_two_approvals(home: Home, parley_model: 
             terminal.press("a")
             await terminal.until_shows("add ", "+print('hello')", "Apply these changes", READY)
             assert not (home.work / "greet.py").exists()
+            assert not terminal.has("alternate_on")
+            assert not terminal.has("mouse_any_flag")
             terminal.press("a")
             await terminal.until_shows("All done.", " • 日本語 🙂", "[>] write")
             await terminal.until_hides("Esc interrupts")

@@ -113,9 +113,11 @@ async def test_commands_are_completed_and_lists_open_and_close(
             await terminal.until_shows("Changes", "+line 1", "q closes")
             terminal.press("End")
             await terminal.until_shows("+line 59")
+            overlay = [terminal.has(flag) for flag in ("alternate_on", "mouse_any_flag")]
             terminal.press("q")
             await terminal.until_hides("q closes")
             await terminal.until_shows("Written.")
+            assert (overlay, terminal.has("alternate_on")) == ([True, False], False)
 
             terminal.type("/new")
             terminal.press("Enter")

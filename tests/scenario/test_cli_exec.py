@@ -446,6 +446,21 @@ async def test_a_pipeline_sees_that_the_time_is_over_and_how_to_continue(
     assert ended.stderr.splitlines()[-2:] == ["parley exec: the turn took longer than 1 s", note]
 
 
+async def test_a_pipeline_sees_that_the_turn_was_interrupted(
+    home: Path, project: Path, resident: InProcessResident, parley_model: ScriptedModel
+) -> None:
+    parley_model.says("Half, ", HOLD)
+    process = await pipeline(home, project)
+    await parley_model.wait_until_held()
+    async with connect(resident.socket()) as client:
+        (running,) = (await client.list()).conversations
+        await client.conversation(running.conversation_id).interrupt()
+    ended = await outcome_of(process)
+
+    assert (ended.exit_code, ended.stdout) == (130, "")
+    assert f"`parley exec --resume {running.conversation_id[:8]} PROMPT`" in ended.stderr.splitlines()[-1]
+
+
 async def test_the_first_ctrl_c_interrupts_the_turn_and_says_how_to_continue(
     home: Path, project: Path, parley_model: ScriptedModel
 ) -> None:

@@ -78,6 +78,10 @@ class Terminal:
         """Return everything with the escapes for colours and other attributes."""
         return self._tmux("capture-pane", "-p", "-e", "-S", "-")
 
+    def has(self, flag: str) -> bool:
+        """Return a flag of tmux, such as `alternate_on` or `mouse_any_flag`."""
+        return self._tmux("display-message", "-p", f"#{{{flag}}}").strip() == "1"
+
     def press(self, *keys: str) -> None:
         """Press keys, such as `Enter`, `Tab`, `C-c` or `a`."""
         self._tmux("send-keys", *keys)
