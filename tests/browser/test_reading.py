@@ -51,6 +51,8 @@ open fence [ref]: nothing
 
 last *words*"""
 
+PATCH = "*** Begin Patch\n*** Add File: {}\n+x = 1\n+y = 2\n+z = 3\n+a = 4\n*** End Patch"
+
 RENDER = """async ([text, seed]) => {
     const module = (name) => import(new URL(name, document.querySelector('script[type=module]').src))
     const { fillMarkdown } = await module('text/markdown.js')
@@ -105,6 +107,25 @@ async def test_the_reading_position_is_kept_while_text_streams(
         await latest.click()
         assert await user.transcript.evaluate(at_end)
         await expect(latest).to_be_hidden()
+
+
+async def test_an_approval_that_follows_an_approval_is_in_view(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says("A line.\n\n" * 40, Call("apply_patch", {"input": PATCH.format("a.py")}))
+    for name in ("b.py", "c.py", "d.py"):
+        model.says(Call("apply_patch", {"input": PATCH.format(name)}))
+    model.says("finished")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        for name in ("a.py", "b.py", "c.py", "d.py"):
+            card = user.transcript.locator(".call.patch", has_text=name)
+            await expect(card.locator("[data-key=a]")).to_be_in_viewport(ratio=1)
+            await expect(card.locator("[data-key=a]")).to_be_enabled()
+            await card.locator("[data-key=a]").evaluate("button => button.click()")
+        await user.sees_state("Done")
+        await expect(user.transcript.get_by_text("finished")).to_be_in_viewport()
 
 
 async def test_a_link_to_a_position_shows_it(browser: Browser, server: HttpServer, model: ScriptedModel) -> None:

@@ -36,6 +36,8 @@ export class Transcript {
     this.node = h("div", { class: "transcript" }, this.scroller, this.jump)
     /** True while the view scrolls with new text, because it shows the end. */
     this.following = true
+    /** @private the heights of the observed elements when the observer ran last, as `heights()` returns them */
+    this.drawnHeights = ""
     /** @private @type {Map<Turn, TurnView>} */
     this.turnViews = new Map()
     /** @private @type {Set<ItemView>} */
@@ -272,6 +274,7 @@ export class Transcript {
   scrolled() {
     const { scrollHeight, scrollTop, clientHeight } = this.scroller
     const was = this.following
+    if (was && this.heights() !== this.drawnHeights) return // new content arrived first: `resized` scrolls to the end
     this.following = scrollHeight - scrollTop - clientHeight < AT_END_PIXELS
     this.jump.hidden = this.following
     if (this.following && !was) this.handlers.onEnd()
@@ -292,7 +295,13 @@ export class Transcript {
   }
 
   /** @private */
+  heights() {
+    return `${this.turns.offsetHeight} ${this.scroller.clientHeight}`
+  }
+
+  /** @private */
   resized() {
+    this.drawnHeights = this.heights()
     if (this.following) this.pinToEnd()
     const { scrollHeight, clientHeight } = this.scroller
     if (clientHeight > 0 && scrollHeight <= clientHeight) void this.loadOlder() // there is nothing to scroll
