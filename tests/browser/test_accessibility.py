@@ -10,7 +10,7 @@ from playwright.async_api import Browser, expect
 from kit.clients.npm import AXE, fetched
 from kit.clients.page import DESKTOP, PHONE, PageUser, open_page
 from kit.servers.http_server import HttpServer
-from parley.testing import Call, Reasoning, ScriptedModel
+from parley.testing import HOLD, Call, Reasoning, ScriptedModel
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
@@ -20,6 +20,7 @@ PLAN = {
     "plan": [{"step": "one", "status": "completed"}, {"step": "two", "status": "pending"}],
 }
 PATCH = "*** Begin Patch\n*** Add File: a.py\n+x = 1\n*** End Patch"
+SECOND_PATCH = "*** Begin Patch\n*** Update File: a.py\n@@\n-x = 1\n+x = 2\n*** End Patch"
 
 
 async def violations(user: PageUser) -> list[str]:
@@ -39,8 +40,10 @@ async def test_axe_reports_no_violation(
     browser: Browser, server: HttpServer, model: ScriptedModel, size: dict[str, Any], scheme: str
 ) -> None:
     model.says(Reasoning("Look"), TEXT, Call("update_plan", PLAN), Call("apply_patch", {"input": PATCH}))
-    model.says(Call("shell", {"command": ["bash", "-c", "printf '\\033[31mred\\033[0m'; exit 1"]}))
-    model.says("done")
+    model.says(TEXT, Call("update_plan", PLAN), Call("apply_patch", {"input": SECOND_PATCH}))
+    for code in (1, 2):
+        model.says(Call("shell", {"command": ["bash", "-c", f"printf '\\033[31mred\\033[0m'; exit {code}"]}))
+    model.says("finished")
     async with open_page(browser, server, color_scheme=scheme, **size) as user:
         found = {"empty list": await violations(user)}
         await user.button("New conversation").click()
@@ -54,16 +57,43 @@ async def test_axe_reports_no_violation(
         await expect(user.page.locator(".waiting-card button").first).to_be_enabled()
         found["waiting card"] = await violations(user)
         await user.page.locator(".waiting-card a").click()
-        await user.button("Approve").click()
-        await user.sees("printf")
-        await user.button("Approve").click()
+        for _ in range(4):
+            await user.transcript.locator("[data-key=a]:enabled").click()
+            await expect(user.transcript.locator("[data-key=a]:enabled")).to_have_count(0)
         await user.sees_state("Done")
         await user.transcript.locator("details.reasoning summary").click()
         found["done"] = await violations(user)
+        await user.page.locator(".turn-settings summary").click()
+        await expect(user.page.get_by_label("Sandbox").locator("option")).not_to_have_count(0)
+        found["settings"] = await violations(user)
+        await user.page.keyboard.press("Escape")
+        await user.page.locator(".menu summary").click()
+        found["menu"] = await violations(user)
+        await user.button("Rename…").click()
+        found["rename"] = await violations(user)
+        await user.page.keyboard.press("Escape")
+        await user.transcript.press("f")
+        await user.page.get_by_role("searchbox", name="Find in conversation").fill("finished")
+        found["find"] = await violations(user)
         await user.page.get_by_role("tab", name="Changes").click()
         await expect(user.page.locator(".changes .file")).to_be_visible()
         found["changes"] = await violations(user)
         await user.page.locator(".changes").press("?")
         found["keys"] = await violations(user)
+        await user.page.keyboard.press("Escape")
+        model.says("working", HOLD)
+        await user.send("again")
+        await user.sees("working")
+        await user.message.fill("later")
+        await user.button("Queue").click()
+        await user.button("Edit the queued message").click()
+        found["queue"] = await violations(user)
+        await user.page.evaluate("location.hash = ''")
+        await user.page.get_by_role("searchbox").fill("go")
+        await user.page.locator(".hit").wait_for()
+        found["search"] = await violations(user)
+        await user.button("Sign out").click()
+        await user.page.get_by_label("Code or token").wait_for()
+        found["sign-in"] = await violations(user)
 
     assert {view: problems for view, problems in found.items() if problems} == {}

@@ -39,7 +39,7 @@ function subject(approval, cwd) {
     return h(
       "div",
       { class: "subject" },
-      h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "region", "aria-label": "Command" }, ...visible(text)),
+      h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" }, ...visible(text)),
       approval.cwd && approval.cwd !== cwd && h("p", { class: "hint" }, "in ", h("code", { dir: "ltr" }, ...visible(approval.cwd))),
     )
   }

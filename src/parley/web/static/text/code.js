@@ -33,7 +33,7 @@ export function codeBlock(text, language) {
   return h(
     "figure",
     { class: "code", "data-language": language || undefined },
-    h("pre", { tabindex: 0, role: "region", "aria-label": language ? `Code, ${language}` : "Code" }, code),
+    h("pre", { tabindex: 0, role: "group", "aria-label": language ? `Code, ${language}` : "Code" }, code),
     copy,
   )
 }

@@ -90,7 +90,7 @@ function table(token) {
     h(tag, { class: one.align ? `align-${one.align}` : undefined, dir: "auto" }, ...inline(one.tokens))
   return h(
     "div",
-    { class: "table", tabindex: 0, role: "region", "aria-label": "Table" },
+    { class: "table", tabindex: 0, role: "group", "aria-label": "Table" },
     h(
       "table",
       null,

@@ -22,10 +22,10 @@ export class CommandView {
     this.context = context
     this.frame = new CallView("command", () => this.update())
     this.node = this.frame.node
-    this.full = h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "region", "aria-label": "Command" })
+    this.full = h("pre", { class: "command-text", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Command" })
     this.where = h("p", { class: "where" })
     this.ask = h("div", { class: "ask" })
-    this.screen = h("pre", { class: "terminal", dir: "ltr", tabindex: 0, role: "region", "aria-label": "Output" })
+    this.screen = h("pre", { class: "terminal", dir: "ltr", tabindex: 0, role: "group", "aria-label": "Output" })
     this.frame.body.append(this.full, this.where, this.ask, this.screen)
     /** @private */
     this.written = 0

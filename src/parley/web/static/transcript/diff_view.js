@@ -82,7 +82,7 @@ function diffTable(file, comments) {
   if (!rows.length) body.append(h("tr", null, h("td", { class: "empty" }, file.kind === "delete" ? "The file is deleted." : "No text has changed.")))
   const table = h("table", { class: "diff", dir: "ltr", "aria-label": `Changes of ${file.path}` }, body)
   table.addEventListener("keydown", (event) => moveFocus(event))
-  return h("div", { class: "diff-scroll", role: "region", "aria-label": `Changes of ${file.path}`, tabindex: 0 }, table, more)
+  return h("div", { class: "diff-scroll", role: "group", "aria-label": `Changes of ${file.path}`, tabindex: 0 }, table, more)
 }
 
 /** Move between the lines of a diff with the arrow keys. @param {KeyboardEvent} event */

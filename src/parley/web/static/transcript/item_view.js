@@ -162,9 +162,9 @@ class ToolCall {
     fill(frame.label, h("code", { dir: "ltr" }, ...visible(`${item.server} · ${item.tool}`)))
     fill(frame.status, failed ? "Failed" : item.state === "running" ? "Running" : "")
     if (!frame.node.open) return
-    const input = h("pre", { class: "terminal", tabindex: 0, role: "region", "aria-label": "Arguments" })
+    const input = h("pre", { class: "terminal", tabindex: 0, role: "group", "aria-label": "Arguments" })
     fillLong(input, JSON.stringify(item.arguments ?? null, null, 2), visible)
-    const result = item.result && h("pre", { class: "terminal", tabindex: 0, role: "region", "aria-label": "Result" })
+    const result = item.result && h("pre", { class: "terminal", tabindex: 0, role: "group", "aria-label": "Result" })
     if (result) fillLong(result, item.result.Err ?? resultText(item.result.Ok), visible)
     fill(frame.body, input, result)
   }
@@ -206,8 +206,8 @@ class Limit {
 function planNode(item) {
   const names = /** @type {Record<string, string>} */ ({ completed: "done", in_progress: "in progress", pending: "not begun" })
   return h(
-    "section",
-    { class: "plan", "aria-label": "Plan" },
+    "div",
+    { class: "plan", role: "group", "aria-label": "Plan" },
     h("p", { class: "plan-title" }, "Plan"),
     item.explanation && h("p", { dir: "auto" }, ...visible(item.explanation)),
     h(
