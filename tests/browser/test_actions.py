@@ -257,18 +257,28 @@ async def test_conversations_are_renamed_forked_archived_and_deleted(
         await expect(user.page.locator(".entry")).to_have_count(0)
 
 
-async def test_settings_are_chosen_for_the_next_turn(
+async def test_settings_are_shown_and_chosen_for_the_next_turn(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:
     async with open_page(browser, server, **DESKTOP) as user:
         await user.start_conversation()
+        model_name = user.page.get_by_role("combobox", name="Model")
+        policy, sandbox = user.page.get_by_label("Approval policy"), user.page.get_by_label("Sandbox")
         await user.page.locator(".turn-settings summary").click()
-        await user.page.get_by_role("combobox", name="Model").fill("another-model")
-        await user.page.get_by_label("Approval policy").select_option("never")
+        await expect(policy.locator("option:checked")).to_have_text("Unchanged (Ask before commands)")
+        await expect(sandbox.locator("option:checked")).to_have_text("Unchanged (Write in the directory)")
+        await expect(model_name).to_have_attribute("placeholder", "scripted-model")
+        await model_name.fill("another-model")
+        await policy.select_option("never")
+        await sandbox.select_option("danger-full-access")
         model.says(sh("call", "touch made"))
         model.says("done")
         await user.send("go")
         await user.sees_state("Done")
+        await user.page.locator(".turn-settings summary").click()
+        await expect(policy.locator("option:checked")).to_have_text("Unchanged (Never ask)")
+        await expect(sandbox.locator("option:checked")).to_have_text("Unchanged (Full access)")
+        await expect(model_name).to_have_attribute("placeholder", "another-model")
 
     assert model.requests[0].body["model"] == "another-model"
     assert (server.work / "made").exists()

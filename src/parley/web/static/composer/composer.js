@@ -29,7 +29,7 @@ export class Composer {
     /** @private @type {import("./queue.js").Queue | null} */
     this.queue = null
     this.attachments = new Attachments((text) => this.problem(text))
-    this.settings = new TurnSettings(connection)
+    this.settings = new TurnSettings(connection, conversation.id)
     this.area = h("textarea", { rows: 1, "aria-label": "Message", placeholder: "Message the agent", dir: "auto" })
     this.area.value = localStorage.getItem(this.draftKey) ?? ""
     this.problemNode = h("p", { class: "problem", role: "alert", hidden: true })

@@ -1,4 +1,4 @@
-/** The model, the approval policy and the sandbox for the next turn. */
+/** The current model, approval policy and sandbox of a conversation, and the choice for the next turn. */
 
 import { h, icon } from "../dom.js"
 
@@ -15,9 +15,10 @@ export const SANDBOX_NAMES = /** @type {Record<string, string>} */ ({
 })
 
 export class TurnSettings {
-  /** @param {import("../protocol/connection.js").Connection} connection */
-  constructor(connection) {
+  /** @param {import("../protocol/connection.js").Connection} connection @param {string} conversationId */
+  constructor(connection, conversationId) {
     this.connection = connection
+    this.conversationId = conversationId
     this.model = h("input", { type: "text", list: "models", placeholder: "Unchanged", autocomplete: "off", "aria-label": "Model" })
     this.policy = h("select", { "aria-label": "Approval policy" })
     this.sandbox = h("select", { "aria-label": "Sandbox" })
@@ -46,8 +47,6 @@ export class TurnSettings {
     document.addEventListener("click", (event) => {
       if (this.node.open && !this.node.contains(/** @type {Node} */ (event.target))) this.node.open = false
     })
-    /** @private */
-    this.loaded = false
   }
 
   /** Return the chosen settings as arguments for the next message. */
@@ -72,15 +71,18 @@ export class TurnSettings {
     if (dot instanceof HTMLElement) dot.hidden = Object.keys(this.overrides()).length === 0
   }
 
-  /** @private */
+  /** Show the current settings of the conversation, and the settings that the person may choose. @private */
   async load() {
-    if (this.loaded || !this.node.open) return
-    this.loaded = true
-    const settings = await this.connection.call("settingsList").catch(() => (this.loaded = false))
+    if (!this.node.open) return
+    const settings = await this.connection.call("settingsList", { conversation_id: this.conversationId }).catch(() => null)
     if (!settings) return
+    this.model.placeholder = settings.model
     fillModels(settings.models)
-    fillChoices(this.policy, settings.approval_policies, POLICY_NAMES)
-    fillChoices(this.sandbox, settings.sandbox_modes, SANDBOX_NAMES)
+    const chosen = [this.policy.value, this.sandbox.value]
+    fillChoices(this.policy, settings.approval_policies, POLICY_NAMES, `Unchanged (${POLICY_NAMES[settings.approval_policy]})`)
+    fillChoices(this.sandbox, settings.sandbox_modes, SANDBOX_NAMES, `Unchanged (${SANDBOX_NAMES[settings.sandbox]})`)
+    this.policy.value = chosen[0]
+    this.sandbox.value = chosen[1]
   }
 }
 
@@ -92,8 +94,8 @@ export function field(label, input) {
   return h("label", { class: "field" }, h("span", null, label), input)
 }
 
-/** @param {HTMLSelectElement} select @param {string[]} values @param {Record<string, string>} names @param {string} [first] */
-export function fillChoices(select, values, names, first = "Unchanged") {
+/** @param {HTMLSelectElement} select @param {string[]} values @param {Record<string, string>} names @param {string} first */
+export function fillChoices(select, values, names, first) {
   select.replaceChildren(h("option", { value: "" }, first), ...values.map((value) => h("option", { value }, names[value] ?? value)))
 }
 
