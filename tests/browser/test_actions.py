@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from kit.builders.images import PNG
-from kit.clients.page import DESKTOP, open_page
+from kit.clients.page import DESKTOP, PHONE, open_page
 from kit.clients.reading import until_state
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
@@ -165,6 +165,24 @@ async def test_an_approval_is_denied_with_a_reason_from_the_list(
         await expect(user.page.locator(".entry[data-state=done]")).to_have_count(1)
 
     assert "use another name" in model.requests[-1].body["messages"][-1]["content"]
+
+
+async def test_a_change_is_approved_from_the_list_with_its_diff_in_view(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(Call("apply_patch", {"input": PATCH}))
+    model.says("written")
+    client = await server.client(capabilities={"elicitation": {}})
+    await client.say(await client.create(cwd=str(server.work)), "go")
+    async with open_page(browser, server, **PHONE) as user:
+        card = user.page.locator(".waiting-card")
+        for line in ("x = 1", "y = 2"):
+            await expect(card.locator("tr.add", has_text=line)).to_be_in_viewport(ratio=1)
+        await expect(card.get_by_role("button", name="Approve", exact=True)).to_be_in_viewport(ratio=1)
+        await card.get_by_role("button", name="Approve", exact=True).tap()
+        await expect(user.page.locator(".entry[data-state=unread]")).to_have_count(1)
+
+    assert (server.work / "a.py").read_text() == "x = 1\ny = 2\n"
 
 
 async def test_approvals_are_answered_with_one_key_and_for_the_session(

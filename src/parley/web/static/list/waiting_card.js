@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js"
 import { approvalButtons } from "../transcript/approval.js"
-import { counts, fileDiff, shortPath } from "../transcript/diff_view.js"
+import { fileDiff } from "../transcript/diff_view.js"
 import { diffsOfChanges } from "../text/diff.js"
 import { commandText, visible, visibleText } from "../text/visible.js"
 
@@ -45,17 +45,7 @@ function subject(approval, cwd) {
   }
   if (approval.kind === "patch" && approval.changes) {
     const files = diffsOfChanges(approval.changes)
-    return h(
-      "details",
-      { class: "subject" },
-      h(
-        "summary",
-        null,
-        ...files.slice(0, 5).map((file) => h("span", { class: "changed-file" }, h("code", { dir: "ltr" }, ...visible(shortPath(file.path, cwd))), counts(file))),
-        files.length > 5 && h("span", { class: "hint" }, `and ${files.length - 5} more files`),
-      ),
-      ...files.map((file) => fileDiff(file, { comments: null, cwd })),
-    )
+    return h("div", { class: "subject files", tabindex: 0, role: "group", "aria-label": "Changes" }, ...files.map((file) => fileDiff(file, { comments: null, cwd })))
   }
   return h("p", { class: "subject" }, ...visible(approval.message))
 }
