@@ -224,6 +224,8 @@ def test_set_keeps_comments_and_order_and_the_mode_of_the_file(home: Home) -> No
         ("profile", "gone", "config profile `gone` not found"),
         ("model_provider", "gone", "Model provider `gone` not found"),
         ("mcp_servers.x.args", "[]", "`mcp_servers.x`: a tool server has either a `command` or a `url`"),
+        ("model", "\udcff", "the value: not valid UTF-8"),
+        ("model_providers.\udcff.name", "x", "the key: not valid UTF-8"),
         ("workspace.mode", "git", "`workspace.directory`: missing, and the mode `git` needs it"),
     ],
 )
@@ -238,6 +240,16 @@ def test_set_changes_nothing_if_a_server_could_not_use_the_file(
     assert err.startswith(f"parley config: {said}")
     assert home.file.read_text() == 'model = "a"  # cheap\n'
     assert home.file.stat().st_ino == before.st_ino
+
+
+def test_a_file_with_too_many_levels_is_not_changed(home: Home) -> None:
+    text = f"[{'.'.join(['a'] * 20_000)}]\n"
+    home.file.write_text(text)
+    code, out, err = home.run("set", "model", "x")
+
+    assert (code, out) == (1, "")
+    assert "`model` cannot be changed automatically in this file; change it with an editor" in err
+    assert home.file.read_text() == text
 
 
 def test_set_creates_a_file_that_only_the_user_can_read(home: Home) -> None:

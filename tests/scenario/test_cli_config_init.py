@@ -93,6 +93,7 @@ async def test_a_server_with_another_address_gets_a_table(tmp_path: Path) -> Non
 
     assert (done.exit_code, shown.stdout) == (0, "http://127.0.0.1:9/v1\n")
     assert "MINE is not set" in done.stderr
+    assert done.stdout.count("Next: parley chat") == 1
     assert settings_of(tmp_path) == EDIT | {
         "model": "mine/qwen",
         "model_providers": {"mine": {"base_url": "http://127.0.0.1:9/v1", "env_key": "MINE"}},
@@ -118,6 +119,7 @@ async def test_a_test_request_that_fails_is_reported_after_the_file_was_written(
         (("--provider", "antropic"), 2, "unknown provider 'antropic' (choose from openai, anthropic, "),
         (("--provider", "groq"), 2, "the provider 'groq' requires the option --model"),
         (("--provider", "groq", "--env-key", "X", "--model", "x"), 2, "--env-key requires --base-url"),
+        (("--base-url", "http://x", "--env-key", "sk-1", "--model", "x"), 2, "expected the name of an environment"),
         (("--base-url", "localhost", "--model", "x"), 2, "model_providers.server.base_url"),
         (("--provider", "openai", "--base-url", "http://x"), 2, "the URL of 'openai' cannot be changed"),
         (("--sandbox", "none"), 2, "invalid choice: 'none'"),

@@ -71,10 +71,7 @@ def run(args: argparse.Namespace) -> int:
     as_json = getattr(args, "json", False)
     asks = not getattr(args, "yes", False) and not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     online, force = getattr(args, "online", False), getattr(args, "force", False)
-    code = _set_up(given, asks=asks, online=online, force=force, as_json=as_json)
-    if not as_json:
-        print_text("\nNext: parley chat")
-    return code
+    return _set_up(given, asks=asks, online=online, force=force, as_json=as_json)
 
 
 def run_setup() -> int:

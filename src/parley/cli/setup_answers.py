@@ -20,6 +20,7 @@ __all__ = [
     "resolved",
     "suggested_answers",
     "suggested_style",
+    "why_no_variable",
     "with_split_model",
 ]
 
@@ -113,8 +114,20 @@ def chosen_provider(loader: Loader, given: GivenAnswers) -> tuple[str, Mapping[s
         return name, {}
     if name in ("openai", *UNLISTED):
         raise UsageError(f"the URL of {name!r} cannot be changed; use another name", prog="parley config init")
+    if given.env_key and (reason := why_no_variable(given.env_key)) is not None:
+        raise UsageError(f"invalid --env-key: {reason}", prog="parley config init")
     return name, {"base_url": given.base_url} | ({"env_key": given.env_key} if given.env_key else {})
 
 
 def resolved(loader: Loader, answers: Answers) -> Settings:
     return with_provider(loader, answers.provider, answers.table, answers.model)
+
+
+def why_no_variable(name: str) -> str | None:
+    """Return the reason why a text cannot be the name of an environment variable; None if it can be one.
+
+    The reason does not contain the text, because a user may have given the key instead of its variable.
+    """
+    if name.isascii() and name.isidentifier():
+        return None
+    return "expected the name of an environment variable, such as OPENAI_API_KEY, not a key"

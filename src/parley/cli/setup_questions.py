@@ -17,6 +17,7 @@ from parley.cli.setup_answers import (
     chosen_provider,
     resolved,
     suggested_style,
+    why_no_variable,
     with_split_model,
 )
 from parley.cli.setup_providers import Candidate, candidates, has_key, with_provider
@@ -82,7 +83,11 @@ def _ask_for_server(given: GivenAnswers) -> GivenAnswers:
             None if is_address(text) else f"{text!r} is not a URL that begins with http:// or https://"
         ),
     )
-    variable = ask("Environment variable with the key (empty if the server needs no key)", given.env_key or "")
+    variable = ask(
+        "Environment variable with the key (empty if the server needs no key)",
+        given.env_key or "",
+        check=lambda text: why_no_variable(text) if text else None,
+    )
     return given._replace(provider="server", base_url=url, env_key=variable or None)
 
 

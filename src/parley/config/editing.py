@@ -47,8 +47,11 @@ def with_setting(text: str, key: str, value: str) -> tuple[str, KeyPath, Any]:
     if isinstance(new, dict):  # the new table replaces the old one
         _table_at(expected, path[:-1])[path[-1]] = new
     for attempt in (_with_line, _with_item):
-        if _is_expected(changed := attempt(text, path, new), expected):
-            return changed, path, new
+        try:
+            if _is_expected(changed := attempt(text, path, new), expected):
+                return changed, path, new
+        except RecursionError:
+            pass  # a table in the text has too many levels
     raise UneditableFile(written_key(path))
 
 

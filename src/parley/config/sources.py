@@ -137,10 +137,10 @@ def parse_setting(key: str, value: str) -> tuple[dict[str, Any], KeyPath]:
     Raises:
         BadSetting: the key is invalid.
     """
-    path, end = read_key(key)
+    path, end = read_key(utf8(key, source="the key"))
     if not path or end < len(key):
         raise BadSetting("not a key", key=shortened(key))
-    return _nested(path, _parse_value(value.strip())), path
+    return _nested(path, _parse_value(utf8(value.strip(), source="the value"))), path
 
 
 def _parse_value(text: str) -> Any:
