@@ -267,6 +267,35 @@ async def test_the_queue_is_listed_and_changed(chat: RecordingChat, parley_serve
             await conversation.read(after=page.seq, wait_seconds=1)
 
 
+async def test_the_history_is_compacted_and_a_paused_queue_is_continued(
+    chat: RecordingChat, parley_server: ParleyProcess
+) -> None:
+    await say(chat, parley_server, "first", "One.")
+    conversation = chat.conversation
+    assert conversation is not None
+
+    async def until_reads(text: str) -> None:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while text not in str(page := await conversation.read()):
+                await conversation.read(after=page.seq, wait_seconds=1)
+
+    parley_server.model.says("In short.")
+    await use(chat, "/compact")
+    await until_reads("Context compacted")
+    parley_server.model.says("Two", HOLD)
+    await conversation.send("second")
+    await parley_server.model.wait_until_held()
+    await conversation.send("third", delivery="queue")
+    chat.state = "running"
+    await use(chat, "/interrupt")
+    await until_reads("Turn interrupted")
+    parley_server.model.says("Three.")
+    await use(chat, "/queue continue")
+    await until_reads("Three.")
+
+    assert "In short." in str(parley_server.model.requests[-1].body)
+
+
 async def test_a_plan_of_a_task_is_requested_from_the_agent(chat: RecordingChat) -> None:
     await use(chat, "/plan a faster start")
 
