@@ -32,7 +32,9 @@ class Hello(Struct):
     cwd: str = "/"
     overrides: tuple[str, ...] = ()
     installed: tuple[str, ...] = ()
-    """The paths where the relay's Parley is installed, beginning with the path of its package."""
+    """The paths where the relay's Parley is installed, beginning with the path of its package. The server protects
+    these paths from commands.
+    """
     client: int | None = None
     """In the request `interrupt`, the number that the server has assigned to the relay of the client; None in other
     lines.

@@ -42,8 +42,8 @@ class AlreadyRunning(ParleyError):
     """Raised when the home directory already has a running resident server."""
 
     def __init__(self, description: Mapping[str, Any], holder: str) -> None:
-        """Create the error. `description` is the content of the running server's `serve.json`. `holder` describes
-        the process that holds the lock.
+        """Create the error. `description` contains the URL and the socket of the running server, as far as they are
+        known. `holder` describes the process that holds the lock.
         """
         self.description = description
         super().__init__(f"a resident server of this home is already running: {holder}")

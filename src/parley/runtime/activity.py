@@ -27,11 +27,13 @@ class Activity:
         return bool(self._watchers)
 
     def watch(self, watcher: Hashable, call: OnActivity) -> None:
-        """From now on, call `call` after each change to a conversation. Each watcher has at most one callback."""
+        """From now on, call `call` after each change to a conversation. `watcher` identifies the callback: a second
+        call with the same watcher replaces the callback, and `unwatch` removes it.
+        """
         self._watchers[watcher] = call
 
     def unwatch(self, watcher: Hashable) -> None:
-        """Remove the callback of a watcher. Do nothing if the watcher has no callback."""
+        """Remove the callback that `watch` has stored for `watcher`. Do nothing if there is none."""
         self._watchers.pop(watcher, None)
 
     def notify(self, conversation_id: ConversationId, changes_list: bool, *, read_by: str | None = None) -> None:

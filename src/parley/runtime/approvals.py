@@ -116,16 +116,17 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True if there is a client that can be asked whether the turn may exceed a limit, or if the event
-        `limit_reached` is known to every client that is reading and may interrupt the turn.
+        """True in two cases: a client can be asked whether the turn may exceed a limit, or the event
+        `limit_reached` is known to each client that is reading and may interrupt the turn. Otherwise an approval
+        about a limit does not wait, unless the settings require it (`Recipients.max_wait_seconds`).
         """
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
     def seconds_for_followers(self) -> float:
         """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
-        this time, a waiting call returns the open approval, or the approval is denied. The value is 0 if no other
-        client may follow the conversation.
+        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by a
+        waiting call, or continues to wait. The value is 0 if no other client may follow the conversation.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
@@ -144,7 +145,9 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval is open, or its settlement is in memory."""
+        """Return whether an approval is open, or its settlement is in memory. Return False for an approval whose
+        settlement is only in the store.
+        """
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
     # --- requesting --------------------------------------------------------------------
@@ -172,8 +175,8 @@ class OpenApprovals:
             self._not_durable = None  # a write without a known outcome may turn out to be durable later
 
     async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
-        """Await `answer`, which waits for the answer to an approval, and return the answer. Report the wait to
-        logs, metrics and traces.
+        """Await the coroutine `answer`, which waits for the answer to the approval of `request`, and return its
+        result. Report the wait to logs, metrics and traces.
         """
         about = {"approval_id": request.approval_id, "kind": request.kind, "call_id": request.call_id}
         with telemetry.operation("approval", conversation_id=self._log.id, **about) as operation:
@@ -241,8 +244,9 @@ class OpenApprovals:
     ) -> asyncio.Future[None]:
         """Settle the open approval immediately. Return a future that is done when the settlement is durable.
 
-        `by` is the origin of the settlement, for example `client` or `timeout`. The write waits for the write lock
-        until the time `until`.
+        `by` is the origin of the settlement, for example `client` or `timeout`. `answer_id` is the id by which a
+        repeated answer is recognised; empty if there is none. If another process still holds the write lock at the
+        time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             UnknownApproval: this conversation never requested the approval.
@@ -381,7 +385,8 @@ class OpenApprovals:
         """From now on, call `call` after each change to the set of clients that are reading or to the set of
         clients that can be asked.
 
-        `unsubscribe` with the same `listener` ends the calls.
+        `listener` identifies the callback: a second call with the same listener replaces the callback, and
+        `unsubscribe` removes it.
         """
         self._listeners[listener] = call
 

@@ -105,7 +105,9 @@ class Checkpoints:
         self._copies.append(projections.copy())
 
     def replace(self, projections: Projections) -> None:
-        """Replace all checkpoints with `projections`. The caller must not change `projections` after that."""
+        """Replace all checkpoints with one checkpoint that consists of `projections`. The projections are not
+        copied, so the caller must not change them after the call.
+        """
         self._copies = deque((projections,))
 
     def tail_base(self, last: Seq) -> Seq:

@@ -97,7 +97,9 @@ class Command:
     applied without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if a command that arrives during a turn waits for the store's write lock before it is applied."""
+    """True if a command that arrives during a turn waits for the store's write lock before it is applied.
+    `DurableLog.writable` gives the reason.
+    """
     starts_turn: ClassVar = False
     """True if the command may begin a turn. Such a command waits until the end of an ending turn is durable."""
     applies_while_closing: ClassVar = False
@@ -162,7 +164,8 @@ class Command:
         """Return the request to send to the owner; None if nothing has to be sent.
 
         `unanswered` contains the ids of the messages that were sent to the owner before this command and to which
-        the owner has not responded yet.
+        the owner has not responded yet. An interrupt contains these ids, and interrupts the turn that handles one
+        of these messages.
         """
         return None
 
@@ -170,8 +173,8 @@ class Command:
         """Handle `result`, the result that the owner has sent for the command. The mailbox calls this method before
         any reader sees the effects of the command.
 
-        `remote_turn` returns the turn of another process that handles a message, for the id of the turn and the
-        position of the first entry of the message.
+        `remote_turn` returns the object for the turn that handles a message in another process. Its arguments are
+        the id of the turn and the position of the first entry of the message.
         """
 
     def is_repeated(self, local: Local) -> bool:
@@ -352,7 +355,7 @@ class SubmitMessage(Command):
 class Continue(Command):
     """Begins a turn after a turn that was interrupted or failed.
 
-    The command fails with `TurnIsRunning` while another process is running a turn.
+    The command fails with `TurnIsRunning` if a turn is unfinished in this or in another process.
     """
 
     starts_turn = waits_for_write_lock = True
@@ -396,7 +399,7 @@ class Continue(Command):
 class Compact(Continue):
     """Begins a turn that replaces the history with a summary.
 
-    The command fails with `TurnIsRunning` while another process is running a turn.
+    The command fails with `TurnIsRunning` if a turn is unfinished in this or in another process.
     """
 
     def apply(self, local: Local) -> asyncio.Future[None]:
@@ -409,7 +412,9 @@ class Compact(Continue):
 
 
 class AnswerApproval(Command):
-    """Settles an approval."""
+    """Settles an approval. The command has no effect if the same answer, identified by its `answer_id`, has already
+    been applied.
+    """
 
     needs_turn = applies_while_closing = True
 
@@ -514,11 +519,13 @@ class StoreCheckpoint(Command):
 
 
 class Delete(Command):
-    """Deletes the conversation, unless a turn is unfinished."""
+    """Deletes the conversation. The command fails with `TurnIsRunning` if a turn is unfinished."""
 
 
 class MoveTurn(Command):
-    """Lets another node continue a turn that waits for an approval."""
+    """Lets another node continue a turn that waits for an approval. The command has no effect if no other node can
+    run the turn.
+    """
 
 
 def _directory_in(change: SettingsChange, local: Local) -> WorkingDirectory:

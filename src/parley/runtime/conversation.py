@@ -168,7 +168,8 @@ class Conversation:
         return self.grants.resolver.resolved(self._log.projections.settings_history.now).settings
 
     def refuse_looser(self, change: SettingsChange) -> None:
-        """Check that the settings that apply after `change` are not looser than the settings of the next turn.
+        """Check that the settings that apply after `change` are not looser than the settings of the next turn
+        (`config/strictness.py`).
 
         Raises:
             SettingNotAllowed: the settings after `change` are looser.
@@ -241,7 +242,8 @@ class Conversation:
         """Wait until the log is current and this process follows or has recovered the unfinished turn, if there is
         one.
 
-        The call waits at most `FOLLOW_SECONDS` for a process that does not respond.
+        If this takes longer than `FOLLOW_SECONDS`, because another process or the database does not respond, only
+        load the new entries from the store. The unfinished turn is then followed or recovered after the call.
 
         Raises:
             UnknownConversation: the conversation does not exist or has been deleted.
@@ -426,7 +428,9 @@ class Conversation:
     # --- commands ----------------------------------------------------------------------
 
     async def _execute(self, command: Command) -> None:
-        """Put a command into the mailbox, and wait until it is executed and its effects are durable."""
+        """Put a command into the mailbox, and wait until it is executed and its effects are durable. Raise the
+        error of the command if it fails.
+        """
         telemetry.cause(self.id)
         try:
             await self._mailbox.post(command)
@@ -639,9 +643,11 @@ class Conversation:
         await self._execute(Interrupt(wanted, deadline))
 
     def interrupt(self, turn: Turn | None = None, *, principal: PrincipalRef) -> None:
-        """Interrupt the given turn, which may be running in any process.
+        """Interrupt the given turn, which may be running in any process. By default, interrupt the turn that is
+        running in this process. The call does not wait.
 
-        By default, interrupt the turn that is running in this process. The call does not wait.
+        Do nothing if the work of the turn is already done, or if `turn` is None and no turn is running in this
+        process.
         """
         if turn is None and (turn := self._runner.running) is None:
             return
@@ -735,12 +741,13 @@ class Conversation:
     def on_deleted(self, listener: Hashable, call: Callable[[], None]) -> None:
         """Register `call`, which is called once when the conversation is deleted or the home is lost.
 
-        Each listener has at most one callback.
+        `listener` identifies the callback: a second call with the same listener replaces the callback, and
+        `cancel_on_deleted` removes it.
         """
         self._on_deleted[listener] = call
 
     def cancel_on_deleted(self, listener: Hashable) -> None:
-        """Remove the callback of a listener. Do nothing if the listener has no callback."""
+        """Remove the callback that `on_deleted` has registered for `listener`. Do nothing if there is none."""
         self._on_deleted.pop(listener, None)
 
     def mark_deleted(self) -> None:
@@ -779,7 +786,7 @@ class Conversation:
         await self._mailbox.at_rest()
 
     def stop_waiting_for_owner(self) -> None:
-        """Stop following the owner, or stop trying to follow it. If the server is shutting down, the commands to
-        which the owner has not responded then fail.
+        """Stop following the owner, or stop trying to follow it. The commands to which the owner has not responded
+        return to the queue, where they fail if the server is shutting down.
         """
         self._mailbox.stop_waiting_for_owner()

@@ -66,8 +66,8 @@ class ConversationApprovals:
     @property
     def seconds_for_followers(self) -> float:
         """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
-        this time, a waiting call returns the open approval, or the approval is denied. The value is 0 if no other
-        client may follow the conversation.
+        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by a
+        waiting call, or continues to wait. The value is 0 if no other client may follow the conversation.
         """
         return self._approvals.seconds_for_followers
 

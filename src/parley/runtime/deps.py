@@ -33,7 +33,9 @@ class RuntimeDeps(Struct, frozen=True):
     placement: Placement | None
     """The object that decides which node runs a turn; None if this process is not a node."""
     workspaces: Workspaces | None
-    """The worktrees of conversations in repositories; None if the process has none."""
+    """The object that prepares and saves the worktrees of conversations in repositories; None if this process
+    supports no worktrees.
+    """
     started_at: float
     """The time when this server started, in seconds since the epoch."""
     may_be_followed: Callable[[], bool]

@@ -259,13 +259,14 @@ class DurableLog:
         return (await self._store.head(self.id)).owner is not None
 
     async def acquire(self, *, address: str, until: float | None = None) -> None:
-        """Acquire the lease, and load the entries that other processes have appended.
+        """Acquire the lease, and load the entries that other processes have appended. Do nothing if this process
+        already holds the lease.
 
-        `address` is the address at which this process listens for other processes. The call waits for the write
-        lock until the time `until`.
+        `address` is the address at which this process listens for other processes.
 
         Raises:
             OwnedElsewhere: another process holds the lease.
+            WriteLockHeld: another process still holds the write lock at the time `until`.
             UnknownConversation: the conversation has been deleted.
             Unreadable: the stored data is damaged.
             StoreFailed: the lease cannot be acquired.
@@ -383,11 +384,12 @@ class DurableLog:
         """Append all of the entries or none of them. Return when the entries are durable and have been sent to
         readers.
 
-        The call waits for the write lock until the time `until` on the event loop's clock. The default is
+        `until` is the deadline for the write lock, in seconds on the event loop's clock. The default is
         `TURN_SECONDS` from now.
 
         Raises:
-            StoreFailed: the entries cannot be stored.
+            WriteLockHeld: another process still holds the write lock at the time `until`.
+            StoreFailed: the entries cannot be stored for another reason.
             LeaseLost: another process has acquired the lease.
         """
         if payloads:
@@ -397,7 +399,7 @@ class DurableLog:
         self, *payloads: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
         """Append entries as `append` does. Return a future that is done when the entries are durable and have been
-        sent to readers.
+        sent to readers. The future has the errors of `append`.
 
         `on_durable` is called when the entries become durable, before any reader sees them. `until` has the same
         meaning as for `append`.
@@ -509,7 +511,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """Add a checkpoint in memory if the next one is due. Then remove old durable entries from memory."""
+        """If the next checkpoint is due, add it and remove old durable entries from memory; otherwise return."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -554,7 +556,8 @@ class DurableLog:
     def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
         """Append `text`, which another process has produced, to an open text, and send the delta to readers.
 
-        `offset` is the position of `text` in the open text.
+        `offset` is the position of `text` in the open text, in code points. A part of `text` that the log already
+        contains is not appended again.
         """
         if (delta := self.log.mirror(item, kind, offset, text)) is not None and self._readers:
             self._show_delta(delta, encode_delta(delta))
@@ -563,7 +566,8 @@ class DurableLog:
         """Append `data` to the open output of a command that another process is running, and send the deltas to
         readers.
 
-        `offset` is the position of `data` in the output.
+        `offset` is the position of `data` in the output, in bytes. A part of `data` that the log already contains
+        is not appended again.
         """
         delta = self.log.mirror_output(item, call_id, stream, offset, data)
         if delta is not None and self._readers:
@@ -727,7 +731,9 @@ def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:
 
 
 def _measured(finish: Callable[[asyncio.Future[None]], None], began: float, written: asyncio.Future[None]) -> None:
-    """Report the duration of a write, and call `finish`."""
+    """Report the duration of a write to logs, metrics and traces, and then call `finish` with `written`. `written`
+    is the completed future of the write, and `began` is the time when the write began.
+    """
     outcome = "ok" if written.exception() is None else "failed"
     telemetry.measure("store_append", time.perf_counter() - began, outcome)
     finish(written)

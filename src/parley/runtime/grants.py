@@ -41,10 +41,10 @@ class SessionGrants:
     def holds(self, action: RunCommand, settings: Settings, approvals: ApprovalState, *, now: float) -> bool:
         """Return whether a session grant for an action exists, has not expired and applies to the turn.
 
-        The principal that approved the action must be allowed to answer approvals of the turn. If messages of other
-        principals have joined the turn, that principal must also be allowed to answer approvals of turns that these
-        other principals begin. `settings` are the settings of the turn, `approvals` are the approvals in the log,
-        and `now` is the current time in seconds since the epoch.
+        The principal that approved the action must be allowed to answer the approvals of the turn. If messages of
+        other principals have joined the turn, the approving principal must also be allowed to answer approvals of
+        turns that those principals begin. `settings` are the settings of the turn, `approvals` are the approvals in
+        the log, and `now` is the current time in seconds since the epoch.
         """
         if not approvals.granted or (key := _key(action, settings)) is None:
             return False

@@ -131,7 +131,8 @@ class Mailbox:
         return bool(self._queue or self._sent or self._preparing)
 
     def post(self, command: Command) -> asyncio.Future[None]:
-        """Add a command. The future is done when the command is executed and durable.
+        """Add a command. Return a future that is done when the command is executed and its effects are durable. If
+        the server is shutting down, the future fails with `ShuttingDown`, unless the command is applied even then.
 
         Cancelling the future withdraws the command, unless it has already been executed.
         """
@@ -152,8 +153,10 @@ class Mailbox:
         command.done.add_done_callback(lambda _: timer.cancel())
 
     def _check_silence(self, command: Command, is_silent: Callable[[], bool]) -> None:
-        """Set an error on the future of a command whose deadline has passed, if the store does not respond. If the
-        command has not been executed, it is withdrawn.
+        """Set an error on the future of a command whose deadline has passed, if the store does not respond
+        (`is_silent`). If the command has not been executed, it is withdrawn.
+
+        While the store responds, the command continues to wait, and the check is repeated after `SILENCE_SECONDS`.
         """
         if command.done.done():
             return
@@ -325,7 +328,11 @@ class Mailbox:
             command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
-        """Set `error` on the future of a command, so that the caller of the command gets the error."""
+        """Set `error` on the future of a command, so that the caller of the command gets the error.
+
+        An `Observe` command that has made the log current succeeds instead, and `error` is only logged. During a
+        shutdown, the caller may get an error that describes the shutdown or the owner.
+        """
         if command.done.done():
             return
         if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):

@@ -51,7 +51,8 @@ class Accepted(Struct, frozen=True):
 
     message_id: MessageId
     turn: Turn | None
-    """The turn that handles the message; None if the message is in the queue, or if it was repeated after its turn.
+    """The turn that handles the message; None if the message is in the queue, or if a repeated message was already
+    handled by an earlier turn.
     """
     first: Seq
     """The position of the first entry of the message."""
@@ -129,11 +130,12 @@ class MessageIntake:
         """Append a message, and return a future that is done when the message is durable. Return None if the
         message has already been accepted.
 
-        `read` is the content with images that were read from disk. `stored` is the entry of a message with this id
-        that was found in the store, and `queued` is the record that queued this message. `accepted` is called when
-        the message becomes durable, before any reader sees it. `resolve` resolves the settings of a turn that the
-        message begins. The write waits for the write lock until the time `until`.
+        `read` is the content with the images that the message names; None if it names no images. `stored` is the
+        entry of a message with this id that was found in the store, and `queued` is the record that queued this
+        message. `accepted` is called when the message becomes durable, before any reader sees it. `resolve`
+        resolves the settings of a turn that the message begins.
 
+        If another process still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
         Nothing is changed if an error is raised.
 
         Raises:
@@ -240,7 +242,8 @@ class MessageIntake:
         """Begin a turn for a principal without a message, after a turn that was interrupted or failed.
 
         Return a future that is done when the start of the turn is durable. At that time, `began` is called, before
-        any reader sees the start. The write waits for the write lock until the time `until`.
+        any reader sees the start. If another process still holds the write lock at the time `until`, the future
+        fails with `WriteLockHeld`.
 
         Raises:
             TurnIsRunning: a turn is unfinished.
@@ -293,7 +296,11 @@ class MessageIntake:
         resolve: ResolveSettings | None,
         compacts: bool | UnsetType = UNSET,
     ) -> asyncio.Future[None]:
-        """Begin a turn without a message. `entries` are appended directly after the start of the turn."""
+        """Begin a turn without a message. `entries` are appended directly after the start of the turn.
+
+        `compacts` is True if the turn replaces the history with a summary. The other arguments and the result have
+        the same meaning as for `continue_turn`.
+        """
         self._resolver.resolve_for(resolve)
         settings = self._resolver.resolved(self._log.projections.settings_history.now).settings
         if self._closing.is_set():
@@ -336,10 +343,11 @@ class MessageIntake:
     def _write(
         self, turn: LocalTurn, entries: list[LogPayload], on_durable: Callable[[], None], until: float
     ) -> asyncio.Future[None]:
-        """Append entries of a turn. If the entries cannot be stored and the turn has not started, discard the turn.
+        """Append entries of a turn, and return a future that is done when they are durable. If the entries cannot
+        be stored and the turn has not started, discard the turn.
 
-        `on_durable` is called when the entries become durable. The write waits for the write lock until the time
-        `until`.
+        `on_durable` is called when the entries become durable. If another process still holds the write lock at the
+        time `until`, the future fails with `WriteLockHeld`.
         """
 
         def stored(written: asyncio.Future[None]) -> None:

@@ -119,8 +119,8 @@ class MessageQueue:
         """Add a message to the queue. Return a future that is done when the message is durable. At that time,
         `accepted` is called, before any reader sees the message.
 
-        `read` is the content including the files that the message names. The write waits for the write lock until
-        the time `until`.
+        `read` is the content including the files that the message names. If another process still holds the write
+        lock at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             SettingNotAllowed: the message of a limited principal would loosen the settings.
@@ -161,8 +161,8 @@ class MessageQueue:
         future that is done when the change is durable.
 
         The settings of a queued message were checked only for the principal that supplied them, so a limited
-        principal cannot edit a message with settings of another principal. The write waits for the write lock until
-        the time `until`.
+        principal cannot edit a message with settings of another principal. If another process still holds the write
+        lock at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             NotQueued: the message is not in the queue.
@@ -191,8 +191,8 @@ class MessageQueue:
     def remove(
         self, message_id: MessageId, *, principal: PrincipalRef | None, until: float
     ) -> asyncio.Future[None]:
-        """Remove a queued message. Return a future that is done when the change is durable. The write waits for the
-        write lock until the time `until`.
+        """Remove a queued message. Return a future that is done when the change is durable. If another process
+        still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             NotQueued: the message is not in the queue.
@@ -209,8 +209,8 @@ class MessageQueue:
         """Pause the queue, and append the entries `reason`, which show clients why the queue is paused. Return a
         future that is done when the change is durable.
 
-        `principal` is the principal that pauses the queue; None if the server pauses the queue. The write waits for
-        the write lock until the time `until`.
+        `principal` is the principal that pauses the queue; None if the server pauses the queue. If another process
+        still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
         """
         queue = self._log.queue
         changed = replace(queue.changed(principal=principal), paused=bool(queue.waiting))
@@ -219,8 +219,8 @@ class MessageQueue:
     def resume(self, *, principal: PrincipalRef | None, until: float) -> asyncio.Future[None] | None:
         """Resume the queue, and return a future that is done when the change is durable.
 
-        Return None if the queue is not paused or is empty, or if a turn is unfinished. The write waits for the
-        write lock until the time `until`.
+        Return None if the queue is not paused or is empty, or if a turn is unfinished. If another process still
+        holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
         """
         queue = self._log.queue
         if not queue.is_paused or not queue.waiting or self._log.projections.state.phase is not Phase.IDLE:
@@ -232,8 +232,8 @@ class MessageQueue:
         """Begin a turn with the queued message `message`. Return a future that is done when the start of the turn
         is durable.
 
-        If the turn cannot begin, pause the queue and append an event with the reason. The write waits for the write
-        lock until the time `until`.
+        If the turn cannot begin, pause the queue and append an event with the reason. If another process still
+        holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
         """
         submit = Submit(
             conversation_id=self._log.id,

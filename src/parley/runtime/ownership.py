@@ -121,7 +121,12 @@ class Ownership:
     # --- taking over -------------------------------------------------------------------
 
     async def read_new(self) -> None:
-        """Load the entries that other processes have stored since the last call."""
+        """Load the entries that other processes have stored since the last call.
+
+        Raises:
+            UnknownConversation: the conversation does not exist or has been deleted.
+            StoreError: the log cannot be read.
+        """
         await self._log.load()
         self._applied()
 
@@ -290,7 +295,7 @@ class Ownership:
 
     def leave_remote_turn(self, lost: HomeLost | None = None) -> None:
         """Stop waiting for the remote turn, because the server is shutting down or the home directory has been
-        lost.
+        lost. `lost` is the error that describes the lost home; None for a shutdown.
         """
         if self._remote_turn is not None:
             self._remote_turn.lost = lost

@@ -58,10 +58,11 @@ class PeerConnection:
         return "" if self.link is None else self.link.version
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
-        """Send a request. `answered` is called with the response.
+        """Send a request. `answered` is called with the response, but is not called if the connection breaks before
+        the response arrives.
 
         Raises:
-            NotOwned: the connection is broken.
+            NotOwned: the connection is already broken.
         """
         if self.link is None:
             raise NotOwned
@@ -135,7 +136,8 @@ class PeerRegistry:
         return self._peers.can_reach(address)
 
     async def connect(self, address: str) -> PeerConnection:
-        """Return the connection to the process that listens at an address.
+        """Return the connection to the process that listens at an address. Open the connection if there is none
+        yet.
 
         Raises:
             NotOwned: no process listens at the address.

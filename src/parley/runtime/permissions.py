@@ -150,7 +150,7 @@ class PermissionGate:
 
 def _is_about(request: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
     """Return whether an earlier approval request is identical to the request that the action needs under the
-    current settings.
+    current settings. `answers_from` is the current value of the setting `[approvals] from`.
 
     The check is necessary because the log may have been imported, or the settings may have changed.
     """
@@ -191,7 +191,9 @@ def _new_id() -> ApprovalId:
 def _approval_request(
     action: Action, ask: Ask, answers_from: AnswersFrom
 ) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, ApprovalRequest]:
-    """Return the event that shows an approval request to clients, and the record of the request."""
+    """Return the event that shows an approval request to clients, and the record of the request. `answers_from` is
+    the setting `[approvals] from`, which determines the clients that may answer.
+    """
     approval_id = _new_id()
     unrestored = tuple(map(replace_surrogates, ask.unrestored))
     reason = None if ask.reason is None else replace_surrogates(ask.reason)

@@ -68,8 +68,12 @@ def choose_node(
 
 
 def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: bool) -> bool:
-    """Return whether a node can run turns in a directory, according to the roots, repositories and mode that the
-    node has announced.
+    """Return whether a node can run turns in a directory.
+
+    A repository must be one of the repositories that the node has announced. If the node has announced roots, the
+    directory must be in one of them. A node without roots has every directory if its mode is `shared`. Otherwise,
+    it has the directories that are assigned to it. A directory that is assigned to no node is only on this node
+    (`here`), if it exists there (`exists_here`).
     """
     if directory.repository is not None:
         return directory.repository in node.repositories

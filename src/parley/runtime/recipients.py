@@ -35,8 +35,8 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
     """The properties of a client with a reader. These properties determine how long an open approval waits."""
 
     principal: PrincipalRef | None
-    """The principal of the client; None for a client of another process, because other processes report only
-    clients that may answer.
+    """The principal of the client, by which `can_answer` determines whether the client may answer an approval. None
+    for a client of another process, because that process has already determined this.
     """
     can_be_asked: bool
     """True if the client can be asked for approvals."""
@@ -114,8 +114,8 @@ class Recipients:
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Record that a client will not answer the approval that was sent to it. Return False if no approval was
-        sent to this client.
+        """Record that a client will not answer the approval that was sent to it. Return True if an approval was
+        sent to this client; otherwise return False.
         """
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
@@ -180,8 +180,9 @@ class Recipients:
         """Return the maximum time in seconds that an open approval waits while no client can be asked; None means
         no limit.
 
-        `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is True if
-        clients know the event `limit_reached`; otherwise an approval about a limit does not wait.
+        `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is
+        `OpenApprovals.knows_limits`. If it is False, an approval about a limit waits only if the settings hold
+        approvals that time out and every client that may answer knows the event `limit_reached`.
         """
         is_held = approvals.on_timeout == "hold" and not self.may_end_at_limit
         if about_limit and not knows_limits and not is_held:

@@ -83,12 +83,12 @@ class ConversationRegistry:
     ) -> None:
         """Create an empty registry.
 
-        `placement` decides which node runs a turn; None if this process is not a node. `workspaces` holds the
-        worktrees of conversations; None if the process has none. `commands` runs the commands of the tools.
-        `release_memory` is called after conversations have been evicted.
-        `has_other_clients` returns whether this process has more than one client. `on_attention` is called when a
-        conversation of this process begins to wait for a person, or when its turn has ended. `continues_queues` is
-        True if loading a conversation begins a turn with its next queued message.
+        `placement` decides which node runs a turn; None if this process is not a node. `workspaces` prepares and
+        saves the worktrees of conversations; None if this process supports no worktrees. `commands` runs the
+        commands of the tools. `release_memory` is called after conversations have been evicted. `has_other_clients`
+        returns whether this process has more than one client. `on_attention` is called when a conversation of this
+        process begins to wait for a person, or when its turn has ended. `continues_queues` is True if loading a
+        conversation begins a turn with its next queued message.
         """
         self._store, self._choose = store, choose
         self._draining, self._closing = asyncio.Event(), asyncio.Event()
@@ -180,7 +180,9 @@ class ConversationRegistry:
         return conversation
 
     def changed(self, conversation_id: ConversationId) -> None:
-        """Schedule a read of a conversation that another process has changed, and notify the watchers."""
+        """Notify the watchers that another process has changed a conversation. If clients of this process are
+        waiting for entries of the conversation, schedule a read of its log.
+        """
         if (conversation := self._in_memory.get(conversation_id)) is not None and conversation.is_watched:
             conversation.reconcile()
         self._deps.activity.notify(conversation_id, True)
@@ -353,7 +355,7 @@ class ConversationRegistry:
         Raises:
             UnknownConversation: the conversation does not exist.
             UnknownMessage: no message has the id `at`.
-            TurnIsRunning: the turn has not ended.
+            TurnIsRunning: the turn of the message `at` has not ended. If `at` is None, the last turn has not ended.
             SettingNotAllowed: the fork of a limited principal would have looser settings.
             ConfigError: the settings can no longer be used.
             ShuttingDown: the server is shutting down.
@@ -379,7 +381,8 @@ class ConversationRegistry:
         """From now on, call `call` after each change to the list of conversations, or to the state of a
         conversation, in any process.
 
-        Each watcher has at most one callback.
+        `watcher` identifies the callback: a second call with the same watcher replaces the callback, and `unwatch`
+        removes it.
 
         Raises:
             StoreError: the store cannot be searched.
@@ -390,7 +393,7 @@ class ConversationRegistry:
         self._start_polling()
 
     def unwatch(self, watcher: Hashable) -> None:
-        """Remove the callback of a watcher. Do nothing if the watcher has no callback."""
+        """Remove the callback that `watch` has stored for `watcher`. Do nothing if there is none."""
         self._deps.activity.unwatch(watcher)
 
     # --- conversations in memory -------------------------------------------------------
@@ -406,7 +409,9 @@ class ConversationRegistry:
 
     @property
     def begins_turns_of_other_nodes(self) -> bool:
-        """True if this process begins turns at the request of other nodes."""
+        """True if this process begins turns at the request of other nodes. False if this process is not a node, or
+        if it is about to stop.
+        """
         placement = self._deps.placement
         return placement is not None and not placement.is_draining and not self.closing
 
@@ -528,7 +533,12 @@ class ConversationRegistry:
         self._evicting = None
 
     def _evict(self, limits: StoreSettings) -> int:
-        """Remove unused conversations from memory, and return the number of removed conversations."""
+        """Remove unused conversations from memory, and return the number of removed conversations.
+
+        A conversation is removed if it was not used for `idle_seconds`. If more than `idle_conversations` are
+        unused, the conversations whose last use is longest ago are removed as well. `limits` contains both
+        settings.
+        """
         now = self._deps.clock.now()
         idle = [one for one in self._kept.values() if one.is_evictable]
         evicted = [

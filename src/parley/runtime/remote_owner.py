@@ -123,7 +123,7 @@ class RemoteOwner:
         position `after`.
 
         If the log has grown, because an earlier connection has supplied entries in the meantime, do nothing.
-        `follow` then sends another request.
+        `follow` then sends another request. If the response is an error, `follow` raises the error.
         """
         if following.done():
             return
@@ -151,7 +151,9 @@ class RemoteOwner:
             self._following.set_exception(NotOwned())
 
     def lost(self) -> None:
-        """Stop following because the connection is broken, and call `over`."""
+        """Stop following because the connection is broken, and call `over` if following had begun. Do nothing if
+        following has already ended.
+        """
         if not self.is_over:
             self.end()
             if self._begun:

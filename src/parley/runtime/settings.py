@@ -53,11 +53,11 @@ class SettingsResolver:
         """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
         """Maps each message to the overrides that a client of this process supplied with it, including secrets. The
-        log contains no secrets.
+        key None stands for the call that created the conversation. The log contains no secrets.
         """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
-        """Maps each message that changed settings to the settings that were resolved for it. The resolved settings
-        stay in use when the log is read again.
+        """Maps each message that changed settings to the settings that were resolved for it. The key None stands
+        for the call that created the conversation. The resolved settings stay in use when the log is read again.
         """
         self.real_cwds: dict[str, str] = {}
         """The working directories of the conversation, each with the path without symbolic links that it had when
@@ -100,7 +100,9 @@ class SettingsResolver:
     def remember(
         self, change: SettingsChange, overrides: SettingsOverrides | None, resolved: ResolvedSettings
     ) -> None:
-        """Cache the resolved settings of a change, and the client's overrides, including secrets."""
+        """Cache the settings that were resolved for `change`. If `overrides` is not None, also cache these
+        overrides of the client, which may contain secrets.
+        """
         self._known[change.by] = resolved
         if overrides is not None:
             cwd = resolved.settings.cwd if resolved.settings.repository is None else None
@@ -120,7 +122,11 @@ class SettingsResolver:
         return SettingsChosen(model=settings.model, cwd=settings.cwd, asked=asked)
 
     def resolved(self, change: SettingsChange) -> ResolvedSettings:
-        """Return the settings that apply after a change."""
+        """Return the settings that apply after a change. Resolve them if they are not in the cache.
+
+        Raises:
+            ConfigError: the settings are no longer valid.
+        """
         unknown: list[SettingsChange] = []
         step: SettingsChange | None = change
         while step is not None and step.by not in self._known:
@@ -137,10 +143,11 @@ class SettingsResolver:
 
 
 def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, names_directory: bool = False) -> None:
-    """Check that the settings of a limited principal are not looser than the current settings of the conversation.
+    """Check that the settings `proposed` for a limited principal are not looser than the settings `current` of the
+    conversation (`config/strictness.py`).
 
-    `names_directory` is True if the principal has named the working directory. In this case, `server/access.py` has
-    already checked the directory.
+    Another working directory counts as looser, unless `names_directory` is True. In this case, the principal has
+    named the directory, and `server/access.py` has already checked it.
 
     Raises:
         SettingNotAllowed: the settings are looser.

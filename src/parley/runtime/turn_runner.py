@@ -110,7 +110,9 @@ class LocalTurn(Turn):
         """
 
     def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
-        """Interrupt the turn for the reason `why`, unless it has already been interrupted."""
+        """Interrupt the turn for the reason `why`, at the request of `principal`. If the turn has already been
+        interrupted, the first reason and the first principal are kept.
+        """
         if self.cut_short is None:
             self.cut_short, self.interrupted_by = why, principal
         self.cancel()
@@ -252,7 +254,11 @@ class TurnRunner:
         return event_id
 
     def _settings_of_turn(self) -> Settings:
-        """Return the settings of the turn. Raises ConfigError if they are no longer valid."""
+        """Return the settings of the turn.
+
+        Raises:
+            ConfigError: the settings are no longer valid.
+        """
         return self._resolver.resolved(self._log.projections.settings_history.of_turn).settings
 
     def _run(self, turn: LocalTurn, work: Coroutine[None, None, TurnEnded]) -> None:
@@ -341,8 +347,8 @@ class TurnRunner:
         return await self._work(settings, Resumed(pending.request, result))
 
     def answer(self, answer: SettleApproval, *, until: float) -> asyncio.Future[None]:
-        """Settle the open approval. Return a future that is done when the settlement is durable. The write waits
-        for the write lock until the time `until`.
+        """Settle the open approval. Return a future that is done when the settlement is durable. If another process
+        still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             UnknownApproval: the conversation never requested the approval.
@@ -371,7 +377,9 @@ class TurnRunner:
     # --- ending ------------------------------------------------------------------------
 
     def interrupt(self, why: Interruption = "interrupted", *, principal: PrincipalRef | None = None) -> None:
-        """Interrupt the turn for the reason `why`. Do nothing if there is no turn."""
+        """Interrupt the turn for the reason `why`, and settle its open approval as dropped. Do nothing if there is
+        no turn.
+        """
         if (turn := self.turn) is not None and (turn.task is None or self.running is turn):
             turn.interrupt(why, principal=principal)
             self._approvals.drop(principal)  # settle the approval as dropped now, so that no late answer settles it
@@ -493,7 +501,9 @@ class TurnRunner:
     async def _append_end_of(self, turn: LocalTurn, until: float | None = None) -> None:
         """Append the end of a turn, unless the turn has already ended or another process will store its end.
 
-        The write waits for the write lock until the time `until`.
+        Raises:
+            WriteLockHeld: another process still holds the write lock at the time `until`.
+            StoreFailed: the end cannot be stored for another reason.
         """
         while self.turn is turn and self._is_storing_end:
             await self._log.durable()  # another task has appended the end
@@ -532,8 +542,8 @@ class TurnRunner:
 
 
 def _outcome(turn: LocalTurn) -> tuple[str]:
-    """Return the outcome of a turn, for example `done`, for its report. Add the error code to the report if the
-    turn failed.
+    """Return a tuple with the outcome of a turn, for example `done`, as the arguments of `Telemetry.end`. If the
+    turn failed, add the error code to the operation of the turn.
     """
     assert turn.operation is not None
     if turn.handed_over:
