@@ -72,30 +72,24 @@ async def _picked_model_of(context: ChatContext, provider: str) -> str:
 
 async def approvals(context: ChatContext, policy: str) -> None:
     """Use another approval policy from the next message on."""
-    settings = await current_settings(context)
-    if not policy:
-        current = context.overrides.get("approval_policy", settings.approval_policy)
-        policy = await pick_choice(context, "Approvals", await policy_choices(context), current=current) or ""
-        if not policy:
-            return
-    _check(SettingsOverrides(approval_policy=policy))
-    _refuse_others("approval policy", policy, settings.approval_policies)
-    _override(context, {"approval_policy": cast(ApprovalPolicy, policy)})
-    context.note(f"approvals: {_described(policy, await policy_choices(context))}, from the next message on")
+    settings, choices = await current_settings(context), await policy_choices(context)
+    current = context.overrides.get("approval_policy", settings.approval_policy)
+    if chosen := policy or await pick_choice(context, "Approvals", choices, current=current):
+        _check(SettingsOverrides(approval_policy=chosen))
+        _refuse_others("approval policy", chosen, settings.approval_policies)
+        _override(context, {"approval_policy": cast(ApprovalPolicy, chosen)})
+        context.note(f"approvals: {_described(chosen, choices)}, from the next message on")
 
 
 async def sandbox(context: ChatContext, mode: str) -> None:
     """Use another sandbox mode from the next message on."""
-    settings = await current_settings(context)
-    if not mode:
-        current = context.overrides.get("sandbox", settings.sandbox)
-        mode = await pick_choice(context, "Sandbox", await sandbox_choices(context), current=current) or ""
-        if not mode:
-            return
-    _check(SettingsOverrides(sandbox=mode))
-    _refuse_others("sandbox mode", mode, settings.sandbox_modes)
-    _override(context, {"sandbox": cast(SandboxMode, mode)})
-    context.note(f"sandbox: {_described(mode, await sandbox_choices(context))}, from the next message on")
+    settings, choices = await current_settings(context), await sandbox_choices(context)
+    current = context.overrides.get("sandbox", settings.sandbox)
+    if chosen := mode or await pick_choice(context, "Sandbox", choices, current=current):
+        _check(SettingsOverrides(sandbox=chosen))
+        _refuse_others("sandbox mode", chosen, settings.sandbox_modes)
+        _override(context, {"sandbox": cast(SandboxMode, chosen)})
+        context.note(f"sandbox: {_described(chosen, choices)}, from the next message on")
 
 
 async def reasoning(context: ChatContext, argument: str) -> None:
