@@ -15,7 +15,7 @@ from parley.ports.http import HttpRequest
 from parley.server import serve
 from parley.server.context import Principal, Role
 from parley.server.dispatch import Handler
-from parley.server.http import messages, stateless
+from parley.server.http import messages
 from parley.server.http.authentication import Authenticator
 from parley.server.http.endpoint import HttpEndpoint
 from parley.server.methods import methods
@@ -46,6 +46,5 @@ if __name__ == "__main__":
     setattr(HttpEndpoint, "_sender", accept)  # noqa: B010 - in this process alone
     setattr(Authenticator, "is_valid", lambda authenticator, principal: True)  # noqa: B010 - in this process alone
     setattr(serve, "methods", all_methods)  # noqa: B010 - in this process alone
-    for module in (messages, stateless):
-        setattr(module, "STREAMED_TOOLS", module.STREAMED_TOOLS | STREAMED)  # noqa: B010 - in this process alone
+    setattr(messages, "STREAMED_TOOLS", messages.STREAMED_TOOLS | STREAMED)  # noqa: B010 - in this process alone
     sys.exit(main(sys.argv[1:]))

@@ -39,7 +39,10 @@ __all__ = ["StatelessRequests"]
 
 log = logging.getLogger(__name__)
 
-STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply", "conversationStream"})
+CONVERSATION_STREAM: Final = "conversationStream"
+"""The tool whose calls get a stream of messages only in requests without a session. In a session, its call returns
+immediately, and the events of the conversation are sent on the stream of the session.
+"""
 STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
 _STATUSES: Final = {
     METHOD_NOT_FOUND: HTTPStatus.NOT_FOUND,
@@ -116,8 +119,8 @@ class StatelessRequests:
             raise
         if not self._is_valid(principal):
             return UNAUTHORIZED
-        calls_streamed_tool = message.method == CallToolParams.METHOD and message.name in STREAMED_TOOLS
-        if message.method in STREAMED_METHODS or calls_streamed_tool:
+        opens_stream = message.method == CallToolParams.METHOD and message.name == CONVERSATION_STREAM
+        if message.is_streamed or opens_stream or message.method in STREAMED_METHODS:
             if not accepts_stream:
                 post.end()
                 return refusal(NotAcceptable("text/event-stream"), message.id)
