@@ -6,8 +6,8 @@ replies are recorded. The module of an API is imported when a conversation first
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, assert_never
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Final, assert_never
 
 if TYPE_CHECKING:
     from parley.config.types import Settings
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from parley.ports.model import Model, OpenModel
     from parley.wire.ids import ConversationId
 
-__all__ = ["model_opener"]
+__all__ = ["MAX_RECORDED", "model_opener"]
+
+MAX_RECORDED: Final = 1000
+"""The maximum number of conversations of which the recorder remembers the previous request. If the previous request
+of a conversation is unknown, the recorder writes the next request completely.
+"""
 
 
 def model_opener(*, http: Http, clock: Clock) -> OpenModel:
     """Return a function that opens a model for a conversation. All opened models share the HTTP client `http`."""
     scripted_replies: Counter[ConversationId] = Counter()
-    recorded: dict[ConversationId, RecordedBefore] = {}
+    recorded: OrderedDict[ConversationId, RecordedBefore] = OrderedDict()
 
     def open_model(settings: Settings, conversation: ConversationId) -> Model:
         model = open_api(settings, conversation)
@@ -32,6 +37,9 @@ def model_opener(*, http: Http, clock: Clock) -> OpenModel:
         from parley.models.recorder import RecordedBefore, RecordingModel
 
         before = recorded.setdefault(conversation, RecordedBefore())
+        recorded.move_to_end(conversation)
+        if len(recorded) > MAX_RECORDED:
+            recorded.popitem(last=False)
         return RecordingModel(model, settings, conversation, settings.record, before=before, clock=clock)
 
     def open_api(settings: Settings, conversation: ConversationId) -> Model:

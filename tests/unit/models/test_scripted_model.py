@@ -6,13 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from kit.models.raw_provider import CONVERSATION, RecordingClock, everything, settings
 from parley.conversation.records import CallItem, MessageItem
 from parley.errors import ModelStreamBroken
-from parley.models import model_opener
+from parley.models import MAX_RECORDED, model_opener
 from parley.models.errors import BadScript
 from parley.models.http import Http
+from parley.models.recording import read_recording
 from parley.ports.model import (
     CallDone,
     Chunk,
@@ -199,3 +201,18 @@ async def test_a_missing_script_is_named_in_the_error(opener: OpenModel, tmp_pat
         await everything(opened(opener, path))
 
     assert str(bad.value) == f"script {path}: No such file or directory"
+
+
+async def test_the_recorder_forgets_the_conversations_that_were_used_the_longest_time_ago(
+    opener: OpenModel, tmp_path: Path
+) -> None:
+    script = written(tmp_path, {"replies": [[{"text": "one"}], [{"text": "two"}], [{"text": "three"}]]})
+    record = str(tmp_path / "recording.jsonl")
+    recorded = settings("scripted", script=script, record=record)
+
+    for others in (0, MAX_RECORDED - 1, MAX_RECORDED):
+        for number in range(others):
+            opener(recorded, ConversationId(f"other {number}"))
+        await everything(opener(recorded, CONVERSATION))
+
+    assert [exchange.request.instructions is UNSET for exchange in read_recording(record)] == [False, True, False]
