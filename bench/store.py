@@ -13,7 +13,7 @@ from typing import Final
 from bench.appending import BODY, PRODUCERS, SECONDS, Appended, append_events, rows_of, summary
 from bench.report import BARE, Row
 from bench.servers import ON_DISK
-from parley.stores.sqlite.database import open_home
+from parley.stores.sqlite.database import open_database, open_locks
 from parley.stores.sqlite.store import SqliteStore
 
 __all__ = ["store", "sync_seconds"]
@@ -57,7 +57,9 @@ async def _run(home: Path, producers: int) -> Appended:
 def _bare(home: Path, producers: int) -> float:
     """Write the same rows with SQLite alone, in one thread. Each transaction contains one event of each producer.
     Return the number of events per second."""
-    opened = open_home(str(home))
+    locks = open_locks(str(home))
+    with locks.lock:
+        opened = open_database(locks)
     try:
         db = opened.writer
         db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")

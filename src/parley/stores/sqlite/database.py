@@ -42,7 +42,6 @@ __all__ = [
     "is_new",
     "make_database",
     "open_database",
-    "open_home",
     "open_locks",
     "prepare_reader",
     "version_of",
@@ -278,22 +277,6 @@ def open_database(home: Home, on_lost: Callable[[HomeLost], None] = lambda lost:
         for db in connections:
             db.close()
         raise opening_error(home.path, error) from error
-
-
-def open_home(path: str) -> Database:
-    """Open the locks and the database of a home. Wait for the write lock if another process holds it.
-
-    Raises:
-        BadHome, StoreFailed: as for `open_locks` and `open_database`.
-    """
-    home = open_locks(path)
-    try:
-        with home.lock:
-            return open_database(home)
-    except BaseException:
-        home.lease_locks.close()
-        home.close()
-        raise
 
 
 def refuse_old_sqlite(home: str) -> None:

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from sqlite3 import Connection
 
+from kit.builders.databases import open_home
 from parley.stores.sqlite.change_detector import ChangeDetector
-from parley.stores.sqlite.database import open_home
 from parley.wire.ids import ConversationId, Seq
 
 FIRST, SECOND, GONE = (ConversationId(name) for name in ("first", "second", "gone"))

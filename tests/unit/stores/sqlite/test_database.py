@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.builders.databases import open_home
 from parley.errors import BadHome
-from parley.stores.sqlite.database import Database, open_home
+from parley.stores.sqlite.database import Database
 from parley.stores.sqlite.queries import read_snapshot
 from parley.stores.sqlite.read_only import check_database
 from parley.stores.sqlite.schema import MIGRATIONS
