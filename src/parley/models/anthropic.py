@@ -77,7 +77,7 @@ class AnthropicModel:
         body = encode_anthropic(request, self._settings, to=self._origin)
         return self._endpoint.stream(body, AnthropicDecoder(by=self._origin, limits=self._settings.provider))
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         if flaw := flaw_of(item):
             return flaw
         match item:

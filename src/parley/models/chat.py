@@ -72,7 +72,7 @@ class ChatModel:
                     raise
                 self._adjusted = adjusted
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         if flaw := flaw_of(item):
             return flaw
         match item:

@@ -115,8 +115,8 @@ class RecordingModel:
             # In a thread, because a long history takes time, and another process may hold the lock of the file.
             await run_to_completion(asyncio.ensure_future(asyncio.to_thread(self._write, request, reply)))
 
-    def cannot_carry(self, item: InputItem) -> str | None:
-        return self._model.cannot_carry(item)
+    def why_unsupported(self, item: InputItem) -> str | None:
+        return self._model.why_unsupported(item)
 
     def _write(self, request: ModelRequest, reply: _Reply) -> None:
         """Append the exchange to the recording. A failure is only logged, because it must not affect the turn."""

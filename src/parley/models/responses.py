@@ -64,7 +64,7 @@ class ResponsesModel:
         provider = self._settings.provider
         return self._endpoint.stream(body, ResponsesDecoder(by=origin_of(provider), limits=provider))
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         return flaw_of(item)
 
 

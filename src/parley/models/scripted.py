@@ -118,7 +118,7 @@ class ScriptedModel:
             yield [MessageDone(MessageItem(text=text))]
         yield [done]
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         return flaw_of(item)
 
     def _own_script(self) -> Script:

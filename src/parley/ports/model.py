@@ -176,7 +176,7 @@ class Model(Protocol):
         """
         ...
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         """Return the reason, as a sentence, why an item of a new message cannot be sent to the model; None if it
         can be sent.
 

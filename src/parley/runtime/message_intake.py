@@ -39,7 +39,7 @@ CONTINUE: Final = "Continue."
 require input at the end of the history.
 """
 
-LEAST_ITEMS: Final = 2
+MIN_ITEMS_TO_COMPACT: Final = 2
 """A history can be compacted only if it has at least this many items. A single item may be an earlier summary."""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
@@ -281,7 +281,7 @@ class MessageIntake:
         """
         if self._log.projections.state.phase is not Phase.IDLE:
             raise TurnIsRunning
-        if self._log.projections.history.size < LEAST_ITEMS:
+        if self._log.projections.history.size < MIN_ITEMS_TO_COMPACT:
             raise NothingToCompact
         entries: list[LogPayload] = [*self._log.queue.resumed_by_turn(principal)]
         return self._begin(principal, entries, until=until, began=began, resolve=resolve, compacts=True)
@@ -433,7 +433,7 @@ class MessageIntake:
             return
         model = self._runner.model_for(settings)
         for place, item in enumerate(content):
-            if why := model.cannot_carry(item):
+            if why := model.why_unsupported(item):
                 raise UnsupportedContent(place, why)
 
     def _said(self, message: Submit, read: tuple[InputItem, ...], *, joins: bool) -> list[LogPayload]:

@@ -158,7 +158,7 @@ class _Model:
     def __init__(self, life: Life) -> None:
         self._life = life
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:

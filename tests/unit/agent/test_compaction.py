@@ -60,7 +60,7 @@ class Summaries:
         self.asked: list[ModelRequest] = []
         self._replies = list(replies) or [says("In short.")]
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:

@@ -47,7 +47,7 @@ class Says:
         self.asked = 0
         self._calls, self._usage = list(calls), usage
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:

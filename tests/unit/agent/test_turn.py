@@ -74,7 +74,7 @@ class Replies:
         self.closed = 0
         self._replies = list(replies)
 
-    def cannot_carry(self, item: InputItem) -> str | None:
+    def why_unsupported(self, item: InputItem) -> str | None:
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:

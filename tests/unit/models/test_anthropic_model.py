@@ -540,7 +540,7 @@ def test_items_that_the_api_does_not_support_are_refused() -> None:
     )
     takes = "which takes only"
     assert [
-        model.cannot_carry(item)
+        model.why_unsupported(item)
         for item in (
             ImageItem(file_id="f"),
             FileItem(file_id="f"),

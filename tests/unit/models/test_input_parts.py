@@ -190,7 +190,7 @@ def test_a_pdf_is_a_file_over_chat_whatever_it_is_called(filename: str) -> None:
 def test_a_text_is_put_in_after_its_name_over_chat(data: bytes, filename: str, text: str) -> None:
     item = FileItem(file_data=base64_of(data), filename=filename)
 
-    assert model("chat").cannot_carry(item) is None
+    assert model("chat").why_unsupported(item) is None
     assert sent("chat", (item,)) == [{"type": "text", "text": f"File {filename}:\n\n{text}"}]
 
 
@@ -237,7 +237,7 @@ SENDABLE_ANYWHERE: tuple[InputItem, ...] = (
 
 @pytest.mark.parametrize("api", [*APIS, "scripted"])
 def test_items_for_every_api_are_accepted_by_all(api: WireApi) -> None:
-    assert [model(api).cannot_carry(item) for item in SENDABLE_ANYWHERE] == [None] * len(SENDABLE_ANYWHERE)
+    assert [model(api).why_unsupported(item) for item in SENDABLE_ANYWHERE] == [None] * len(SENDABLE_ANYWHERE)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_items_for_every_api_are_accepted_by_all(api: WireApi) -> None:
     ],
 )
 def test_items_that_chat_does_not_support_are_accepted_by_responses(item: InputItem, why: str) -> None:
-    assert {api: model(api).cannot_carry(item) for api in EVERY_API if api != "anthropic"} == {
+    assert {api: model(api).why_unsupported(item) for api in EVERY_API if api != "anthropic"} == {
         "chat": why,
         "responses": None,
         "scripted": None,
@@ -295,7 +295,7 @@ def test_items_that_chat_does_not_support_are_accepted_by_responses(item: InputI
 def test_an_item_that_says_too_little_or_too_much_is_refused_everywhere(
     api: WireApi, item: InputItem, why: str
 ) -> None:
-    assert model(api).cannot_carry(item) == why
+    assert model(api).why_unsupported(item) == why
 
 
 # --- random input -------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_whatever_a_history_holds_can_be_sent_item_by_item(api: Api, content: li
 def test_accepted_items_are_not_left_out(api: Api, item: InputItem) -> None:
     [part] = sent(api, (item,))
 
-    if model(api).cannot_carry(item) is None:
+    if model(api).why_unsupported(item) is None:
         assert not part.get("text", "").startswith("[Left out")
 
 
