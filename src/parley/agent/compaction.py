@@ -41,7 +41,7 @@ NEARLY_FULL: Final = 0.85
 """The fraction of the context window that a request may fill. The rest is reserved for the response and for errors
 in the estimate.
 """
-LEAST_ROOM: Final = 0.1
+MIN_HISTORY_SHARE: Final = 0.1
 """The minimum fraction of the context window that the history may use, even if instructions, tools and new input
 leave less.
 """
@@ -61,11 +61,11 @@ OVERFLOW_FACTOR: Final = 0.9
 """The factor that reduces the assumed context window after the provider has refused a request as too long. The new
 window is the size of that request multiplied by this factor.
 """
-LEAST_RATIO: Final = 0.25
+MIN_RATIO: Final = 0.25
 """The lowest plausible ratio of the provider's token count to the estimate. A lower ratio is ignored, because it is
 a sign that the provider did not count cached input.
 """
-LARGEST_RATIO: Final = 8.0
+MAX_RATIO: Final = 8.0
 """The highest plausible ratio of the provider's token count to the estimate. A higher ratio is reduced to this
 value.
 """
@@ -112,8 +112,8 @@ class TokenMeter:
     def reported(self, request: ModelRequest, usage: TokenCount) -> None:
         """Record the provider's token count for the request, which corrects later estimates."""
         ratio = usage.input_tokens / max(estimate(request), 1)
-        if ratio >= LEAST_RATIO:
-            self._ratio = min(ratio, LARGEST_RATIO)
+        if ratio >= MIN_RATIO:
+            self._ratio = min(ratio, MAX_RATIO)
 
 
 async def compact_if_needed(
@@ -189,9 +189,9 @@ async def summary_of_all(
 
 def _room(window: int, rest: int) -> float:
     """Return the room for the history, in tokens, in a request whose other parts have `rest` tokens. The room is at
-    least the fraction `LEAST_ROOM` of the context window `window`.
+    least the fraction `MIN_HISTORY_SHARE` of the context window `window`.
     """
-    return max(window * NEARLY_FULL - rest, window * LEAST_ROOM)
+    return max(window * NEARLY_FULL - rest, window * MIN_HISTORY_SHARE)
 
 
 def _replacement(

@@ -108,8 +108,8 @@ class _Stopwatch:
         return max(self._clock.now() - self._began, self.waited)
 
 
-async def _announce(error: ModelError, number: int, most: int, delay: float, transcript: Transcript) -> None:
-    note = f"stream error: {error}; retrying {number}/{most} in {_formatted_delay(delay)}…"
+async def _announce(error: ModelError, number: int, max_retries: int, delay: float, transcript: Transcript) -> None:
+    note = f"stream error: {error}; retrying {number}/{max_retries} in {_formatted_delay(delay)}…"
     await transcript.append(BackgroundEvent(message=replace_surrogates(note)))
 
 

@@ -14,20 +14,20 @@ log = logging.getLogger(__name__)
 
 
 def sandboxed_commands(
-    home: Callable[[], str | None], *, warns: bool = False, most: Callable[[], int] = lambda: 0
+    home: Callable[[], str | None], *, warns: bool = False, max_commands: Callable[[], int] = lambda: 0
 ) -> Sandboxed:
     """Return the runner of sandboxed commands.
 
     The runner starts no process before the first command. `home` returns the home directory, in which the self-test
     of the sandbox runs. A failure of the self-test is logged as a warning if `warns` is True, and otherwise as a
-    debug message. `most` returns the maximum number of concurrent commands; 0 means no limit. `most` is called
-    before the first command.
+    debug message. `max_commands` returns the maximum number of concurrent commands; 0 means no limit.
+    `max_commands` is called before the first command.
     """
 
     def executor() -> Starter:
         from parley.tools.commands.executor import Executor
 
-        return Executor(most=most())
+        return Executor(max_commands=max_commands())
 
     def preload() -> None:
         from parley.app.preloading import load_all_modules

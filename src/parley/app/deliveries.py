@@ -14,9 +14,9 @@ __all__ = ["Deliveries"]
 MAX_CONCURRENT: Final = 4
 """The maximum number of notifications that are sent at the same time."""
 MAX_ATTEMPTS: Final = 10
-SHORTEST_DELAY_SECONDS: Final = 1.0
+FIRST_DELAY_SECONDS: Final = 1.0
 MAX_DELAY_SECONDS: Final = 60.0
-"""The maximum delay before a retry, in seconds. The first delay is `SHORTEST_DELAY_SECONDS`, and each retry doubles
+"""The maximum delay before a retry, in seconds. The first delay is `FIRST_DELAY_SECONDS`, and each retry doubles
 the delay.
 """
 DRAIN_SECONDS: Final = 1.0
@@ -39,15 +39,16 @@ class Deliveries(Generic[K, T]):
         clock: Clock,
         log: LimitedLog,
         *,
-        most: int,
+        max_waiting: int,
     ) -> None:
         """Create an object without notifications.
 
         `kind` is a name for the notifications in the log, such as `webhook`. `attempt` sends a notification once.
-        `attempt` returns None if no retry is needed, and otherwise a description of the problem. `most` is the
-        maximum number of undelivered notifications.
+        `attempt` returns None if no retry is needed, and otherwise a description of the problem. `max_waiting` is
+        the maximum number of undelivered notifications.
         """
-        self._kind, self._attempt, self._clock, self._log, self._most = kind, attempt, clock, log, most
+        self._kind, self._attempt, self._clock, self._log = kind, attempt, clock, log
+        self._max_waiting = max_waiting
         self._due: dict[K, T] = {}
         """The newest undelivered notification for each key."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
@@ -64,7 +65,7 @@ class Deliveries(Generic[K, T]):
         """
         if self._closed:
             return
-        if key not in self._due and len(self._due) >= self._most:
+        if key not in self._due and len(self._due) >= self._max_waiting:
             self._log.warning("discarded a %s notification: %d others are waiting", self._kind, len(self._due))
             return
         self._due[key] = notification
@@ -133,6 +134,6 @@ class Deliveries(Generic[K, T]):
                 continue
             self._delayed.add(key)
             try:
-                await self._clock.sleep(min(MAX_DELAY_SECONDS, SHORTEST_DELAY_SECONDS * 2 ** (attempts - 1)))
+                await self._clock.sleep(min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempts - 1)))
             finally:
                 self._delayed.discard(key)

@@ -41,7 +41,7 @@ __all__ = ["HttpService"]
 
 log = logging.getLogger(__name__)
 
-SHORTEST_TOKEN: Final = 32
+MIN_TOKEN_CHARACTERS: Final = 32
 CLOSE_SECONDS: Final = 0.5
 """The maximum time that a shutdown waits for the last responses, in seconds."""
 
@@ -98,7 +98,7 @@ class HttpService:
         self.sessions = HttpSessions(
             core,
             key=core.context.signing_key,
-            most=settings.max_sessions,
+            max_sessions=settings.max_sessions,
             idle_seconds=settings.session_minutes * 60,
             on_connected=on_connected,
             is_valid=self._is_valid,
@@ -215,7 +215,7 @@ class HttpService:
             raise BadSetting("a change of serve.host, of serve.port or of the use of TLS requires a restart")
         self._check_exposure(settings)
         self._settings = settings
-        self.sessions.apply(most=settings.max_sessions, idle_seconds=settings.session_minutes * 60)
+        self.sessions.apply(max_sessions=settings.max_sessions, idle_seconds=settings.session_minutes * 60)
         self._listener.apply(_options(settings, tls))
         self._endpoint.apply(
             guard=self._guard(settings),
@@ -281,8 +281,8 @@ def _node_endpoint(nodes: NodeMembership, authenticator: Authenticator) -> NodeE
 
 
 def _checked(token: str | None) -> str | None:
-    if token is not None and len(token) < SHORTEST_TOKEN:
-        raise BadSetting(f"{TOKEN_VARIABLE} must have at least {SHORTEST_TOKEN} characters")
+    if token is not None and len(token) < MIN_TOKEN_CHARACTERS:
+        raise BadSetting(f"{TOKEN_VARIABLE} must have at least {MIN_TOKEN_CHARACTERS} characters")
     return token
 
 

@@ -42,7 +42,7 @@ may load the model first.
 """
 MAX_OUTPUT_TOKENS: Final = 64
 """The maximum number of tokens in the response, for APIs that require a limit."""
-MOST_NAMED: Final = 5
+MAX_NAMED: Final = 5
 """The maximum number of models that an explanation names."""
 
 REQUEST: Final = ModelRequest(
@@ -177,7 +177,7 @@ async def _refused(error: UnexpectedStatus, settings: Settings) -> ProviderFault
     except (ModelError, BadSetting):
         offered = ()
     if offered and not {model, f"models/{model}"} & {*offered}:
-        similar = get_close_matches(model, offered, n=MOST_NAMED, cutoff=0.4) or offered[:MOST_NAMED]
+        similar = get_close_matches(model, offered, n=MAX_NAMED, cutoff=0.4) or offered[:MAX_NAMED]
         return ProviderFault(
             reason=f"{provider.id} does not offer the model {model!r} ({detail})",
             to_do=f"choose another model with `parley config set model`, for example {', '.join(similar)}",

@@ -97,7 +97,7 @@ class PushSender:
         self._sign_ins, self._key, self._load = sign_ins, key, load
         self._http, self._clock, self._environ = http, clock, environ
         self._sender: asyncio.Future[SenderKey | None] | None = None
-        self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), most=MAX_UNDELIVERED)
+        self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), max_waiting=MAX_UNDELIVERED)
         """The messages that have not been delivered yet, keyed by sign-in and conversation."""
 
     async def public_key(self) -> str | None:

@@ -105,7 +105,7 @@ class Server:
         self._is_resident = is_resident
         self._warming: asyncio.TimerHandle | None = None
         self._commands = sandboxed_commands(
-            lambda: _home(loader), warns=True, most=lambda: _most_commands(loader) if is_resident else 0
+            lambda: _home(loader), warns=True, max_commands=lambda: _max_commands(loader) if is_resident else 0
         )
         self._tools = AgentTools(commands=self._commands)
 
@@ -313,7 +313,7 @@ def report_unknown_keys(loader: Loader) -> None:
         log.warning("config.toml has more unknown settings; `parley doctor` lists them")
 
 
-def _most_commands(loader: Loader) -> int:
+def _max_commands(loader: Loader) -> int:
     try:
         return loader.serve_settings().max_commands
     except ConfigError:

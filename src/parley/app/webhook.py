@@ -71,7 +71,7 @@ class WebhookSender:
         """
         self._load, self._http, self._clock, self._environ = load, http, clock, environ
         self._log = LimitedLog(log)
-        self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, most=MAX_CONVERSATIONS)
+        self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, max_waiting=MAX_CONVERSATIONS)
         """The notifications that have not been delivered yet, keyed by conversation."""
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:

@@ -47,7 +47,7 @@ STYLES: Final = {
 }
 """The combinations of sandbox mode and approval policy that the third question offers."""
 
-MOST_LISTED: Final = 40
+MAX_LISTED: Final = 40
 """The maximum number of models that are listed for a provider."""
 
 
@@ -119,10 +119,10 @@ def _print_models(settings: Settings) -> None:
 
 
 def _list_models(models: Sequence[str]) -> None:
-    for name in models[:MOST_LISTED]:
+    for name in models[:MAX_LISTED]:
         print_text(f"      {name}")
-    if len(models) > MOST_LISTED:
-        print_text(f"      and {len(models) - MOST_LISTED} more")
+    if len(models) > MAX_LISTED:
+        print_text(f"      and {len(models) - MAX_LISTED} more")
     if not models:
         print_text("the provider gave no list of models")
 

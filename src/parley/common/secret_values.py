@@ -12,7 +12,7 @@ from parley.common.variable_names import names_a_secret
 __all__ = ["REDACTED", "SecretValues"]
 
 REDACTED: Final = "[redacted]"
-SHORTEST: Final = 8
+MIN_SECRET_CHARACTERS: Final = 8
 """The minimum length, in characters, of a value that is removed. Shorter values may be parts of ordinary words."""
 
 _PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
@@ -34,7 +34,7 @@ class SecretValues:
         """
         import json  # imported here, because most processes log nothing
 
-        values = {value for value in _secrets_in(self._environ) if len(value) >= SHORTEST}
+        values = {value for value in _secrets_in(self._environ) if len(value) >= MIN_SECRET_CHARACTERS}
         spellings = values | {json.dumps(value)[1:-1] for value in values}
         longest_first = sorted(spellings, key=lambda one: (-len(one), one))
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None

@@ -14,7 +14,7 @@ __all__ = ["forms_of", "is_about_safety", "letters_of", "near_miss", "nearest", 
 MAX_EDITS: Final = 2
 """The maximum edit distance at which a name counts as a misspelling of a known name."""
 
-FEWEST_LETTERS: Final = 5
+MIN_LETTERS: Final = 5
 """The minimum length of a known name that is compared by edit distance. Too many words are within two edits of a
 shorter name.
 """
@@ -49,10 +49,10 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
     """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]
-    for each, theirs in candidates:
-        if theirs == letters:
+    for each, other in candidates:
+        if other == letters:
             return each
-    long_enough = [(each, theirs) for each, theirs in candidates if len(theirs) >= FEWEST_LETTERS]
+    long_enough = [(each, other) for each, other in candidates if len(other) >= MIN_LETTERS]
     return _closest(letters, long_enough, MAX_EDITS)
 
 
@@ -64,11 +64,11 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return _closest(letters, [(each, letters_of(each)) for each in known], max(MAX_EDITS, len(letters) // 3))
 
 
-def _closest(letters: str, candidates: list[tuple[str, str]], most: int) -> str | None:
-    close = [(each, theirs) for each, theirs in candidates if abs(len(theirs) - len(letters)) <= most]
-    distances = {each: _edit_distance(letters, theirs) for each, theirs in close}
+def _closest(letters: str, candidates: list[tuple[str, str]], max_distance: int) -> str | None:
+    close = [(each, other) for each, other in candidates if abs(len(other) - len(letters)) <= max_distance]
+    distances = {each: _edit_distance(letters, other) for each, other in close}
     best = min(distances, key=distances.__getitem__, default=None)
-    return best if best is not None and distances[best] <= most else None
+    return best if best is not None and distances[best] <= max_distance else None
 
 
 def _edit_distance(one: str, other: str) -> int:
@@ -78,10 +78,10 @@ def _edit_distance(one: str, other: str) -> int:
     row = list(range(len(other) + 1))
     for place, character in enumerate(one, start=1):
         before, row[0] = row[0], place
-        for column, theirs in enumerate(other, start=1):
+        for column, other_character in enumerate(other, start=1):
             before, row[column] = (
                 row[column],
-                min(row[column] + 1, row[column - 1] + 1, before + (character != theirs)),
+                min(row[column] + 1, row[column - 1] + 1, before + (character != other_character)),
             )
     return row[-1]
 
@@ -91,6 +91,6 @@ def shown_name(name: str) -> str:
     return f"`{shortened(name)}`"
 
 
-def shortened(text: str, most: int = _MAX_SHOWN) -> str:
-    """Return the text for an error message or a log line, shortened to at most `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shortened(text: str, max_length: int = _MAX_SHOWN) -> str:
+    """Return the text for an error message or a log line, shortened to at most `max_length` characters."""
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

@@ -87,7 +87,7 @@ STORE_VARIABLE: Final = "PARLEY_STORE_URL"
 
 NODE_VARIABLE: Final = "PARLEY_NODE_TOKEN"
 """The environment variable with the token that all nodes share."""
-_SHORTEST_NODE_TOKEN: Final = 32
+_MIN_NODE_TOKEN_CHARACTERS: Final = 32
 
 _UNCHANGED: Final = frozenset(CommonSettings.__struct_fields__) - {"approvals", "limits", "prices", "record"}
 """The names of the settings that are copied to conversations unchanged."""
@@ -234,8 +234,13 @@ class Loader:
         """
         if not (given := self._environ.get(NODE_VARIABLE, "").strip()):
             return None
-        if len(given) < _SHORTEST_NODE_TOKEN or not given.isascii() or not given.isprintable() or " " in given:
-            detail = f"expected at least {_SHORTEST_NODE_TOKEN} printable ASCII characters without spaces"
+        if (
+            len(given) < _MIN_NODE_TOKEN_CHARACTERS
+            or not given.isascii()
+            or not given.isprintable()
+            or " " in given
+        ):
+            detail = f"expected at least {_MIN_NODE_TOKEN_CHARACTERS} printable ASCII characters without spaces"
             raise BadSetting(detail, source=NODE_VARIABLE)
         return NodeToken(given)
 

@@ -31,7 +31,7 @@ _MAX_UNKNOWN: Final = 100
 clients wait during the comparison.
 """
 
-_FEWEST_LETTERS: Final = 5
+_MIN_LETTERS: Final = 5
 """The minimum number of letters in the name of a setting that is recognised in a wrong place. A shorter name may
 have another meaning there.
 """
@@ -41,7 +41,7 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
     for table in sorted(_ONLY_SAFETY | _ALSO_SAFETY)
     if isinstance(check := SETTINGS.fields[table], Table)
     for name in check.fields
-    if len(letters_of(name)) >= _FEWEST_LETTERS
+    if len(letters_of(name)) >= _MIN_LETTERS
 }
 """The paths of settings that restrict the agent and that have an effect only in their table. The keys are the names
 of the settings, in the form that `letters_of` returns.

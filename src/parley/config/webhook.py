@@ -13,7 +13,7 @@ __all__ = ["read_webhook"]
 
 _WEBHOOK_PREFIX: Final = "whsec_"
 """The prefix of a webhook secret that is encoded in base64."""
-_SHORTEST_WEBHOOK_KEY: Final = 24
+_MIN_WEBHOOK_KEY_BYTES: Final = 24
 
 
 def read_webhook(file: Source, environ: Mapping[str, str]) -> Webhook | None:
@@ -37,8 +37,8 @@ def read_webhook(file: Source, environ: Mapping[str, str]) -> Webhook | None:
         key = _webhook_key(secret)
     except ValueError:
         raise refused(f"the value of `{table.secret_env}` is not base64 after `{_WEBHOOK_PREFIX}`") from None
-    if len(key) < _SHORTEST_WEBHOOK_KEY:
-        raise refused(f"the value of `{table.secret_env}` has fewer than {_SHORTEST_WEBHOOK_KEY} bytes")
+    if len(key) < _MIN_WEBHOOK_KEY_BYTES:
+        raise refused(f"the value of `{table.secret_env}` has fewer than {_MIN_WEBHOOK_KEY_BYTES} bytes")
     return Webhook(url=table.url, key=Secret(key), events=table.events)
 
 

@@ -22,10 +22,10 @@ IDLE_SECONDS: Final = 15.0
 """The time, in seconds, for which an idle connection is kept."""
 
 MAX_IDLE: Final = 100
-FEWEST_IDLE: Final = 4
+MIN_IDLE: Final = 4
 IDLE_SHARE: Final = 8
 """The divisor for the maximum number of idle connections: the limit on open files is divided by this number. The
-result is at least `FEWEST_IDLE` and at most `MAX_IDLE`.
+result is at least `MIN_IDLE` and at most `MAX_IDLE`.
 """
 
 MAX_CONNECTING: Final = 64
@@ -39,17 +39,17 @@ def connector() -> aiohttp.TCPConnector:
     idle connections.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return _Connector(most_idle=min(MAX_IDLE, max(FEWEST_IDLE, limit // IDLE_SHARE)))
+    return _Connector(max_idle=min(MAX_IDLE, max(MIN_IDLE, limit // IDLE_SHARE)))
 
 
 class _Connector(aiohttp.TCPConnector):
-    def __init__(self, *, most_idle: int) -> None:
+    def __init__(self, *, max_idle: int) -> None:
         super().__init__(
             limit=0,
             resolver=cast("aiohttp.abc.AbstractResolver", DaemonResolver()),
             keepalive_timeout=IDLE_SECONDS,
         )
-        self._most_idle = most_idle
+        self._max_idle = max_idle
         self._connecting = defaultdict[Any, asyncio.Semaphore](lambda: asyncio.Semaphore(MAX_CONNECTING))
 
     async def connect(
@@ -67,4 +67,4 @@ class _Connector(aiohttp.TCPConnector):
         connections.
         """
         idle = sum(map(len, self._conns.values()))
-        super()._release(key, protocol, should_close=should_close or idle >= self._most_idle)
+        super()._release(key, protocol, should_close=should_close or idle >= self._max_idle)

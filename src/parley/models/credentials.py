@@ -14,7 +14,7 @@ from parley.config.provider_keys import find_key, key_variable
 from parley.config.types import Provider, Settings
 from parley.models.errors import MissingVariable
 
-__all__ = ["HIDDEN", "SHORTEST_SECRET", "Credentials", "credentials"]
+__all__ = ["HIDDEN", "MIN_SECRET_CHARACTERS", "Credentials", "credentials"]
 
 OPENAI_HINT: Final = (
     "Set it to your API key for OpenAI, or run `parley config init` to store a key or to choose a provider."
@@ -22,7 +22,7 @@ OPENAI_HINT: Final = (
 
 HIDDEN: Final = "***"
 
-SHORTEST_SECRET: Final = 8
+MIN_SECRET_CHARACTERS: Final = 8
 """The minimum length, in characters, of a value that is redacted. Shorter values are assumed not to be secrets, and
 redacting them would make error messages unreadable.
 """
@@ -72,7 +72,7 @@ def credentials(settings: Settings) -> Credentials:
     if key := _key(provider, settings.home, settings.environ):
         headers["authorization"] = f"Bearer {key}"
         # users of local servers often configure a placeholder such as `none` as the key
-        if len(key) >= SHORTEST_SECRET:
+        if len(key) >= MIN_SECRET_CHARACTERS:
             secrets.add(key)
     return Credentials(headers, secrets)
 
@@ -86,7 +86,7 @@ def _key(provider: Provider, home: str, environ: Mapping[str, str]) -> str | Non
 
 
 def _long_words(value: str) -> Iterator[str]:
-    return (word for word in value.split() if len(word) >= SHORTEST_SECRET)
+    return (word for word in value.split() if len(word) >= MIN_SECRET_CHARACTERS)
 
 
 def _overlap(text: str, secret: str) -> int:

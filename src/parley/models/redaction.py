@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from parley.common.variable_names import names_a_secret
 from parley.config.types import Settings, ToolServer
-from parley.models.credentials import HIDDEN, SHORTEST_SECRET, credentials
+from parley.models.credentials import HIDDEN, MIN_SECRET_CHARACTERS, credentials
 from parley.models.errors import MissingVariable
 from parley.wire.jsonrpc import encode
 
@@ -92,7 +92,7 @@ class Redactor:
 
 def _forms_of(secrets: Iterable[str]) -> list[str]:
     """Return all forms in which texts can contain the secrets, the longest form first."""
-    forms = {form for secret in secrets if len(secret) >= SHORTEST_SECRET for form in _forms(secret)}
+    forms = {form for secret in secrets if len(secret) >= MIN_SECRET_CHARACTERS for form in _forms(secret)}
     return sorted(forms, key=len, reverse=True)
 
 
@@ -159,7 +159,7 @@ def _arguments(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the arguments of a program that may be secrets. Options, paths and short words are not secrets."""
     for argument in arguments:
         value = argument.partition("=")[2] or argument
-        if len(value) >= 2 * SHORTEST_SECRET and not value.startswith("-") and "/" not in value:
+        if len(value) >= 2 * MIN_SECRET_CHARACTERS and not value.startswith("-") and "/" not in value:
             yield value
 
 

@@ -96,14 +96,14 @@ class HttpRequest(Protocol):
         """
         ...
 
-    async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
+    async def body(self, max_bytes: int, why_too_large: Callable[[int], str | None]) -> bytes:
         """Read and return the body.
 
         `why_too_large` is called with a number of bytes. It returns the reason why there is not enough memory for
         this number of bytes, or None if there is enough memory.
 
         Raises:
-            BodyTooLarge: the body is larger than `most` bytes, or there is not enough memory for it.
+            BodyTooLarge: the body is larger than `max_bytes`, or there is not enough memory for it.
             BodyUnreadable: the body did not arrive in time or is incomplete.
         """
         ...

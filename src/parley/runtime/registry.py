@@ -52,9 +52,9 @@ __all__ = ["ConversationRegistry"]
 
 log = logging.getLogger(__name__)
 
-LEAST_EVICT_SECONDS: Final = 1.0
+MIN_EVICT_SECONDS: Final = 1.0
 """The minimum time, in seconds, between two searches for unused conversations in memory."""
-EVICT_SECONDS: Final = 30.0
+MAX_EVICT_SECONDS: Final = 30.0
 """The maximum time, in seconds, between two searches for unused conversations in memory."""
 
 
@@ -527,7 +527,7 @@ class ConversationRegistry:
         """Evict unused conversations periodically, while there are conversations in memory."""
         while self._kept:
             limits = self._settings()
-            await self._deps.clock.sleep(max(LEAST_EVICT_SECONDS, min(EVICT_SECONDS, limits.idle_seconds)))
+            await self._deps.clock.sleep(max(MIN_EVICT_SECONDS, min(MAX_EVICT_SECONDS, limits.idle_seconds)))
             if self._evict(limits):
                 self._release_memory()
         self._evicting = None

@@ -81,8 +81,8 @@ class TooManyStreams(VisibleError):
 
     code = "too_many_streams"
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"the session has {most} streams; end one of them first, or begin another session")
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the session has {limit} streams; end one of them first, or begin another session")
 
 
 class ToolNotOffered(InvalidRequest):
@@ -110,9 +110,8 @@ class TooManySubscriptions(InvalidRequest):
 
     code = "too_many_subscriptions"
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"a client may subscribe to {most} resources")
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"a client may subscribe to {limit} resources")
 
 
 class AccessTooNarrow(InvalidRequest):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 __all__ = ["Blob", "Cut", "cut", "decompress", "restore"]
 
-SHORTEST: Final = 4096
+MIN_BLOB_CHARACTERS: Final = 4096
 """The minimum length of a run of base64 that is cut out, in characters."""
 
 _FAST: Final = 1
@@ -24,9 +24,9 @@ _FAST: Final = 1
 Other writes wait during the compression.
 """
 
-_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % SHORTEST)
+_RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % MIN_BLOB_CHARACTERS)
 
-_BLOCK: Final = SHORTEST // 2
+_BLOCK: Final = MIN_BLOB_CHARACTERS // 2
 _WHOLE_BLOCK: Final = re.compile(rb"[A-Za-z0-9+/]{%d}" % _BLOCK)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parley.stores.blobs import SHORTEST, cut, decompress, restore
+from parley.stores.blobs import MIN_BLOB_CHARACTERS, cut, decompress, restore
 
 LONG = b64encode(bytes(range(256)) * 20)
 
@@ -21,9 +21,20 @@ def back(body: bytes) -> bytes:
 PIECES = st.one_of(
     st.binary(max_size=20),
     st.sampled_from(
-        (b'"', b"=", b"==", b",", b"A", b"AB", b"/", b"\\u00e4", b"A" * (SHORTEST - 1), b"B" * SHORTEST)
+        (
+            b'"',
+            b"=",
+            b"==",
+            b",",
+            b"A",
+            b"AB",
+            b"/",
+            b"\\u00e4",
+            b"A" * (MIN_BLOB_CHARACTERS - 1),
+            b"B" * MIN_BLOB_CHARACTERS,
+        )
     ),
-    st.integers(SHORTEST - 3, SHORTEST + 9).map(lambda length: LONG[:length]),
+    st.integers(MIN_BLOB_CHARACTERS - 3, MIN_BLOB_CHARACTERS + 9).map(lambda length: LONG[:length]),
     st.binary(min_size=3070, max_size=3080).map(b64encode),
 )
 
@@ -36,7 +47,7 @@ def test_any_body_comes_back_byte_for_byte(body: bytes) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"A", b"AB", b"ABC", b"=", b"==", b"AB==", b"AAB=", b"AA==", b"AAA="])
 def test_a_long_run_comes_back_whatever_its_end(end: bytes) -> None:
-    body = b'"' + b"A" * SHORTEST + end + b'"'
+    body = b'"' + b"A" * MIN_BLOB_CHARACTERS + end + b'"'
 
     assert back(body) == body
 
@@ -50,8 +61,11 @@ def test_a_long_run_is_cut_out_and_its_bytes_are_kept() -> None:
 
 
 def test_the_shortest_run_is_found_wherever_it_begins() -> None:
-    places = (*range(0, SHORTEST, 127), *range(SHORTEST // 2 - 2, SHORTEST // 2 + 2))
-    bodies = [b'"' * place + LONG[:SHORTEST] + b'"' for place in places]
+    places = (
+        *range(0, MIN_BLOB_CHARACTERS, 127),
+        *range(MIN_BLOB_CHARACTERS // 2 - 2, MIN_BLOB_CHARACTERS // 2 + 2),
+    )
+    bodies = [b'"' * place + LONG[:MIN_BLOB_CHARACTERS] + b'"' for place in places]
 
     assert [cut(body)[0] for body in bodies] == [b'"' * (place + 1) for place in places]
 
@@ -63,7 +77,7 @@ def test_the_same_bytes_are_the_same_blob() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", LONG[: SHORTEST - 1], b"words and words " * 1000, b"[" + b"1," * 5000 + b"1]"]
+    "body", [b"", LONG[: MIN_BLOB_CHARACTERS - 1], b"words and words " * 1000, b"[" + b"1," * 5000 + b"1]"]
 )
 def test_short_runs_and_other_text_stay_in_the_body(body: bytes) -> None:
     assert cut(body) == (body, [])
@@ -71,6 +85,6 @@ def test_short_runs_and_other_text_stay_in_the_body(body: bytes) -> None:
 
 def test_runs_that_are_just_too_short_cost_no_more_than_others() -> None:
     """A search that restarts at each of their letters would take minutes."""
-    body = (LONG[: SHORTEST - 1] + b",") * 500
+    body = (LONG[: MIN_BLOB_CHARACTERS - 1] + b",") * 500
 
     assert cut(body) == (body, [])

@@ -62,7 +62,7 @@ class HttpSessions:
         core: ServerCore,
         *,
         key: bytes,
-        most: int,
+        max_sessions: int,
         idle_seconds: float,
         store: Store | None = None,
         on_connected: Callable[[ClientConnection], None] = lambda client: None,
@@ -72,17 +72,17 @@ class HttpSessions:
     ) -> None:
         """Create an empty set of sessions.
 
-        `key` signs event ids. `most` is the maximum number of sessions of the server. `idle_seconds` is the time
-        for which a session without requests and streams is kept. If `store` is None, sessions end when the server
-        ends. `on_connected` is called when a session begins. `is_valid` returns whether the token of a principal is
-        valid.
+        `key` signs event ids. `max_sessions` is the maximum number of sessions of the server. `idle_seconds` is the
+        time for which a session without requests and streams is kept. If `store` is None, sessions end when the
+        server ends. `on_connected` is called when a session begins. `is_valid` returns whether the token of a
+        principal is valid.
         """
         self._store, self._wall_clock = store, wall_clock
         self._log = LimitedLog(log)
         self._restoring: dict[str, asyncio.Task[HttpSession | None]] = {}
         self._removing: set[bytes] = set()
         """The digests of sessions that have ended and may still be in the store."""
-        self._core, self._most, self._idle_seconds = core, most, idle_seconds
+        self._core, self._max_sessions, self._idle_seconds = core, max_sessions, idle_seconds
         self._ids = EventIds(key)
         self._on_connected, self._is_valid, self._now = on_connected, is_valid, now
         self._sessions: dict[str, HttpSession] = {}
@@ -92,9 +92,9 @@ class HttpSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def apply(self, *, most: int, idle_seconds: float) -> None:
-        """Use new limits. Existing sessions stay open, even if their number exceeds `most`."""
-        self._most, self._idle_seconds = most, idle_seconds
+    def apply(self, *, max_sessions: int, idle_seconds: float) -> None:
+        """Use new limits. Existing sessions stay open, even if their number exceeds `max_sessions`."""
+        self._max_sessions, self._idle_seconds = max_sessions, idle_seconds
 
     async def create(self, principal: Principal) -> HttpSession:
         """Begin a session of a principal, and return it."""
@@ -104,7 +104,7 @@ class HttpSessions:
 
     async def _begin(self, session: HttpSession) -> None:
         self.expire()
-        if len(self._sessions) >= self._most or self._has_its_share(session.principal):
+        if len(self._sessions) >= self._max_sessions or self._has_its_share(session.principal):
             self._end_longest_idle(session.principal)
         session.idle_since = self._now()
         self._sessions[session.id] = session
@@ -487,7 +487,9 @@ class HttpSessions:
         """
         if principal.role is Role.ADMIN:
             return False
-        return sum(one.principal.key == principal.key for one in self._sessions.values()) >= max(1, self._most // 2)
+        return sum(one.principal.key == principal.key for one in self._sessions.values()) >= max(
+            1, self._max_sessions // 2
+        )
 
     def _check_again(self) -> None:
         self.expire()

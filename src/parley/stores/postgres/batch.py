@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from parley.conversation.keys import key_of
 from parley.conversation.log import Entry
-from parley.stores.blobs import SHORTEST, Cut, cut
+from parley.stores.blobs import MIN_BLOB_CHARACTERS, Cut, cut
 from parley.stores.postgres.rows import digest_of_key, searchable
 from parley.stores.search import SEARCHED
 
@@ -82,7 +82,7 @@ class Batch:
 
 def _columns(entry: Entry, cuts: list[tuple[int, Cut]]) -> tuple[Any, ...]:
     body = whole = entry.body
-    if len(body) >= SHORTEST:
+    if len(body) >= MIN_BLOB_CHARACTERS:
         body, found = cut(body)
         cuts += ((entry.seq, one) for one in found)
     key = key_of(entry)

@@ -13,7 +13,7 @@ from parley.stores.postgres.rows import folded
 
 __all__ = ["MAX_CANDIDATES", "can_use_index", "index_scans"]
 
-SHORTEST_INDEXED: Final = 3
+MIN_INDEXED_CHARACTERS: Final = 3
 """The minimum length of a text that the index can find, in characters."""
 
 MAX_CANDIDATES: Final = 5000
@@ -24,7 +24,7 @@ quickly.
 
 async def can_use_index(db: Connection, text: str) -> bool:
     """Return whether the database has the trigram indexes, and the text is long enough for them."""
-    if len(folded(text)) < SHORTEST_INDEXED:
+    if len(folded(text)) < MIN_INDEXED_CHARACTERS:
         return False
     return await db.fetchval("SELECT to_regclass('entries_by_words')") is not None
 

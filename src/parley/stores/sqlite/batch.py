@@ -20,7 +20,7 @@ __all__ = ["AT_ONCE", "Batch", "groups_of", "pieces", "placeholders", "values", 
 
 T = TypeVar("T")
 
-SHORTEST: Final = 4096
+MIN_BLOB_CHARACTERS: Final = 4096
 """The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
@@ -64,7 +64,7 @@ class Batch:
         """Encode the entries, extract their keys, and cut out and compress their blobs."""
         for entry in self._entries:
             body = entry.body
-            if len(body) >= SHORTEST:
+            if len(body) >= MIN_BLOB_CHARACTERS:
                 body = self._cut(entry.seq, body)
             self.packed.append((entry.seq, entry.at, entry.type, entry.is_event, key_of(entry), body))
             self.size += len(body) + _ROW_BYTES

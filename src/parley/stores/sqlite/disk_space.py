@@ -18,7 +18,7 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 """The size at which the write-ahead log is checkpointed, in bytes. The size is large enough that checkpoints are
 rare, and small enough for a quick recovery.
 """
-LEAST_BYTES: Final = 128 * 1024
+MIN_CHECKPOINT_BYTES: Final = 128 * 1024
 """The smallest size at which the write-ahead log is checkpointed, in bytes."""
 SHARE: Final = 8
 """The write-ahead log is checkpointed when its size exceeds the free space divided by this number."""
@@ -49,7 +49,7 @@ class DiskSpace:
         except OSError:
             return  # the next write fails, and reports the reason
         free = found.f_bavail * found.f_frsize
-        self.checkpoint_bytes = max(LEAST_BYTES, min(CHECKPOINT_BYTES, free // SHARE))
+        self.checkpoint_bytes = max(MIN_CHECKPOINT_BYTES, min(CHECKPOINT_BYTES, free // SHARE))
         if not self.is_short:
             self._has_warned = self._has_warned and free < 2 * FEW_BYTES
         elif not self._has_warned:

@@ -12,10 +12,12 @@ from parley.stores.sqlite.read_only_connection import connect_read_only
 
 __all__ = ["open_approvals", "recent_conversations"]
 
-MOST: Final = 500
+MAX_IDS: Final = 500
 """The maximum number of ids that are read."""
 
-_CONVERSATIONS: Final = f"SELECT id, CAST(title AS BLOB) FROM conversations ORDER BY updated_at DESC LIMIT {MOST}"
+_CONVERSATIONS: Final = (
+    f"SELECT id, CAST(title AS BLOB) FROM conversations ORDER BY updated_at DESC LIMIT {MAX_IDS}"
+)
 # A conversation with an open approval is not idle, so the log of an idle conversation is not searched.
 _APPROVALS: Final = f"""
     SELECT asked.key, CAST(conversations.title AS BLOB) FROM conversations JOIN entries AS asked USING (row)
@@ -23,7 +25,7 @@ _APPROVALS: Final = f"""
         SELECT 1 FROM entries AS settled
         WHERE settled.row = asked.row AND settled.type = 'question_settled' AND settled.key = asked.key
     )
-    ORDER BY asked.at LIMIT {MOST}
+    ORDER BY asked.at LIMIT {MAX_IDS}
 """
 
 

@@ -38,7 +38,7 @@ class Executor:
     command is started.
     """
 
-    def __init__(self, *, root: str = "/", most: int = 0) -> None:
+    def __init__(self, *, root: str = "/", max_commands: int = 0) -> None:
         """Create an executor. The executor looks for systemd below the directory `root`, because systemd can limit
         the memory and the number of processes of commands.
 
@@ -46,7 +46,7 @@ class Executor:
         commands is not limited.
         """
         self._root = root
-        self._slots = asyncio.Semaphore(most) if most else nullcontext()
+        self._slots = asyncio.Semaphore(max_commands) if max_commands else nullcontext()
         self._fork_server: ForkServerLink | None = None
         self._running: set[RunningCommand] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)

@@ -180,13 +180,13 @@ class Connection(RequestHandler):
         if withheld:
             super().data_received(withheld)
 
-    async def discard(self, most: int, length: int | None) -> None:
+    async def discard(self, max_bytes: int, length: int | None) -> None:
         """Discard an unread body of `length` bytes, so that a client that is still sending can read the response.
 
-        Return when the client has disconnected, has sent the whole body, or has sent `most` bytes. `length` is None
+        Return when the client has disconnected, has sent the whole body, or has sent `max_bytes`. `length` is None
         if the length is unknown.
         """
-        left = most if length is None else min(most, length)
+        left = max_bytes if length is None else min(max_bytes, length)
         self._discardable = left - len(self._withheld or b"")
         self._withheld = b""
         transport = self.transport

@@ -75,22 +75,22 @@ class HttpExchange:
         if not self._request.body_exists:
             self._connection.read_body()
 
-    async def body(self, most: int, why_too_large: Callable[[int], str | None]) -> bytes:
+    async def body(self, max_bytes: int, why_too_large: Callable[[int], str | None]) -> bytes:
         """Read and return the body.
 
         Raises:
-            BodyTooLarge: the body is larger than `most` bytes, or `why_too_large` returns a reason.
+            BodyTooLarge: the body is larger than `max_bytes`, or `why_too_large` returns a reason.
             BodyUnreadable: the body did not arrive completely or in time.
         """
         length = self._request.content_length or 0
-        _refuse_too_large(length, most, why_too_large)
+        _refuse_too_large(length, max_bytes, why_too_large)
         self._connection.read_body()
         body, size = io.BytesIO(), 0
         try:
             async with asyncio.timeout(self._body_seconds):
                 while piece := await self._request.content.readany():
                     size += body.write(piece)
-                    _refuse_too_large(size, most, why_too_large if size > length else lambda size: None)
+                    _refuse_too_large(size, max_bytes, why_too_large if size > length else lambda size: None)
         except TimeoutError:
             raise BodyUnreadable("it did not arrive in time") from None
         except (OSError, ValueError, HTTPException, web.PayloadAccessError):
@@ -182,25 +182,25 @@ async def _open_websocket(request: BaseRequest, answer: WebSocketAnswer) -> web.
     return opened
 
 
-def _refuse_too_large(size: int, most: int, why_too_large: Callable[[int], str | None]) -> None:
+def _refuse_too_large(size: int, max_bytes: int, why_too_large: Callable[[int], str | None]) -> None:
     """Check the size of a body.
 
     Raises:
-        BodyTooLarge: `size` exceeds the limit `most`, or `why_too_large` returns a reason.
+        BodyTooLarge: `size` exceeds the limit `max_bytes`, or `why_too_large` returns a reason.
     """
-    if size > most:
-        raise BodyTooLarge(f"it is larger than {most} bytes (serve.max_body_bytes)")
+    if size > max_bytes:
+        raise BodyTooLarge(f"it is larger than {max_bytes} bytes (serve.max_body_bytes)")
     if (why := why_too_large(size)) is not None:
         raise BodyTooLarge(why)
 
 
-async def _discard(request: BaseRequest, connection: Connection, most: int) -> None:
-    """Read and discard the rest of a body, up to `most` bytes and `DISCARD_SECONDS`."""
+async def _discard(request: BaseRequest, connection: Connection, max_bytes: int) -> None:
+    """Read and discard the rest of a body, up to `max_bytes` and `DISCARD_SECONDS`."""
     size = 0
     with suppress(TimeoutError, OSError, ValueError, HTTPException, web.PayloadAccessError):
         async with asyncio.timeout(DISCARD_SECONDS):
             if connection.is_withholding:
-                await connection.discard(most, request.content_length)
+                await connection.discard(max_bytes, request.content_length)
                 return
-            while size < most and (piece := await request.content.readany()):
+            while size < max_bytes and (piece := await request.content.readany()):
                 size += len(piece)

@@ -166,21 +166,23 @@ class HttpListener:
         """Return whether a principal may open another connection. A principal may have half of the connections that
         the settings allow.
         """
-        most = self._options.max_connections // 2
-        return len(self._open) < most or sum(one.limited_as == limited_as for one in self._open) < most
+        limit = self._options.max_connections // 2
+        return len(self._open) < limit or sum(one.limited_as == limited_as for one in self._open) < limit
 
     def _make_room(self) -> bool:
         """If there are too many connections, close an unauthenticated connection. Return whether one more
         connection may be opened.
         """
-        most = self._options.max_connections
-        if len(self._starting) >= max(1, most // 4):
+        limit = self._options.max_connections
+        if len(self._starting) >= max(1, limit // 4):
             next(iter(self._starting)).cancel()
-        unauthenticated = [one for one in self._open if not one.is_trusted] if len(self._open) >= most // 2 else []
-        if unauthenticated and (len(self._open) + len(self._starting) >= most or len(unauthenticated) >= most // 2):
+        unauthenticated = [one for one in self._open if not one.is_trusted] if len(self._open) >= limit // 2 else []
+        if unauthenticated and (
+            len(self._open) + len(self._starting) >= limit or len(unauthenticated) >= limit // 2
+        ):
             unauthenticated[0].abort()
             self._open.pop(unauthenticated[0], None)
-        return len(self._open) + len(self._starting) < most
+        return len(self._open) + len(self._starting) < limit
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
         connection = request.protocol

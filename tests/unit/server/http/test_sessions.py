@@ -33,7 +33,9 @@ class Unavailable(MemoryStore):
 async def test_a_session_whose_removal_failed_is_removed_later(home: str) -> None:
     async with LocalServer(home) as server:
         store = Unavailable()
-        sessions = HttpSessions(ServerCore(server.context), key=b"k" * 32, most=9, idle_seconds=60, store=store)
+        sessions = HttpSessions(
+            ServerCore(server.context), key=b"k" * 32, max_sessions=9, idle_seconds=60, store=store
+        )
         session = await sessions.create(LOCAL_USER)
         removing = sessions.delete(session)
         assert removing is not None
@@ -52,7 +54,7 @@ async def test_a_session_that_fails_while_it_begins_is_an_error(home: str) -> No
 
     async with LocalServer(home) as server:
         core = ServerCore(server.context)
-        sessions = HttpSessions(core, key=b"k" * 32, most=9, idle_seconds=60, on_connected=fail)
+        sessions = HttpSessions(core, key=b"k" * 32, max_sessions=9, idle_seconds=60, on_connected=fail)
         with pytest.raises(RuntimeError, match="could not begin"):
             await sessions.create(LOCAL_USER)
         await sessions.close()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from parley.stores.sqlite.disk_space import CHECKPOINT_BYTES, FEW_BYTES, LEAST_BYTES, DiskSpace
+from parley.stores.sqlite.disk_space import CHECKPOINT_BYTES, FEW_BYTES, MIN_CHECKPOINT_BYTES, DiskSpace
 
 
 def test_the_log_gets_a_share_of_the_free_space_and_a_warning_is_written_once(
@@ -25,7 +25,7 @@ def test_the_log_gets_a_share_of_the_free_space_and_a_warning_is_written_once(
     assert found == [
         (CHECKPOINT_BYTES, 0),
         (half, 1),
-        (LEAST_BYTES, 1),
+        (MIN_CHECKPOINT_BYTES, 1),
         (CHECKPOINT_BYTES, 1),
         (half, 1),
         (CHECKPOINT_BYTES, 1),
