@@ -370,7 +370,7 @@ class _Outcome(NamedTuple):
     denied: str | None = None
     """The reason for a failure that the sandbox may have caused; None if there was no such failure."""
     may_be_retried: bool = False
-    """True if the user may be asked to repeat the command without the sandbox."""
+    """True if the tool may ask for an approval to run the command again without the sandbox."""
     changed: Changed | None = None
     """The part of the command that was replaced after the approval, so that the command was not started; None if
     nothing was replaced.

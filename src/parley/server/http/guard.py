@@ -25,7 +25,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 class Guard:
     """Decides which values of the header Host and which origins of web pages are accepted.
 
-    Programs other than browsers send no Origin.
+    A request without Origin is accepted, because programs other than browsers send no Origin.
     """
 
     def __init__(
