@@ -46,7 +46,8 @@ MIN_HISTORY_SHARE: Final = 0.1
 leave less.
 """
 KEPT_RECENT: Final = 0.3
-"""The maximum fraction of the room for the history that the newest items, which are not summarized, take."""
+"""The maximum fraction of the room for the history that the newest items may take. These items are not summarized.
+"""
 KEPT_LAST: Final = 0.7
 """The last response and its outputs are not summarized if they take at most this fraction of the room for the
 history, even if they take more than `KEPT_RECENT`.

@@ -33,7 +33,9 @@ OVERFLOW_PHRASES: Final = (
 
 
 OVERFLOWS: Final = 3
-"""The maximum number of times in one turn that a request is made shorter because it was too long for the model."""
+"""The maximum number of times in one turn that a request is made shorter because it was too long for the model. If
+the model refuses a request for this reason again, the turn fails.
+"""
 
 
 def is_overflow(error: ModelError) -> bool:

@@ -90,8 +90,8 @@ async def run_turn(
     ended.
 
     If the turn was interrupted by a restart, it continues with the calls that have no output yet. When the turn
-    reaches a limit, `ask_to_continue` is called. `before_end` is called before the turn ends. If messages arrive
-    during this call, and the turn has not failed, the turn continues.
+    reaches a limit, `ask_to_continue` is called. If the user does not agree, the turn fails. `before_end` is called
+    before the turn ends. If messages arrive during this call, and the turn has not failed, the turn continues.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     if notice := notice_without_price(settings):

@@ -72,7 +72,8 @@ def start_in_background(home: str, environ: Mapping[str, str]) -> None:
 
 
 def shorten_log(home: str, stderr: int = 2) -> None:
-    """Keep only the newest part of a large log file, if the file is the stderr of this process.
+    """If the log file of the home is larger than `MAX_LOG_BYTES` and is the stderr of this process, keep only its
+    newest `KEPT_LOG_BYTES`. Otherwise do nothing. `stderr` is the descriptor of stderr.
 
     Raises:
         OSError: the file cannot be read or changed.

@@ -44,7 +44,7 @@ class ResidentLock:
         self._fd = self._open()
 
     def acquire(self) -> bool:
-        """Acquire the lock. Return False if another resident server holds it.
+        """Acquire the lock, and return True. Return False if another resident server holds the lock.
 
         Raises:
             OSError: the lock file was removed and cannot be created again, or the file system does not support

@@ -16,7 +16,9 @@ from parley.config.types import ServeSettings
 __all__ = ["TOKEN_VARIABLE", "HttpChoice"]
 
 TOKEN_VARIABLE: Final = "PARLEY_SERVE_TOKEN"
-"""The environment variable that can contain a token. The token is valid while the process is running."""
+"""The environment variable that can contain a bearer token for HTTP clients. The token is valid while the process
+is running.
+"""
 
 
 class HttpChoice(Struct, frozen=True, kw_only=True):

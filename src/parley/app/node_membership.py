@@ -44,7 +44,9 @@ class NodeMembership:
         serve: Callable[[Connection, str], Coroutine[Any, Any, None]],
         versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Create the membership. `serve` and `versions` have the same meaning as for `NodePeers`."""
+        """Create the membership. `local` connects to the processes of the same home, and `token` is the token of
+        the nodes. `serve` and `versions` have the same meaning as for `NodePeers`.
+        """
         self.token, self._store, self._loader = token, store, loader
         self._node: Node | None = None
         self._running: Callable[[], int] = lambda: 0

@@ -162,7 +162,9 @@ class Server:
         )
 
     def _find_key(self) -> bytes:
-        """Return the signing key of the nodes, or of the home if this process cannot be a node."""
+        """Return the key with which the server seals the data that clients send back later: the key of the nodes,
+        or the key of the home if this process cannot be a node.
+        """
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:

@@ -105,7 +105,11 @@ def syscall(number: int, *arguments: int | bytes | None) -> int:
 
 
 def check(result: int) -> int:
-    """Return the result of a C function, or raise the `OSError` of the current errno if the result is negative."""
+    """Return `result`, the result of a C function.
+
+    Raises:
+        OSError: the result is negative. The error has the current errno.
+    """
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result

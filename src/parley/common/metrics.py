@@ -50,7 +50,7 @@ class Counter(Metric):
         self.values: dict[Labels, float] = {} if labels else {(): 0.0}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Increase the number of the label set `labels`."""
+        """Increase the number of the label set `labels` by `by`."""
         labels = self._bounded(self.values, labels)
         self.values[labels] = self.values.get(labels, 0.0) + by
 
@@ -73,7 +73,7 @@ class Histogram(Metric):
             self.counts[()], self.sums[()] = [0] * (len(bounds) + 1), 0.0
 
     def observe(self, seconds: float, *labels: str) -> None:
-        """Add a duration to the distribution."""
+        """Add a duration to the distribution of the label set `labels`."""
         labels = self._bounded(self.counts, labels)
         if labels not in self.counts:
             self.counts[labels], self.sums[labels] = [0] * (len(self.bounds) + 1), 0.0

@@ -18,8 +18,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_on_this_computer(url: str) -> bool:
-    """Return whether the server at a URL runs on this computer. A proxy could not reach the server, and would get
-    the secrets of the request.
+    """Return whether the server at a URL runs on this computer. Requests to such a server must not use a proxy: the
+    proxy could not reach the server, and would get the secrets of the requests.
     """
     from urllib.parse import urlsplit  # imported here: start-up does not need this module
 

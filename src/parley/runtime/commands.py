@@ -103,7 +103,9 @@ class Command:
     starts_turn: ClassVar = False
     """True if the command may begin a turn. Such a command waits until the end of an ending turn is durable."""
     applies_while_closing: ClassVar = False
-    """True if the command is applied even while the server is shutting down."""
+    """True if the command is applied even while the server is shutting down. Other commands then fail with
+    `ShuttingDown`.
+    """
 
     def __init__(self, deadline: Deadline, *, is_from_peer: bool = False) -> None:
         self.deadline = deadline
@@ -116,7 +118,9 @@ class Command:
         self.is_fresh = False
         """True if this process has read the log from the store after the command arrived."""
         self.is_writable = False
-        """True if the store has been writable at some time since the command arrived."""
+        """True if the store has been writable at some time since the command arrived, so that the command no longer
+        waits for the write lock.
+        """
         self.is_executed = False
         """True if this process has executed the command, whose effects may not be durable yet."""
         self.was_refused = False

@@ -55,12 +55,16 @@ class ConversationApprovals:
         return self._approvals.to_deliver()
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval is open, or its settlement is in memory."""
+        """Return whether an approval is open, or its settlement is in memory. Return False for an approval whose
+        settlement is only in the store.
+        """
         return approval_id in self._approvals
 
     @property
     def is_returned(self) -> bool:
-        """True if a call that waits for the end of the turn returns the open approval as its result."""
+        """True if a call that waits for the end of the turn returns the open approval as its result, because no
+        client can be asked.
+        """
         return self._approvals.is_returned
 
     @property
@@ -74,7 +78,9 @@ class ConversationApprovals:
     # --- clients -----------------------------------------------------------------------
 
     def register_reader(self, reader: Hashable, client: ReadingClient) -> None:
-        """Register the client of a reader. The registered clients determine how long an open approval waits."""
+        """Register the client of a reader, or replace the client with which the reader was registered. The
+        registered clients determine how long an open approval waits.
+        """
         self._approvals.register_reader(reader, client)
 
     def unregister_reader(self, reader: Hashable) -> None:

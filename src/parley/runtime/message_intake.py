@@ -93,12 +93,13 @@ class MessageIntake:
         queued: Entry | None = None,
         resolve: ResolveSettings | None = None,
     ) -> tuple[InputItem, ...]:
-        """Return the content of a message including the images that it names.
+        """Return the content of a message including the images that it names. If the message has already been
+        accepted, return its content unchanged, and read no images.
 
         `stored`, `queued` and `resolve` have the same meaning as for `accept`.
 
         Raises:
-            InvalidRequest: the message cannot be accepted.
+            InvalidRequest: an image cannot be read or used, or the id belongs to another message.
             ConfigError: the settings cannot be used.
         """
         if self.accepted_before(message, stored, queued) is not None:

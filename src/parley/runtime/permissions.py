@@ -118,7 +118,9 @@ class PermissionGate:
         return await self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, policy: SandboxPolicy | None) -> Decision:
-        """Decide whether an action is allowed by the current settings."""
+        """Decide whether the settings of the turn allow an action, deny it, or require an approval. `policy` is the
+        sandbox policy that the settings require; None if they require no sandbox.
+        """
         safe = isinstance(action, RunCommand) and _is_known_safe(action, settings, policy)
         within = read_only(settings) if safe else policy
         unconfined = None if within is None else await self._commands.why_unconfined(within)

@@ -42,7 +42,9 @@ class QueueMessage(SubmitMessage):
 
 
 class EditMessage(Command):
-    """Replaces the content of a queued message."""
+    """Replaces the content of a queued message. The command fails with `NotQueued` if the message is not in the
+    queue.
+    """
 
     waits_for_write_lock = True
 
@@ -75,7 +77,7 @@ class EditMessage(Command):
 
 
 class RemoveMessage(Command):
-    """Removes a queued message."""
+    """Removes a queued message. The command fails with `NotQueued` if the message is not in the queue."""
 
     waits_for_write_lock = True
 

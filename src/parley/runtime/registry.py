@@ -119,7 +119,9 @@ class ConversationRegistry:
         """All conversations that are in memory."""
         self._poller = Poller(store, self._in_memory, self._deps.activity, clock)
         self._kept: dict[ConversationId, Conversation] = {}
-        """The conversations that stay in memory even if they are unused, in the order of their last use."""
+        """The conversations that stay in memory until they are evicted, even if no other object refers to them, in
+        the order of their last use.
+        """
         self._used: dict[ConversationId, float] = {}
         """The time of the last use of each conversation in `_kept`, in seconds since the epoch."""
         self._grants: dict[ConversationId, SessionGrants] = {}
