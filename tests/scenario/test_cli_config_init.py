@@ -58,6 +58,7 @@ async def test_without_a_terminal_the_suggested_answers_depend_on_the_keys_in_th
 
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("Next: parley ")
+    assert done.stdout.count("Next: parley ") == 1
     assert settings_of(tmp_path) == ANTHROPIC | EDIT
     assert stat.S_IMODE(os.stat(tmp_path / "config.toml").st_mode) == 0o600
     assert '#   "read-only"           nowhere' in text
