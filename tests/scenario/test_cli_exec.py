@@ -487,6 +487,7 @@ async def test_the_first_ctrl_c_interrupts_the_turn_and_says_how_to_continue(
         (["--output-schema", "surrogate.json"], "the schema surrogate.json is not valid JSON"),
         (["--output-schema", "/dev/zero"], "the schema /dev/zero has more than 1 MiB"),
         (["--output-schema", "list.json"], "the schema list.json must be a JSON object that is not empty"),
+        (["--output-schema", "type.json"], "the schema type.json is invalid: $.type is not one of null, boolean, "),
     ],
 )
 async def test_a_time_or_a_schema_that_cannot_be_used_is_a_usage_error(
@@ -495,6 +496,7 @@ async def test_a_time_or_a_schema_that_cannot_be_used_is_a_usage_error(
     (project / "text.json").write_text("{")
     (project / "surrogate.json").write_text('{"title": "\\ud800"}')
     (project / "list.json").write_text("[]")
+    (project / "type.json").write_text('{"type": "text"}')
     refused = await run(home, project, "exec", "hi", *options)
 
     assert (refused.exit_code, why in refused.stderr, parley_model.requests) == (2, True, [])

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from parley.cli.runner import UsageError
 from parley.common.limited_time import TookTooLong, limited_time
 
-__all__ = ["AnswerSchema", "SchemaMismatch", "read_schema"]
+__all__ = ["AnswerSchema", "SchemaMismatch", "read_schema", "why_invalid_schema"]
 
 MAX_SHOWN: Final = 100
 """The maximum number of characters of a value in an error message."""
@@ -39,7 +39,7 @@ def read_schema(path: str) -> dict[str, Any]:
     """Read a JSON Schema from a file.
 
     Raises:
-        UsageError: the file cannot be read, or contains no JSON object.
+        UsageError: the file cannot be read, or contains no valid JSON Schema.
     """
     try:
         with open(path, "rb") as file:
@@ -54,7 +54,40 @@ def read_schema(path: str) -> dict[str, Any]:
         raise UsageError(f"the schema {path} is not valid JSON: {error}") from None
     if not isinstance(schema, dict) or not schema:
         raise UsageError(f"the schema {path} must be a JSON object that is not empty")
+    if (why := why_invalid_schema(schema)) is not None:
+        raise UsageError(f"the schema {path} is invalid: {why}")
     return schema
+
+
+def why_invalid_schema(root: Mapping[str, Any]) -> str | None:
+    """Return the reason why a schema is invalid; None if no fault is found. Only keywords that the check of an
+    answer uses are examined.
+    """
+    todo: list[tuple[Any, str]] = [(root, "$")]
+    seen: set[str] = set()
+    while todo:
+        schema, at = todo.pop()
+        if isinstance(schema, bool):
+            continue
+        if not isinstance(schema, dict):
+            return f"{at} is not a schema: {_shown(schema)}"
+        for keyword, value in schema.items():
+            place = f"{at}.{keyword}"
+            if (expected := _KEYWORDS.get(keyword)) is not None and not expected.accepts(value):
+                return f"{place} is not {expected.text}: {_shown(value)}"
+            if keyword == "$ref" and value not in seen:
+                seen.add(value)
+                try:
+                    todo.append((AnswerSchema(root).referenced(value), value))
+                except (LookupError, TypeError, ValueError):
+                    return f"{place} names no part of the schema: {_shown(value)}"
+            elif keyword in _SCHEMA:
+                todo.append((value, place))
+            elif keyword in _SCHEMA_LISTS:
+                todo += [(one, f"{place}[{index}]") for index, one in enumerate(value)]
+            elif keyword in _SCHEMA_OBJECTS:
+                todo += [(one, f"{place}.{name}") for name, one in value.items()]
+    return None
 
 
 class AnswerSchema:
@@ -90,13 +123,27 @@ class AnswerSchema:
         """
         self._check(value, self._root, "$")
 
+    def referenced(self, reference: str) -> Any:
+        """Return the part of the schema that a `$ref` names.
+
+        Raises:
+            LookupError, TypeError, ValueError: the schema has no such part.
+        """
+        if not reference.startswith("#"):
+            raise ValueError(f"$ref {reference!r} is not in the schema")
+        found: Any = self._root
+        for part in reference.removeprefix("#").split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        return found
+
     def _check(self, value: Any, schema: Any, at: str) -> None:
         if schema is True or schema == {}:
             return
         if schema is False:
             raise SchemaMismatch(f"{at} is not allowed")
         if "$ref" in schema:
-            self._check(value, self._referenced(schema["$ref"]), at)
+            self._check(value, self.referenced(schema["$ref"]), at)
         for why in _of_value(value, schema):
             raise SchemaMismatch(f"{at} {why}")
         match value:
@@ -107,15 +154,6 @@ class AnswerSchema:
             case _:
                 pass
         self._check_combinations(value, schema, at)
-
-    def _referenced(self, reference: str) -> Any:
-        if not reference.startswith("#"):
-            raise ValueError(f"$ref {reference!r} is not in the schema")
-        found: Any = self._root
-        for part in reference.removeprefix("#").split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found[int(name)] if isinstance(found, list) else found[name]
-        return found
 
     def _check_object(self, value: dict[str, Any], schema: Mapping[str, Any], at: str) -> None:
         missing = [name for name in schema.get("required", ()) if name not in value]
@@ -179,6 +217,64 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
+}
+
+
+class _Expected(NamedTuple):
+    """The values that a keyword of a schema can have."""
+
+    text: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_type(value: Any) -> bool:
+    kinds = value if isinstance(value, list) else [value]
+    return bool(kinds) and all(isinstance(one, str) and one in _TYPES for one in kinds)
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        re.compile(value)
+    except (re.error, TypeError, RecursionError, OverflowError):
+        return False
+    return isinstance(value, str)
+
+
+_SCHEMA: Final = frozenset(
+    {"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"},
+)
+"""The keywords whose value is a schema."""
+
+_SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMA_OBJECTS: Final = frozenset({"properties", "patternProperties"})
+
+_STRING: Final = _Expected("a string", lambda value: isinstance(value, str))
+_LIST: Final = _Expected("a list", lambda value: isinstance(value, list))
+_OBJECT: Final = _Expected("an object", lambda value: isinstance(value, dict))
+_NUMBER: Final = _Expected("a number", lambda value: _is_number(value))
+_SIZE: Final = _Expected("a number that is not negative", lambda value: _is_number(value) and value >= 0)
+
+_KEYWORDS: Final[dict[str, _Expected]] = {
+    "$ref": _STRING,
+    "type": _Expected(f"one of {', '.join(_TYPES)}, or a list of them", _is_type),
+    "enum": _LIST,
+    "pattern": _Expected("a regular expression", _is_pattern),
+    "patternProperties": _Expected(
+        "an object with regular expressions as names",
+        lambda value: isinstance(value, dict) and all(map(_is_pattern, value)),
+    ),
+    "properties": _OBJECT,
+    "required": _Expected(
+        "a list of strings", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)
+    ),
+    "multipleOf": _Expected("a number greater than 0", lambda value: _is_number(value) and value > 0),
+    **dict.fromkeys(_SCHEMA_LISTS, _LIST),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
+    **{
+        f"{bound}{noun}": _SIZE
+        for bound in ("min", "max")
+        for noun in ("Length", "Items", "Properties", "Contains")
+    },
 }
 
 

@@ -9,7 +9,7 @@ import jsonschema  # type: ignore[import-untyped]  # has no types
 import pytest
 
 from parley.cli import answer_schema
-from parley.cli.answer_schema import AnswerSchema
+from parley.cli.answer_schema import AnswerSchema, why_invalid_schema
 
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 1.0, 1.5, 3, 6, 1e999, 10**400, "", "a", "ab", "abc", "é" * 4),
@@ -61,6 +61,7 @@ def test_the_check_agrees_with_another_implementation(schema: Any) -> None:
     wrong = [one for one in values if (_why(schema, one) is None) != _is_valid(expected, one)]
 
     assert wrong == []
+    assert isinstance(schema, bool) or why_invalid_schema(schema) is None
 
 
 def _why(schema: Any, value: Any) -> str | None:
@@ -103,6 +104,42 @@ def _is_valid(validator: Any, value: Any) -> bool:
 )
 def test_an_answer_that_does_not_match_is_explained(schema: Any, answer: str, why: str) -> None:
     assert why in str(AnswerSchema(schema).why_invalid(answer))
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (
+            {"type": 5},
+            "$.type is not one of null, boolean, number, integer, string, array, object, or a list of them: 5",
+        ),
+        ({"type": []}, "$.type is not one of"),
+        ({"properties": {"a": {"type": "text"}}}, "$.properties.a.type is not one of"),
+        ({"properties": []}, "$.properties is not an object: []"),
+        ({"items": [{}]}, "$.items is not a schema: [{}]"),
+        ({"anyOf": [{}, 1]}, "$.anyOf[1] is not a schema: 1"),
+        ({"not": {"pattern": "("}}, '$.not.pattern is not a regular expression: "("'),
+        (
+            {"patternProperties": {"(": {}}},
+            "$.patternProperties is not an object with regular expressions as names",
+        ),
+        ({"required": "a"}, '$.required is not a list of strings: "a"'),
+        ({"minLength": -1}, "$.minLength is not a number that is not negative: -1"),
+        ({"multipleOf": 0}, "$.multipleOf is not a number greater than 0: 0"),
+        ({"$ref": "#/missing"}, '$.$ref names no part of the schema: "#/missing"'),
+        ({"$ref": "https://example.com"}, "$.$ref names no part of the schema"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"enum": 1}}}, "#/$defs/a.enum is not a list: 1"),
+    ],
+    ids=str,
+)
+def test_an_invalid_schema_is_explained(schema: Any, why: str) -> None:
+    assert str(why_invalid_schema(schema)).startswith(why)
+
+
+def test_a_schema_may_refer_to_itself_and_have_other_keywords() -> None:
+    node = {"properties": {"next": {"$ref": "#"}, "type": {"const": 1}}, "format": 1, "additionalProperties": False}
+
+    assert why_invalid_schema({"$schema": "x", "type": ["object", "null"], **node}) is None
 
 
 @pytest.mark.parametrize(
