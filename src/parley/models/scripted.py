@@ -162,8 +162,15 @@ def _ended(done: ResponseDone, step: Step) -> ResponseDone:
     if step.cut_by is not UNSET:
         return replace(done, cut_by=step.cut_by)
     if step.refused is not UNSET:
-        return replace(done, refused=step.refused)
+        return replace(done, refused=_refusal(step.refused))
     return replace(done, is_paused=True)
+
+
+def _refusal(explanation: str) -> str:
+    """Return the explanation of a refusal in the form of a provider, which begins with the category or a colon. The
+    explanation in a recording already has this form.
+    """
+    return explanation if not explanation or explanation.startswith((" (", ": ")) else f": {explanation}"
 
 
 def _search_done(search: Search) -> OpaqueDone:

@@ -128,6 +128,16 @@ async def test_a_reply_can_fail_and_the_next_request_gets_the_next_one(opener: O
     assert await everything(model) == said("whole")
 
 
+async def test_the_explanation_of_a_refusal_gets_the_form_of_a_provider(opener: OpenModel, tmp_path: Path) -> None:
+    texts = ("Not this.", " (cyber): Not this.", ": Not this.", "")
+    model = opened(opener, written(tmp_path, {"replies": [[{"refused": text}] for text in texts]}))
+
+    refusals = [(await everything(model))[-1] for _ in texts]
+
+    forms = (": Not this.", " (cyber): Not this.", ": Not this.", "")
+    assert refusals == [ResponseDone(None, refused=form) for form in forms]
+
+
 async def test_a_call_without_an_id_is_given_one(opener: OpenModel, tmp_path: Path) -> None:
     model = opened(opener, written(tmp_path, {"replies": [[{"call": {"name": "update_plan"}}]]}))
 
