@@ -569,6 +569,8 @@ async def test_it_says_whether_the_server_is_a_node(tmp_path: Path) -> None:
     at_home = await doctor(tmp_path, PARLEY_HOME=str(tmp_path), PARLEY_NODE_TOKEN="t" * 32)
     node = await doctor(tmp_path, PARLEY_HOME=str(tmp_path), PARLEY_NODE_TOKEN="t" * 32, PARLEY_STORE_URL=url)
 
-    assert without.text("node") == ["not a node: PARLEY_NODE_TOKEN is not set"]
-    assert at_home.text("node") == ["not a node: its conversations are not in PostgreSQL"]
+    assert without.text("node") == ["a server with this environment is not a node: PARLEY_NODE_TOKEN is not set"]
+    assert at_home.text("node") == [
+        "a server with this environment is not a node: its conversations are not in PostgreSQL"
+    ]
     assert node.text("node") == ["node-1 at https://node-1.example.com"]

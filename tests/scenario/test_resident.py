@@ -571,6 +571,7 @@ async def test_status_reports_the_resident_or_that_there_is_none(
     nowhere = {**resident.environ, "PARLEY_HOME": str(tmp_path)}
     none = await parley("serve", "--status", env=nowhere)
 
+    assert (status["node"], status["not_a_node"], "\nnode " in text) == (None, None, False)
     assert code == 0
     assert (status["pid"], status["version"], status["clients"]) == (resident.process.pid, __version__, 1)
     assert f"process {resident.process.pid}" in text

@@ -32,7 +32,7 @@ from parley.config.checks import MAX_PATH_BYTES
 from parley.config.installation import add_installation
 from parley.config.load import Loader
 from parley.config.nodes import why_not_node
-from parley.config.types import ServeSettings
+from parley.config.types import NodeSettings, ServeSettings
 from parley.errors import ConfigError, StoreError
 from parley.server.serve import ClientConnection
 from parley.server.session import Session
@@ -221,6 +221,14 @@ class Resident:
         if nodes is not None and nodes.has_joined:
             return None
         return why_not_node(self._server.loader) or "it does not serve HTTP"
+
+    def _node_fault(self) -> str | None:
+        """Return the reason why the server is not a node, although it has a setting or the token of nodes; None if
+        the server is a node or has neither.
+        """
+        loader = self._server.loader
+        is_meant = loader.node_settings() != NodeSettings() or loader.node_token() is not None
+        return self.why_not_node() if is_meant else None
 
     def _changed_settings(self) -> list[str]:
         """Return the names of the settings that were changed in config.toml and need a restart to take effect."""
@@ -459,7 +467,7 @@ class Resident:
                     "stopping": self._stopping.is_set(),
                     "store": self._server.core.context.availability,
                     "node": None if self._server.nodes is None else self._server.nodes.description,
-                    "not_a_node": self.why_not_node(),
+                    "not_a_node": self._node_fault(),
                     "own_url": None if self._http is None else self._http.own_url,
                     "listens_on": None if self._http is None else self._http.host,
                     "changed_settings": self._changed_settings(),

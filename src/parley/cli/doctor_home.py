@@ -174,7 +174,9 @@ def _check_node(report: DoctorReport, loader: Loader) -> None:
         report.warn("node", f"cannot be used: {error}")
         return
     name, url = node.id or platform.node(), node.url or "the address of `parley serve`"
-    report.info("node", f"{name} at {url}" if why is None else f"not a node: {why}")
+    report.info(
+        "node", f"{name} at {url}" if why is None else f"a server with this environment is not a node: {why}"
+    )
 
 
 def _check_workspace(report: DoctorReport, loader: Loader) -> None:

@@ -57,6 +57,8 @@ def _check_status(report: DoctorReport, status: Mapping[str, Any]) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status["started"]))
     stopping = ", stopping" if status["stopping"] else ""
     report.ok("resident", f"process {status['pid']}, Parley {status['version']}, since {since}{stopping}")
+    if node := status.get("node"):
+        report.info("resident", f"is the node {node}")
     if status["version"] != __version__:
         report.warn("resident", f"has another version than this command, {__version__}", to_do=RESTART)
     if changed := status.get("changed_settings"):

@@ -209,7 +209,10 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
     if status.get("url"):
         print(f"address {status['url']}")
     print(f"clients {status['clients']}, running turns {status['turns']}")
-    print(f"node    {status['node'] or 'not a node: ' + status['not_a_node']}")
+    if status["node"]:
+        print(f"node    {status['node']}")
+    elif status["not_a_node"]:
+        print(f"node    not a node: {status['not_a_node']}")
     if status.get("store") not in ("available", None):
         print("the server cannot reach its database")
     if status["stopping"]:
