@@ -77,6 +77,21 @@ async def test_a_recorded_conversation_and_a_stored_one_become_tests_that_pass(
         write_test(str(files[0]), None)
 
 
+@pytest.mark.child_process
+async def test_a_stored_conversation_loses_the_secrets_of_every_provider(tmp_path: Path) -> None:
+    secret = "hidden-0123456789"
+    (tmp_path / "config.toml").write_text(
+        'model_provider = "scripted"\n[model_providers.other]\nbase_url = "http://localhost/v1"\n'
+        f'query_params = {{ key = "{secret}" }}\n'
+    )
+    sent = await run_parley(tmp_path, "exec", f"Use {secret}.", "--json")
+    conversation = json.loads(sent.stdout.splitlines()[0])["conversation_id"]
+    printed = await run_parley(tmp_path, "replay", "--as-test", conversation)
+
+    assert "conversation.send('Use ***.')" in printed.stdout
+    assert secret not in printed.stdout
+
+
 def _reply(message: str, *steps: Step) -> Reply:
     return Reply(message=message, steps=steps)
 

@@ -21,6 +21,8 @@ from parley.wire.mcp import FULL_VERSION
 
 SECRETS: Final = {
     "the key of the provider": "provider key 0123456789",
+    "a header without such a name": "team-0123456789",
+    "a cookie": "cookie-0123456789",
     "a header": "header-value-0123456789",
     "a parameter": "query-parameter/0123456789",
     "a header from a variable": "variable-header-0123456789",
@@ -92,13 +94,14 @@ async def test_a_recording_contains_each_part_of_a_conversation_once(
 async def test_no_secret_is_recorded(parley_model: ScriptedModel, tmp_path: Path) -> None:
     path = tmp_path / "made.jsonl"
     secrets = dict(SECRETS)
+    team, cookie = secrets["a header without such a name"], secrets["a cookie"]
     config = f"""
     record = "{path}"
     model_provider = "gateway"
     [model_providers.gateway]
     base_url = "{parley_model.base_url}"
     env_key = "GATEWAY"
-    http_headers = {{ X-Token = "{secrets["a header"]}" }}
+    http_headers = {{ X-Token = "{secrets["a header"]}", X-Team = "{team}", Cookie = "a=b; session={cookie}" }}
     env_http_headers = {{ X-Other = "OTHER" }}
     query_params = {{ account = "{secrets["a parameter"]}" }}
     [mcp_servers.notes]
@@ -196,7 +199,7 @@ async def test_an_interrupted_reply_is_recorded_as_far_as_it_came(
 
 
 @pytest.mark.promises("model.recording")
-@pytest.mark.parametrize("what", ["a file", "a link", "a missing directory"])
+@pytest.mark.parametrize("what", ["a file", "a link", "a pipe", "a missing directory"])
 async def test_nothing_but_a_recording_is_written_to(
     parley_model: ScriptedModel, tmp_path: Path, what: str
 ) -> None:
@@ -206,6 +209,8 @@ async def test_nothing_but_a_recording_is_written_to(
         path.write_text("mine")
     elif what == "a link":
         path.symlink_to(mine)
+    elif what == "a pipe":
+        os.mkfifo(path)
     else:
         path = tmp_path / "missing" / "made.jsonl"
     async with speaking(parley_model, config=f'record = "{path}"') as wire:
@@ -214,6 +219,7 @@ async def test_nothing_but_a_recording_is_written_to(
 
     reasons = {
         "a file": "already exists and is not a recording; refusing to overwrite it",
+        "a pipe": "already exists and is not a recording; refusing to overwrite it",
         "a link": "cannot be opened: Too many levels of symbolic links (os error 40)",
         "a missing directory": "cannot be created: No such file or directory (os error 2)",
     }
@@ -242,11 +248,17 @@ async def test_a_full_recording_stays_as_it_is_and_the_turn_continues(
 async def test_an_exchange_that_cannot_be_recorded_does_not_affect_the_turn(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> None:
-    path, deep = tmp_path / "made.jsonl", "[" * 900 + "]" * 900
-    parley_model.says(Call("look", f'{{"at": {deep}}}', "c1"))
+    path, moved = tmp_path / "made.jsonl", tmp_path / "moved"
+    parley_model.says("Done", HOLD)
     async with speaking(parley_model, config=f'record = "{path}"') as wire:
         wire.codex(1, "go")
+        await parley_model.wait_until_held()
+        path.rename(moved)
+        path.mkdir()
+        parley_model.release()
         assert await wire.text(1) == "Done"
+        path.rmdir()
+        moved.rename(path)
         wire.reply(2, "again")
         assert await wire.text(2) == "Done"
 

@@ -132,7 +132,7 @@ def _new_message(items: Sequence[RecordedItem]) -> str:
     return "\n\n".join(filter(None, texts))
 
 
-async def replies_in_log(store: Store, named: str, settings: Settings) -> list[Reply]:
+async def replies_in_log(store: Store, named: str, settings: Iterable[Settings]) -> list[Reply]:
     """Return the replies in the log of the conversation with the id `named`, without the secrets in `settings`.
 
     Raises:
@@ -160,7 +160,7 @@ async def replies_in_log(store: Store, named: str, settings: Settings) -> list[R
                 found[-1][1].append(Step(call=recorded_call(call)))
             case _:
                 pass
-    redactor, secrets = Redactor(()), list(secrets_of(settings))
+    redactor, secrets = Redactor(()), [secret for one in settings for secret in secrets_of(one)]
     plain = msgspec.to_builtins([Reply(message=message, steps=tuple(steps)) for message, steps in found])
     return msgspec.convert(redactor.redact(plain, secrets), list[Reply])
 

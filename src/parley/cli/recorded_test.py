@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from parley.cli.ids import is_complete, match_conversation
@@ -11,7 +12,7 @@ from parley.cli.runner import CommandFailed
 from parley.cli.settings import settings_loader
 from parley.common.os_errors import os_detail
 from parley.config.types import SettingsOverrides
-from parley.errors import UnknownConversation
+from parley.errors import ConfigError, UnknownConversation
 from parley.wire.text import quoted
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ async def _replies_in_home(given: str) -> list[Reply]:
     from parley.app.tokens import all_conversations
 
     loader = settings_loader()
-    settings = loader.choose(SettingsOverrides()).settings
+    # The conversation may have used any provider of the settings.
+    settings = [loader.choose(SettingsOverrides()).settings]
+    for provider in loader.providers():
+        with suppress(ConfigError):  # the conversation cannot have used a provider that cannot be used
+            settings.append(loader.choose(SettingsOverrides(config={"model_provider": provider})).settings)
     async with open_store(loader) as store:
         named = given.lower() if is_complete(given) else match_conversation(given, await all_conversations(store))
         try:

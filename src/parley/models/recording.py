@@ -242,8 +242,7 @@ def _open(path: str) -> int:
     try:
         status = os.fstat(descriptor)
         is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-        begin = os.pread(descriptor, len(HEADER), 0)
-        if not is_own or begin not in (b"", HEADER):
+        if not is_own or os.pread(descriptor, len(HEADER), 0) not in (b"", HEADER):
             raise BadRecording(path, "already exists and is not a recording; refusing to overwrite it")
     except BaseException:
         os.close(descriptor)

@@ -30,6 +30,9 @@ _KEYS: Final = re.compile(
 )
 """The pattern of keys in well-known forms."""
 
+_ORDINARY_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+"""The names of headers whose values are not secrets."""
+
 _QUOTE: Final = r"\\{0,3}[\"']"
 """The pattern of a quotation mark, which may be escaped. The outputs of commands are JSON strings, and an output
 can itself contain JSON.
@@ -135,14 +138,22 @@ def secrets_of(settings: Settings) -> Iterator[str]:
     yield from _values(settings.shell_environment.set)
     yield from _arguments(settings.notify)
     yield from _in_url(settings.provider.base_url)
+    yield from _of_headers(settings.provider.http_headers)
 
 
 def _of_tool_server(server: ToolServer) -> Iterator[str]:
     yield from _values(server.env)
-    for value in server.http_headers.values():
-        yield from value.split()
+    yield from _of_headers(server.http_headers)
     yield from _arguments(server.args)
     yield from _in_url(server.url)
+
+
+def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
+    """Yield the words of the values of headers, and their parts, such as the values of cookies."""
+    for name, value in headers.items():
+        if name.lower() not in _ORDINARY_HEADERS:
+            yield from value.split()
+            yield from re.split(r"[\s;,=]+", value)
 
 
 def _values(variables: Mapping[str, str]) -> Iterator[str]:
