@@ -264,13 +264,16 @@ async def test_a_ready_provider_needs_only_its_key(home: Home, parley_model: Scr
 
 async def test_without_colour_in_a_narrow_terminal_that_is_resized(home: Home, parley_model: ScriptedModel) -> None:
     words = " ".join(f"word{number}" for number in range(40))
-    parley_model.says(f"**Bold** {words}\n\n", HOLD, "日本語" * 30)
+    parley_model.says(f"**Bold** {words}\n\n", HOLD, "日本語" * 30, shell("c1", "touch", "made"))
     try:
         async with chat(home, "Go", env={"NO_COLOR": "1"}, columns=30, rows=12) as terminal:
             await terminal.until_shows("word39")
             terminal.resize(60, 20)
             parley_model.release()
             await terminal.until_shows("日本語日本語")
+            await terminal.until_shows("a allow once   s allow for the session   d deny\nx deny and stop\n")
+            terminal.press("x")
+            await terminal.until_hides("x deny and stop")
             terminal.type("still here")
             await terminal.until_shows("> still here")
             styled = terminal.styled()

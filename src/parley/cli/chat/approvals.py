@@ -25,6 +25,7 @@ __all__ = [
     "OpenApprovals",
     "Request",
     "answer_keys",
+    "key_rows",
     "question",
     "request_lines",
     "request_of",
@@ -134,6 +135,17 @@ def answer_keys(approval: Approval) -> dict[str, str]:
     """Return the keys that answer an approval. The values are the labels of the keys."""
     # For a patch or a limit, `approved_for_session` has the same effect as `approved`.
     return {key: label for key, label in _LABELS.items() if key != "s" or approval.kind == "exec"}
+
+
+def key_rows(approval: Approval, width: int) -> list[str]:
+    """Return the keys that answer an approval with their labels, as rows of at most `width` columns if possible."""
+    rows: list[str] = []
+    for key, label in answer_keys(approval).items():
+        if rows and len(longer := f"{rows[-1]}   {key} {label}") <= width:
+            rows[-1] = longer
+        else:
+            rows.append(f"{key} {label}")
+    return rows
 
 
 def question(approval: Approval) -> str:

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from msgspec import UnsetType
 
-from parley.cli.chat.approvals import ANSWERS, AnswerGuard, OpenApprovals, answer_keys, question
+from parley.cli.chat.approvals import ANSWERS, AnswerGuard, OpenApprovals, answer_keys, key_rows, question
 from parley.cli.chat.context import Delivery, Hooks
-from parley.cli.chat.live import LiveRegion, LiveState, Styled
+from parley.cli.chat.live import LiveRegion, LiveState, Styled, wrapped
 from parley.cli.chat.markdown import MarkdownRenderer
 from parley.cli.chat.status import status_line
 from parley.cli.chat.view import ChatView
@@ -510,6 +510,14 @@ class Chat:
         return self._live.lines(width=width, height=height)
 
     def panel_lines(self, *, width: int) -> list[Styled]:
+        return [
+            (style, row.strip())
+            for style, text in self._panel(width)
+            for row in wrapped(text, width, self._width_of)
+        ]
+
+    def _panel(self, width: int) -> list[Styled]:
+        """Return the question and the keys that answer it, as lines that may still be too long."""
         approval = self._approvals.of(self._conversation_id)
         if approval is not self._asked:
             self._asked = approval
@@ -521,13 +529,12 @@ class Chat:
             return [("class:question", asked), ("class:hint", _REASON_HINT)]
         has_input = self._screen is not None and bool(self._screen.input_text)
         if has_input:
-            keys = "To answer, send or clear the input first (Ctrl-C clears it)."
-        else:
-            keys = "   ".join(f"{key} {label}" for key, label in answer_keys(approval).items())
-            if not self._guard.is_quiet:
-                asyncio.get_running_loop().call_later(self._guard.remaining_seconds + 0.01, self._changed)
-                return [("class:question", asked), ("class:hint", "...")]
-        return [("class:question", asked), ("class:hint" if has_input else "class:key", keys)]
+            hint = "To answer, send or clear the input first (Ctrl-C clears it)."
+            return [("class:question", asked), ("class:hint", hint)]
+        if not self._guard.is_quiet:
+            asyncio.get_running_loop().call_later(self._guard.remaining_seconds + 0.01, self._changed)
+            return [("class:question", asked), ("class:hint", "...")]
+        return [("class:question", asked), *(("class:key", row) for row in key_rows(approval, width))]
 
     def _length_note(self) -> str:
         """Return a hint if the screen does not show the beginning of the request; otherwise return an empty
