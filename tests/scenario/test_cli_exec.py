@@ -181,6 +181,7 @@ async def test_images_are_attached(home: Path, project: Path, parley_model: Scri
         (["--sandbox", "none"], "argument --sandbox: invalid choice: 'none'"),
         (["--approval", "always"], "argument --approval: invalid choice: 'always'"),
         (["--cwd", "missing"], "missing is not a directory"),
+        (["--resume", ""], "the id of --resume is empty"),
         (["--profile", "missing"], "missing"),
     ],
 )

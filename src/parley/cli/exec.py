@@ -12,6 +12,7 @@ from parley.cli.connecting import connected
 from parley.cli.durations import time_limit
 from parley.cli.messages import read_prompt
 from parley.cli.printing import print_json, print_note
+from parley.cli.runner import UsageError
 from parley.cli.server_address import ServerAddress, server_address
 from parley.cli.turn_follower import TurnFollower
 from parley.cli.turn_options import (
@@ -78,6 +79,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Coroutine[Any, Any, int]:
     address = server_address(args)
+    if args.resume == "":  # for example, a variable of a script that is not set
+        raise UsageError("the id of --resume is empty")
     check_turn_options(args, address)
     schema = None if args.output_schema is None else read_schema(args.output_schema)
     images = image_items(args.image)
