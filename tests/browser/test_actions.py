@@ -119,6 +119,7 @@ async def test_comments_on_lines_are_sent_as_one_message(
         await user.sees_state("Done")
         await user.page.get_by_role("tab", name="Changes").click()
         await expect(user.page.locator(".changes")).to_contain_text("Changes made by commands are not shown.")
+        assert await user.page.locator(".changes option").all_text_contents() == ["write (latest)"]
         for line, comment in ((1, "Use a name."), (2, "And here.")):
             row = user.page.locator(".changes tr.add").nth(line - 1)
             await row.hover()

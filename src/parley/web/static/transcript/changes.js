@@ -2,9 +2,13 @@
 
 import { fill, h } from "../dom.js"
 import { readDiff } from "../text/diff.js"
+import { visible } from "../text/visible.js"
 import { counts, fileDiff } from "./diff_view.js"
 
 const NOT_SHOWN = "Changes made by commands are not shown."
+
+/** The maximum number of characters of a message in the list of turns. */
+const TITLE_CHARACTERS = 50
 
 export class Changes {
   /**
@@ -30,7 +34,7 @@ export class Changes {
     const last = changed.at(-1)
     fill(
       this.choice,
-      ...changed.map((turn, index) => h("option", { value: String(turn.seq) }, `Turn #${turn.seq}${index === changed.length - 1 ? " (latest)" : ""}`)).reverse(),
+      ...changed.map((turn) => h("option", { value: String(turn.seq), dir: "auto" }, ...visible(titleOf(turn) + (turn === last ? " (latest)" : "")))).reverse(),
     )
     if (changed.some((turn) => String(turn.seq) === chosen) && this.drawn && !this.followsLast) this.choice.value = chosen
     else this.choice.value = String(last?.seq ?? "")
@@ -60,4 +64,16 @@ export class Changes {
     if (!files.length) fill(this.files, h("p", { class: "empty-transcript" }, `No files have been changed by patches in the loaded turns. ${NOT_SHOWN}`))
     else fill(this.files, ...files.map((file) => fileDiff(file, { comments: this.context.comments(), cwd: this.context.cwd() })), h("p", { class: "hint" }, NOT_SHOWN))
   }
+}
+
+/**
+ * Return the beginning of the message that began a turn.
+ * @param {import("../state/items.js").Turn} turn
+ * @returns {string}
+ */
+function titleOf(turn) {
+  const message = turn.items.find((item) => item.kind === "user")
+  if (message?.kind !== "user") return "Turn without a message"
+  const line = message.content.map((one) => one.text ?? "").join("\n").trim().split("\n", 1)[0]
+  return line.length > TITLE_CHARACTERS ? `${line.slice(0, TITLE_CHARACTERS)}…` : line || "Message without text"
 }
