@@ -89,6 +89,8 @@ def test_every_block_is_checked_or_listed() -> None:
 
 
 def test_python_compiles() -> None:
+    """Other tests run these blocks: test_docs.py, scenario/test_client_page.py and scenario/test_howtos.py."""
+
     def problem(snippet: Snippet) -> str | None:
         try:
             compile(snippet.code, snippet.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
