@@ -21,7 +21,7 @@ from parley.conversation.log import Entry, LogPayload
 from parley.conversation.records import ApprovalSettlement, Renamed
 from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase
-from parley.errors import OwnerUnresponsive
+from parley.errors import OwnerUnresponsive, ShuttingDown, StoreFailed
 from parley.ports.nodes import WorkingDirectory
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.deadline import Deadline
@@ -140,6 +140,23 @@ class Command:
     def has_failed(self) -> bool:
         """True if the future of the command has an error. The owner may still execute the command."""
         return self.done.done() and not self.done.cancelled() and self.done.exception() is not None
+
+    def succeed(self) -> None:
+        """Complete the future of the command. Do nothing if the future is already done."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: BaseException, *, is_closing: bool) -> None:
+        """Set `error` on the future of the command. Do nothing if the future is already done.
+
+        `is_closing` is True if the server is shutting down. An error that results from the shutdown is then
+        replaced by `ShuttingDown`, or by an error that says that the owner may still execute the command.
+        """
+        if self.done.done():
+            return
+        if is_closing and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
+            error = self.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
+        self.done.set_exception(error)
 
     def directory(self, local: Local) -> WorkingDirectory:
         """Return the working directory of the turn that the command begins or resumes. The working directory

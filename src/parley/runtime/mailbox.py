@@ -16,15 +16,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from msgspec import Raw
-
 from parley.conversation.state import Phase
 from parley.errors import (
     HomeLost,
     NotOwned,
     OutcomeUnknown,
     OwnedElsewhere,
-    OwnerUnresponsive,
     ParleyError,
     ShuttingDown,
     StoreError,
@@ -33,12 +30,13 @@ from parley.errors import (
 )
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.runtime.commands import Command, Delete, Interrupt, Local, MoveTurn, Observe, SubmitMessage
+from parley.runtime.commands import Command, Delete, Interrupt, Local, MoveTurn, Observe
 from parley.runtime.deadline import Deadline
 from parley.runtime.errors import NoNodeForDirectory, TurnIsRunning
 from parley.runtime.ownership import RETRY_SECONDS, Ownership, OwnershipState
 from parley.runtime.queue_commands import BeginQueued
 from parley.runtime.remote_owner import FOLLOW_SECONDS
+from parley.runtime.sent_commands import SentCommands
 from parley.runtime.turn_placer import TurnPlacer
 from parley.runtime.turn_runner import LocalTurn
 
@@ -95,10 +93,7 @@ class Mailbox:
         not begin turns, because the process may end soon and interrupt the turns.
         """
         self._queue: deque[Command] = deque()
-        self._sent: dict[Command, asyncio.TimerHandle] = {}
-        """The commands that were sent to the owner and to which the owner has not responded yet, in order. Each
-        command is mapped to the timer of its deadline.
-        """
+        self._sent = SentCommands(ownership, local, closing=closing)
         self._preparing: set[asyncio.Task[None]] = set()
         """The tasks that read the files of messages."""
         self._task: asyncio.Task[None] | None = None
@@ -114,7 +109,6 @@ class Mailbox:
         """The task that tries again to begin a turn with the next queued message; None if no retry is scheduled."""
         self._retry_seconds = FIRST_RETRY_SECONDS
         """The delay after the next failed attempt to begin a turn with a queued message, in seconds."""
-        self._answers = asyncio.Event()
         self._last_error = ""
         """The text of the last logged failure of an `Observe` command; empty if there is none. The same failure is
         logged only once.
@@ -293,7 +287,7 @@ class Mailbox:
             if command.is_from_peer and state is not OwnershipState.OWNER:
                 raise NotOwned
             if state is OwnershipState.FOLLOWING:
-                self._send(command)
+                self._sent.send(command)
                 return
             if self._begins_while_draining(command):
                 raise ShuttingDown
@@ -305,7 +299,7 @@ class Mailbox:
             self._fail(command, error)
             return
         if written is None:
-            self._succeed(command)
+            command.succeed()
         else:
             written.add_done_callback(partial(self._written, command))
 
@@ -319,13 +313,9 @@ class Mailbox:
 
     def _written(self, command: Command, written: asyncio.Future[None]) -> None:
         if (error := written.exception()) is None:
-            self._succeed(command)
+            command.succeed()
         else:
             self._fail(command, error)
-
-    def _succeed(self, command: Command) -> None:
-        if not command.done.done():
-            command.done.set_result(None)
 
     def _fail(self, command: Command, error: BaseException) -> None:
         """Set `error` on the future of a command, so that the caller of the command gets the error.
@@ -335,9 +325,6 @@ class Mailbox:
         """
         if command.done.done():
             return
-        if self._closing.is_set() and isinstance(error, ShuttingDown | StoreFailed | OwnerUnresponsive):
-            # The owner that received the command may still execute it.
-            error = command.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
         if isinstance(command, Observe) and command.is_fresh and isinstance(error, ParleyError):
             # The log is current. Only the unfinished turn of another process cannot be followed or recovered.
             if str(error) != self._last_error and not self._closing.is_set():
@@ -345,9 +332,9 @@ class Mailbox:
                     "%s: an unfinished turn is neither followed nor recovered: %s", self._local.log.id, error
                 )
             self._last_error = str(error)
-            command.done.set_result(None)
+            command.succeed()
         else:
-            command.done.set_exception(error)
+            command.fail(error, is_closing=self._closing.is_set())
 
     # --- waiting -----------------------------------------------------------------------
 
@@ -453,7 +440,7 @@ class Mailbox:
             raise
         self.mark_gone()
         self._remove(command)
-        self._succeed(command)
+        command.succeed()
 
     def _remove(self, command: Command) -> None:
         with suppress(ValueError):
@@ -493,7 +480,7 @@ class Mailbox:
             self.continues_queue = False  # the other node continues the queue
         if not command.done.done():
             command.answered(answer, self._ownership.remote_turn)
-        self._succeed(command)
+        command.succeed()
         self.reconcile()
 
     async def _let_resume(self, placer: TurnPlacer, command: Command) -> None:
@@ -523,7 +510,7 @@ class Mailbox:
         except NoNodeForDirectory as error:
             log.info("%s: the turn that waits for an approval is not moved: %s", self._local.log.id, error)
         self._remove(command)
-        self._succeed(command)
+        command.succeed()
         self.reconcile()
 
     # --- messages that name files ------------------------------------------------------
@@ -555,74 +542,13 @@ class Mailbox:
 
     # --- the owner ---------------------------------------------------------------------
 
-    def _send(self, command: Command) -> None:
-        """Send a command to the owner. The next command does not wait for the response.
-
-        Raises:
-            OwnerUnresponsive: the deadline of the command has passed.
-        """
-        remote = self._ownership.remote
-        assert remote is not None
-        if command.deadline.is_past:
-            raise OwnerUnresponsive(remote.process)
-        messages = [one.message.message_id for one in self._sent if isinstance(one, SubmitMessage)]
-        if (request := command.request(self._local, messages)) is None:
-            self._succeed(command)
-            return
-        loop = asyncio.get_running_loop()
-        expire = partial(self._expire, command, OwnerUnresponsive(remote.process))
-        self._sent[command] = loop.call_at(command.deadline.at, expire)
-        command.was_refused = False
-        command.done.add_done_callback(partial(self._withdraw, command))
-        try:
-            remote.send(request.METHOD, request, answered=partial(self._answered, command))
-        except NotOwned:
-            self._ownership.stop_following()
-
-    def _answered(self, command: Command, answer: Raw | ParleyError) -> None:
-        if (timer := self._sent.get(command)) is None:
-            return  # the deadline has passed, or the caller was cancelled
-        if isinstance(answer, NotOwned):
-            command.was_refused = True
-            return  # following ends now, which returns the command to the queue
-        timer.cancel()
-        del self._sent[command]
-        if isinstance(answer, ParleyError):
-            self._fail(command, answer)
-        else:
-            try:
-                command.answered(answer, self._ownership.remote_turn)
-            except Exception as error:
-                self._fail(command, error)
-            self._succeed(command)
-            if self._closing.is_set():
-                self._ownership.leave_remote_turn()
-        self._answers.set()
-
-    def _withdraw(self, command: Command, done: asyncio.Future[None]) -> None:
-        if (timer := self._sent.pop(command, None)) is not None:
-            timer.cancel()
-            self._answers.set()
-
-    def _expire(self, command: Command, error: OwnerUnresponsive) -> None:
-        if self._sent.pop(command, None) is not None:
-            command.unanswered = error
-            self._answers.set()
-            self._fail(command, error)
-
     def _following_ended(self) -> None:
         """Handle the end of following: return the commands to which the owner has not responded to the front of the
         queue, and schedule a check of the unfinished turn.
         """
         remote = self._ownership.remote
         self._ownership.following_ended()
-        sent, self._sent = self._sent, {}
-        for command, timer in reversed(sent.items()):
-            timer.cancel()
-            if remote is not None and not command.was_refused:
-                command.unanswered = OwnerUnresponsive(remote.process)
-            self._queue.appendleft(command)
-        self._answers.set()
+        self._queue.extendleft(reversed(self._sent.take_unanswered(None if remote is None else remote.process)))
         if self._closing.is_set():
             self._wake()
         else:
@@ -672,9 +598,7 @@ class Mailbox:
         self._ownership.leave_remote_turn()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_ANSWERS_SECONDS):
-                while self._sent:
-                    self._answers.clear()
-                    await self._answers.wait()
+                await self._sent.all_answered()
         self._ownership.stop_following()
         await self.at_rest()
 
