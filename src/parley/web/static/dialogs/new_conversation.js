@@ -27,14 +27,22 @@ export async function newConversation(connection, list, created) {
     event.preventDefault()
     message.form?.requestSubmit()
   })
-  const model = h("input", { type: "text", list: "models", placeholder: settings.model, autocomplete: "off" })
+  const model = h("input", { type: "text", list: "models", autocomplete: "off" })
   const profile = h("select", null)
   const policy = h("select", null)
   const sandbox = h("select", null)
   fillModels(settings.models)
   fillChoices(profile, settings.profiles.map((/** @type {any} */ one) => one.name), {}, settings.profile ? `Default (${settings.profile})` : "None")
-  fillChoices(policy, settings.approval_policies, POLICY_NAMES, `Default (${POLICY_NAMES[settings.approval_policy]})`)
+  fillChoices(policy, settings.approval_policies, POLICY_NAMES, "")
   fillChoices(sandbox, settings.sandbox_modes, SANDBOX_NAMES, `Default (${SANDBOX_NAMES[settings.sandbox]})`)
+  /** Show the defaults, which depend on the profile. */
+  const showDefaults = () => {
+    const chosen = settings.profiles.find((/** @type {any} */ one) => one.name === profile.value) ?? {}
+    model.placeholder = chosen.model ?? settings.model
+    policy.options[0].text = `Default (${POLICY_NAMES[chosen.approval_policy ?? settings.approval_policy]})`
+  }
+  profile.addEventListener("change", showDefaults)
+  showDefaults()
   const problem = h("p", { class: "problem", role: "alert", hidden: true })
   openDialog("New conversation", (close) => {
     const submit = async (/** @type {Event} */ event) => {
