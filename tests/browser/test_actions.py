@@ -20,6 +20,15 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 PATCH = "*** Begin Patch\n*** Add File: a.py\n+x = 1\n+y = 2\n*** End Patch"
 
 
+GIVE_FILE = """(node, event) => {
+    const transfer = new DataTransfer()
+    transfer.items.add(new File(["text of a file"], `${event}.txt`, { type: "text/plain" }))
+    const options = { bubbles: true, cancelable: true }
+    if (event === "paste") node.dispatchEvent(new ClipboardEvent(event, { ...options, clipboardData: transfer }))
+    else node.dispatchEvent(new DragEvent(event, { ...options, dataTransfer: transfer }))
+}"""
+
+
 async def choose(page: Page, action: str) -> None:
     """Choose an action of the menu of the conversation."""
     await page.locator(".menu summary").click()
@@ -72,6 +81,19 @@ async def test_a_turn_is_interrupted_and_continued(
         await user.sees("the rest")
         await user.sees_state("Done")
 
+        model.says("another ", HOLD, "story")
+        await user.send("more")
+        await user.sees("another")
+        await user.message.fill("afterwards")
+        await user.message.press("Alt+Enter")
+        await expect(user.page.locator(".queue")).to_contain_text("afterwards")
+        await user.page.get_by_role("button", name="Stop").click()
+        await expect(user.page.locator(".queue-title")).to_have_text("Queue, paused")
+        model.says("the queued answer")
+        await user.button("Resume").click()
+        await user.sees("the queued answer")
+        await expect(user.page.locator(".queue")).to_be_hidden()
+
 
 async def test_an_edited_message_begins_a_branch(
     browser: Browser, server: HttpServer, model: ScriptedModel
@@ -105,6 +127,29 @@ async def test_an_edited_message_begins_a_branch(
         await user.sees_state("Done")
         assert await shown.all_text_contents() == ["answer 1", "answer 2", "answer 3", "answer 4"]
         assert model.requests[-1].body["messages"][-2]["content"] == "answer 3"
+
+
+async def test_a_fork_from_a_message_ends_with_it(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        first = await user.start_conversation()
+        for question, answer in (("one", "answer 1"), ("two", "answer 2")):
+            model.says(answer)
+            await user.send(question)
+            await user.sees(answer)
+            await user.sees_state("Done")
+        message = user.transcript.locator(".user", has_text="one")
+        await message.hover()
+        await message.get_by_role("button", name="Fork from here").click()
+        await expect(user.page.locator(".entry")).to_have_count(2)
+        assert first not in user.page.url
+        await user.sees("answer 1")
+        assert await user.transcript.locator(".user").count() == 1
+        model.says("answer 3")
+        await user.send("three")
+        await user.sees("answer 3")
+        assert [one["content"] for one in model.requests[-1].body["messages"][-3:]] == ["one", "answer 1", "three"]
 
 
 async def test_comments_on_lines_are_sent_as_one_message(
@@ -205,7 +250,7 @@ async def test_approvals_are_answered_with_one_key_and_for_the_session(
     assert (server.work / "made").read_text() == "ran\nran\n"
 
 
-async def test_images_and_files_are_pasted_and_sent(
+async def test_images_and_files_are_chosen_pasted_dropped_and_sent(
     browser: Browser, server: HttpServer, model: ScriptedModel, tmp_path: Path
 ) -> None:
     (tmp_path / "dot.png").write_bytes(PNG)
@@ -216,13 +261,18 @@ async def test_images_and_files_are_pasted_and_sent(
             [tmp_path / "dot.png", tmp_path / "notes.txt"]
         )
         await expect(user.page.locator(".attachment")).to_have_count(2)
+        for event, target in (("paste", user.message), ("drop", user.transcript)):
+            await target.evaluate(GIVE_FILE, event)
+        await expect(user.page.locator(".attachment")).to_have_count(4)
+        await user.button("Remove drop.txt").click()
+        await expect(user.page.locator(".attachment")).to_have_count(3)
         model.says("seen")
         await user.send("look")
         await user.sees("seen")
         await expect(user.transcript.locator("img.attached")).to_have_count(1)
 
     kinds = [part["type"] for part in model.requests[0].body["messages"][-1]["content"]]
-    assert kinds == ["text", "image_url", "text"]
+    assert kinds == ["text", "image_url", "text", "text"]
     assert (
         base64.b64encode(PNG).decode() in model.requests[0].body["messages"][-1]["content"][1]["image_url"]["url"]
     )

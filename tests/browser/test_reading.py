@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.async_api import Browser, expect
 
 from kit.clients.page import DESKTOP, open_page
 from kit.clients.reading import until_state
+from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
-from parley.testing import HOLD, Call, ScriptedModel
+from parley.testing import HOLD, Call, Reasoning, ScriptedModel, Usage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
 
@@ -53,6 +56,14 @@ last *words*"""
 
 PATCH = "*** Begin Patch\n*** Add File: {}\n+x = 1\n+y = 2\n+z = 3\n+a = 4\n*** End Patch"
 
+CHANGE = """*** Begin Patch
+*** Update File: a.py
+@@
+-def hello(name): pass
++def hello(title): pass
+*** Delete File: b.py
+*** End Patch"""
+
 RENDER = """async ([text, seed]) => {
     const module = (name) => import(new URL(name, document.querySelector('script[type=module]').src))
     const { fillMarkdown } = await module('text/markdown.js')
@@ -80,6 +91,48 @@ async def test_a_text_that_arrives_in_pieces_looks_like_the_whole_text(
             whole, streamed, had_text = await user.page.evaluate(RENDER, [MARKDOWN, seed])
             assert streamed == whole, seed
             assert had_text
+
+
+async def test_a_turn_shows_its_plan_output_diff_and_tokens_while_it_runs(
+    browser: Browser, model: ScriptedModel, tmp_path: Path
+) -> None:
+    counting = f'[model_providers.counts]\nname = "Counts"\nbase_url = "{model.base_url}"\nstream_usage = true\n'
+    config = f'approval_policy = "untrusted"\nmodel_provider = "counts"\n{counting}'
+    plan = {"plan": [{"step": "look", "status": "completed"}, {"step": "write", "status": "in_progress"}]}
+    waits = sh("command", "echo begun; until [ -e go ]; do sleep 0.02; done; exit 3")
+    model.says(Reasoning("**Look** first"), Call("update_plan", plan), waits)
+    model.says(Call("apply_patch", {"input": CHANGE}))
+    model.says("```python\nx = 1\n```", Usage(input_tokens=5000, output_tokens=170))
+    async with HttpServer(model, tmp_path / "home", config=config) as server:
+        (server.work / "a.py").write_text("def hello(name): pass\n")
+        (server.work / "b.py").write_text("left\n")
+        async with open_page(browser, server, **DESKTOP) as user:
+            await user.start_conversation()
+            await user.send("go")
+            await user.button("Approve").click()
+            await expect(user.transcript.locator(".terminal")).to_have_text("begun\n")
+            await expect(user.transcript.locator(".call.command .call-status")).to_have_text("Running")
+            (server.work / "go").touch()
+            await expect(user.transcript.locator(".exit.failed")).to_have_text("exit 3")
+            steps = user.transcript.get_by_role("group", name="Plan").get_by_role("listitem")
+            await expect(steps).to_have_text(["look", "write"])
+            await expect(steps.get_by_role("img", name="in progress")).to_have_count(1)
+            await expect(user.transcript.locator(".reasoning-body")).to_be_hidden()
+            loaded = (
+                "performance.getEntriesByType('resource').filter(one => one.name.includes('/highlight/')).length"
+            )
+            assert await user.page.evaluate(loaded) == 0
+            await user.button("Approve").click()
+            await user.sees_state("Done")
+            await expect(user.transcript.locator("code .hl-number")).to_have_text("1")
+            assert await user.page.evaluate(loaded) == 2  # the core and one language
+            await expect(user.transcript.locator(".turn-foot .tokens")).to_have_text("5.2k tokens")
+            await expect(user.page.locator(".screen-tokens")).to_contain_text("5.2k tokens")
+
+            await user.transcript.press("c")
+            files = user.page.locator(".changes .file")
+            await expect(files.locator(".path")).to_have_text(["a.py", "b.py"])
+            assert await files.first.locator("mark").all_inner_texts() == ["name", "title"]
 
 
 async def test_the_reading_position_is_kept_while_text_streams(
