@@ -40,6 +40,15 @@ def test_no_module_writes_html_or_evaluates_text() -> None:
     assert [path.name for path in OWN if forbidden.search(path.read_text())] == []
 
 
+def test_no_text_of_a_module_extends_over_several_lines() -> None:
+    """The server removes the indentation of the modules."""
+    text, regular, comment = r'"(?:[^"\\\n]|\\.)*"', r"/(?![/*])(?:[^/\\\n]|\\.)+/[a-z]*", r"^ *(?:/?\*|//).*$"
+    others = re.compile(f"{text}|{regular}|{comment}", re.MULTILINE)
+    code = {path.name: others.sub("", path.read_text()).splitlines() for path in OWN}
+
+    assert [(name, line) for name, lines in code.items() for line in lines if line.count("`") % 2] == []
+
+
 def test_no_file_names_another_host() -> None:
     sources = [path for path in STATIC.rglob("*") if path.suffix in {".js", ".css", ".html", ".webmanifest"}]
 

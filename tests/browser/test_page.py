@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -55,7 +56,9 @@ async def test_the_page_loads_little_and_nothing_from_other_hosts(
     client = await server.client()
     conversation = await client.create()
     async with open_page(browser, server, **DESKTOP) as user:
-        await user.open(conversation)
+        async with user.page.expect_request(lambda one: one.method == "POST") as request:
+            await user.open(conversation)
+        called = await request.value
         await user.message.wait_for()
         loaded: list[tuple[str, int]] = await user.page.evaluate(
             "performance.getEntries().map((one) => [one.name, one.encodedBodySize ?? 0])"
@@ -68,4 +71,11 @@ async def test_the_page_loads_little_and_nothing_from_other_hosts(
         address: size for address, size in sizes.items() if "/static/" in address or address.startswith(f"{page}#")
     }
     assert [address for address in sizes if not address.startswith(page)] == []
+    assert {re.split("[#/]", address.removeprefix(page))[0] for address in sizes} == {
+        "",
+        "static",
+        "mcp",
+        "sign-in",
+    }
+    assert called.headers["mcp-protocol-version"] == "2025-11-25"
     assert 50_000 < sum(files.values()) < 80_000, sorted(files.items(), key=lambda one: -one[1])

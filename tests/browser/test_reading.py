@@ -11,6 +11,7 @@ from kit.clients.page import DESKTOP, open_page
 from kit.clients.reading import until_state
 from kit.clients.shell_turns import sh
 from kit.servers.http_server import HttpServer
+from kit.servers.push_service import SubscribedBrowser
 from parley.testing import HOLD, Call, Reasoning, ScriptedModel, Usage
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.long]
@@ -80,6 +81,28 @@ RENDER = """async ([text, seed]) => {
     const before = streamed.textContent.replace(/\\s+/g, '')
     streaming.finish(text)
     return [whole.innerHTML, streamed.innerHTML, before.length > 0]
+}"""
+
+
+SUBSCRIBE = """subscription => {
+    PushManager.prototype.subscribe = async () => ({ toJSON: () => subscription, unsubscribe: async () => true })
+}"""
+
+# A push message arrives while the page is hidden, and the person clicks the notification.
+PUSH = """async id => {
+    const all = clients.matchAll.bind(clients)
+    const hidden = (page) => ({
+        visibilityState: "hidden", focus: async () => {}, postMessage: (message) => page.postMessage(message),
+    })
+    clients.matchAll = async (options) => (await all(options)).map(hidden)
+    const shown = new Promise((resolve) => {
+        registration.showNotification = async (title, options) => resolve({ ...options, title, close() {} })
+    })
+    dispatchEvent(Object.assign(new PushEvent("push", { data: id }), { waitUntil() {} }))
+    const notification = await shown
+    const click = Object.assign(new Event("notificationclick"), { notification, waitUntil() {} })
+    dispatchEvent(click)
+    return [notification.title, notification.body, notification.data]
 }"""
 
 
@@ -197,14 +220,18 @@ async def test_a_link_to_a_position_shows_it(browser: Browser, server: HttpServe
         await expect(user.transcript.get_by_text("answer 149")).to_be_in_viewport()
 
 
-async def test_the_page_fits_into_320_pixels_and_shows_right_to_left_text(
+async def test_the_page_fits_into_narrow_and_wide_windows_and_shows_right_to_left_text(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:
-    model.says("שלום עולם, hello.\n\nHello שלום.", Call("shell", {"command": ["touch", "x" * 200]}))
+    model.says("שלום עולם, hello.\n\nHello שלום.\n", HOLD, Call("shell", {"command": ["touch", "x" * 200]}))
     model.says("done")
     async with open_page(browser, server, viewport={"width": 320, "height": 640}, reduced_motion="reduce") as user:
         await user.start_conversation()
         await user.send("مرحبا")
+        await model.wait_until_held()
+        await expect(user.transcript.locator(".pulse")).to_be_visible()
+        assert await user.page.evaluate("document.getAnimations().length") == 0  # the person wants reduced motion
+        model.release()
         await user.sees_state("Waiting for you")
         fits = "document.documentElement.scrollWidth <= innerWidth"
         assert await user.page.evaluate(fits), await user.page.evaluate(
@@ -218,18 +245,40 @@ async def test_the_page_fits_into_320_pixels_and_shows_right_to_left_text(
         await user.button("Back to the list").click()
         await user.page.locator(".waiting-card").wait_for()
         assert await user.page.evaluate(fits)
+        await user.page.locator(".waiting-card a").click()
+        await user.page.set_viewport_size({"width": 3440, "height": 1440})
+        await expect(user.page.locator(".list")).to_be_visible()
+        assert await user.page.evaluate(fits)
+        for part in (user.transcript.locator(".turn"), user.page.locator(".composer")):
+            box = await part.bounding_box()
+            assert box is not None
+            assert box["width"] < 900  # lines stay readable
 
 
-async def test_the_service_worker_is_registered_under_the_policy(browser: Browser, server: HttpServer) -> None:
+async def test_the_page_can_be_installed_and_is_notified_while_it_is_hidden(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    client = await server.client()
+    conversation = await client.create()
     async with open_page(browser, server, permissions=["notifications"], **DESKTOP) as user:
-        scope = await user.page.evaluate(
-            """async () => {
-                const policy = trustedTypes.createPolicy('parley-worker', { createScriptURL: () => './sw.js' })
-                await navigator.serviceWorker.register(policy.createScriptURL(''))
-                return (await navigator.serviceWorker.ready).scope
-            }"""
-        )
-        assert scope == server.service.page_url
+        devtools = await user.context.new_cdp_session(user.page)
+        manifest = await devtools.send("Page.getAppManifest")
+        assert (manifest["errors"], manifest["url"]) == ([], f"{server.service.page_url}manifest.webmanifest")
+        errors = (await devtools.send("Page.getInstallabilityErrors"))["installabilityErrors"]
+        assert {one["errorId"] for one in errors} <= {"in-incognito"}
+
+        subscription = SubscribedBrowser("https://fcm.googleapis.com/fcm/send/abc:def").subscription()
+        await user.page.evaluate(SUBSCRIBE, subscription)
+        await user.button("Notify me").click()
+        await expect(user.page.locator(".toast")).to_have_text("You are notified, also while the page is closed.")
+        (sign_in,) = await server.server.store.sign_ins()
+        assert sign_in.push is not None
+
+        (worker,) = user.context.service_workers
+        assert worker.url == f"{server.service.page_url}sw.js"
+        notification = await worker.evaluate(PUSH, conversation)
+        assert notification == ["Parley", "A conversation needs you.", conversation]
+        await user.page.wait_for_url(f"**/#c={conversation}")
         refused = await user.page.evaluate(
             "(() => { try { trustedTypes.createPolicy('other', {}); return false } catch { return true } })()"
         )

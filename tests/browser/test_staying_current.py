@@ -89,6 +89,12 @@ async def test_a_message_sent_without_a_connection_arrives_once(
         proxied.port.refuses = True
         proxied.port.cut()
         await is_lost(user)
+        state = user.page.locator(".connection")
+        await expect(state).to_contain_text("Connection lost")
+        await user.context.set_offline(True)
+        await expect(state).to_contain_text("This device is offline")
+        await user.context.set_offline(False)
+        await expect(state).to_contain_text("Connection lost")
 
         model.says("heard")
         await user.send("are you there?")

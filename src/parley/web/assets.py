@@ -56,6 +56,8 @@ COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTAL
 """A pattern for a comment that occupies whole lines. In the page's modules and style sheets, the pattern matches
 nothing but comments.
 """
+INDENTATION: Final = re.compile(rb"^[ \t]+", re.MULTILINE)
+"""A pattern for the indentation. In the page's modules and style sheets, no text extends over several lines."""
 
 FOREVER: Final = "public, max-age=31536000, immutable"
 ASK_FIRST: Final = "no-cache"
@@ -98,7 +100,7 @@ class PageAssets:
         self.build = digest.hexdigest()[:HASH_LENGTH]
         for name, content in files.items():
             if name.endswith((".js", ".css")) and not name.startswith(VENDORED):
-                content = _without_comments(content)
+                content = _shortened(content)
             if name in WITH_ADDRESSES:
                 content = content.replace(b'"static/', b'"static/%b/' % self.build.encode())
             self._assets[f"/{name}" if name in AT_ROOT else PREFIX + name] = _Asset(name, content)
@@ -157,11 +159,10 @@ def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
     }
 
 
-def _without_comments(content: bytes) -> bytes:
-    """Return the content of a file without its comments, which are a fifth of the bytes. The lines keep their
-    numbers.
-    """
-    return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
+def _shortened(content: bytes) -> bytes:
+    """Return the content of a file without its comments and its indentation. The lines keep their numbers."""
+    without_comments = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
+    return INDENTATION.sub(b"", without_comments)
 
 
 def _has_tag(request: HttpRequest, tag: str) -> bool:
