@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +18,9 @@ from kit.system.commands import TIMEOUT_SECONDS
 from parley.client import connect
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
+
+OUTAGE_SECONDS = 8.0
+"""The duration of the outage. The proxy needs up to five seconds to detect that no node is ready."""
 
 pytestmark = [
     NEEDS_POSTGRES,
@@ -43,11 +47,24 @@ async def test_conversations_continue_after_the_loss_of_a_node_and_of_the_primar
             await services.kill_node(owner.pid)
         async with connect(url=services.url, token=token) as client:
             second = await (await client.conversation(conversation.id).send("go on")).result()
+            await services.kill_primary()
+            statuses = set()
+            killed_at = time.monotonic()
+            while time.monotonic() - killed_at < OUTAGE_SECONDS:
+                statuses.add(await status_without_token(services.url))
             await services.promote()
             third = await (await client.conversation(conversation.id).send("go on")).result()
 
     assert "an acknowledged write is on the primary and on a synchronous standby" in report
+    assert statuses == {401}  # from a node, although no node is ready
     assert [one.text for one in (first, second, third)] == ["one", "two", "three"]
+
+
+async def status_without_token(url: str) -> int:
+    """Wait for a moment, and return the status of the response to a request without a token."""
+    await asyncio.sleep(0.1)
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status
 
 
 async def test_the_proxy_passes_on_only_requests_of_clients_and_of_the_page(

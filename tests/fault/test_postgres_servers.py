@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import aiohttp
 import pytest
 
 from kit.builders.entries import FIRST, everything_in, said, summary
@@ -19,8 +21,9 @@ from kit.servers.node_process import NodeProcess
 from kit.servers.postgres import NEEDS_POSTGRES, PostgresServer, with_connection
 from kit.system.certificates import make_certificate
 from kit.system.commands import TIMEOUT_SECONDS
+from kit.system.waiting import until
 from parley.app.stores import inspect_postgres
-from parley.client import Conversation
+from parley.client import Client, Conversation
 from parley.client.errors import ToolFailed
 from parley.errors import StoreFailed
 from parley.stores.postgres.store import PostgresStore
@@ -154,6 +157,65 @@ async def test_clients_of_a_node_get_an_error_while_the_disk_of_the_primary_is_f
     assert "Traceback" not in node.stderr_text()
 
 
+@pytest.mark.long
+@pytest.mark.child_process
+@pytest.mark.promises("outages.full-disk")
+async def test_nodes_continue_after_a_primary_whose_log_had_no_space_was_started_again(
+    server: PostgresServer, small_disk: Path, parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    """PostgreSQL stops if it cannot write its write-ahead log. A person makes room and starts it again."""
+    move_log(server, small_disk)
+    server.start()
+    parley_model.says("One")
+    parley_model.says("Two")
+    async with (
+        asyncio.timeout(2 * TIMEOUT_SECONDS),
+        NodeProcess(parley_model, tmp_path, "a", server.url) as node,
+        NodeProcess(parley_model, tmp_path, "b", server.url) as other,
+        node.client() as client,
+        other.client() as elsewhere,
+    ):
+        conversation = await client.create(cwd=tmp_path, model=MODEL)
+        await (await conversation.send("first")).result()
+        acknowledged: list[str] = []
+        filler = small_disk / "filler"
+        await asyncio.to_thread(fill, filler)
+        with pytest.raises(ToolFailed) as refused:
+            await create_repeatedly(client, tmp_path, acknowledged)
+        await until(server.has_ended)
+        filler.unlink()
+        await asyncio.to_thread(server.start)
+        await until_ready(node, other)
+        result = await (await elsewhere.conversation(conversation.id).send("second")).result()
+        stored = [await client.conversation(one).read() for one in acknowledged]
+
+    assert refused.value.code in ("store_failed", "outcome_unknown")
+    assert acknowledged
+    assert len(stored) == len(acknowledged)
+    assert result.text == "Two"
+    assert "No space left on device" in (server.directory / "log").read_text()
+    assert "Traceback" not in node.stderr_text() + other.stderr_text()
+
+
+async def create_repeatedly(client: Client, cwd: Path, acknowledged: list[str]) -> None:
+    """Create conversations with long instructions until a call fails. `acknowledged` gets their ids."""
+    while True:
+        created = await client.create(cwd=cwd, model=MODEL, base_instructions=os.urandom(50_000).hex())
+        acknowledged.append(created.id)
+
+
+async def until_ready(*nodes: NodeProcess) -> None:
+    """Wait until the nodes can reach their database."""
+    async with aiohttp.ClientSession() as session:
+        for node in nodes:
+            url = node.description["url"].removesuffix("/mcp") + "/readyz"
+            while True:
+                async with session.get(url) as answer:
+                    if answer.status == 200:
+                        break
+                await asyncio.sleep(0.05)
+
+
 async def send_repeatedly(conversation: Conversation, text: str) -> None:
     for _ in range(20):
         await conversation.send(text)
@@ -166,6 +228,14 @@ async def move_entries(db: Any, directory: Path) -> None:
         "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'parley.entries'::regclass"
     ):
         await db.execute(f"ALTER TABLE {partition} SET TABLESPACE small")
+
+
+def move_log(server: PostgresServer, directory: Path) -> None:
+    """Move the write-ahead log of a server that is not running to a directory."""
+    log = Path(shutil.move(server.data / "pg_wal", directory / "pg_wal"))
+    for path in (log, *log.rglob("*")):
+        server.own(path)
+    (server.data / "pg_wal").symlink_to(log)
 
 
 def fill(path: Path) -> None:

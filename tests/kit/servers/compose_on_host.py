@@ -169,9 +169,12 @@ class ComposeOnHost:
         except TimeoutError:
             raise AssertionError((self._directory / f"{name}.log").read_text()) from None
 
-    async def promote(self) -> None:
-        """Kill the primary and promote the standby."""
+    async def kill_primary(self) -> None:
+        """Kill the primary."""
         await asyncio.to_thread(_kill, self._processes.pop("db-1"))
+
+    async def promote(self) -> None:
+        """Promote the standby."""
         await self.until_database("db-2", "SELECT pg_promote()")
 
     # --- nodes and proxy ---------------------------------------------------------------

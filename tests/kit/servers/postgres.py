@@ -208,6 +208,10 @@ class PostgresServer:
         # A server removes its shared memory when it stops or starts again. A killed server may do neither.
         subprocess.run(("ipcrm", "-m", shared_memory[-1]), check=False, capture_output=True)
 
+    def has_ended(self) -> bool:
+        """Return whether the server has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def crash(self) -> None:
         """End the server at once. The next start recovers from its log, as after a crash of the computer."""
         self.signal(signal.SIGQUIT)
