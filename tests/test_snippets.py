@@ -89,7 +89,7 @@ def test_every_block_is_checked_or_listed() -> None:
 
 
 def test_python_compiles() -> None:
-    """Other tests run these blocks: test_docs.py, scenario/test_client_page.py and scenario/test_howtos.py."""
+    """test_docs.py and, in scenario/, test_client_page.py, test_howtos.py and test_webhook.py run these blocks."""
 
     def problem(snippet: Snippet) -> str | None:
         try:
