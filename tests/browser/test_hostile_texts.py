@@ -135,6 +135,24 @@ async def test_terminal_output_is_text_with_colours(
         assert await terminal.locator("a, b").count() == 0
 
 
+@pytest.mark.parametrize("text", [">" * 5_000 + " end", "*" * 19_000 + "` end"], ids=["levels", "delimiters"])
+async def test_a_text_that_the_markdown_parser_cannot_read_is_shown_unchanged(
+    browser: Browser, server: HttpServer, model: ScriptedModel, text: str
+) -> None:
+    model.says(Pieces(text, 1_000))
+    model.says("after it")
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        await user.send("go")
+        await user.sees_state("Done")
+        await expect(user.transcript.locator(".agent")).to_contain_text("end")
+        await user.send("and now")
+        await expect(user.transcript.locator(".agent").last).to_contain_text("after it")
+
+        plain = user.transcript.locator(".agent").first
+        assert await plain.evaluate("node => node.textContent") == text
+
+
 async def test_texts_of_ten_megabytes_are_shown_in_parts(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:

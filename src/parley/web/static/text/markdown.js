@@ -11,6 +11,9 @@ import { fillLong } from "./long_text.js"
 const MAX_MARKDOWN = 200_000
 /** The maximum length, in characters, of a text that is parsed as Markdown. The lexer can take very long for hostile texts. */
 
+const TOO_SLOW = /[^\n]{10000}|([*_~`])\1{499}/
+/** Texts for which the lexer takes quadratic time: long lines, and long rows of the same delimiter. */
+
 /** @typedef {any} Token */
 
 /**
@@ -18,12 +21,17 @@ const MAX_MARKDOWN = 200_000
  * @returns {Token[]} the tokens of the blocks
  */
 export function blocksOf(text) {
-  return lexer(text, { gfm: true, breaks: true })
+  try {
+    if (!TOO_SLOW.test(text)) return lexer(text, { gfm: true, breaks: true })
+  } catch {
+    // The text has too many levels, such as a quote in a quote. An error here would hide the text and all that follows.
+  }
+  return [{ type: "paragraph", raw: text, text, tokens: [{ type: "text", raw: text, text }] }]
 }
 
 /** Return whether a text is short enough to be parsed as Markdown. @param {string} text */
 export function isMarkdown(text) {
-  return text.length <= MAX_MARKDOWN && !/[^\n]{20000}/.test(text)
+  return text.length <= MAX_MARKDOWN && !TOO_SLOW.test(text)
 }
 
 /**
