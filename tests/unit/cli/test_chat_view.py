@@ -144,6 +144,16 @@ def test_a_formatted_line_fits_the_width() -> None:
     assert all(len(line) > 0 for line in lines)
 
 
+@pytest.mark.parametrize("marker", [">", "> ", "- ", "1. "])
+def test_a_text_in_many_levels_is_shown_as_its_source(marker: str, capfd: pytest.CaptureFixture[str]) -> None:
+    markdown = MarkdownRenderer(colour=True)
+    markdown.load()
+    text = marker * 2_000 + "end"
+
+    assert markdown.lines(Block("text", f"before\n{text}"), 80) == ["before", text]
+    assert capfd.readouterr().err == ""
+
+
 def test_a_block_that_takes_too_long_is_shown_as_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     markdown = MarkdownRenderer(colour=True)
     markdown.load()

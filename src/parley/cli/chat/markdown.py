@@ -36,6 +36,8 @@ parser or a lexer for code takes minutes.
 """
 MAX_SLOW: Final = 3
 """The number of blocks that may exceed `FORMAT_SECONDS`. After that, the sources of all blocks are shown."""
+_DEEP: Final = re.compile(r"^(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])){40}", re.MULTILINE)
+"""The pattern of a line with many levels of quotes or lists. The parser leaves out the text of deep levels."""
 _TRAILING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
 """The pattern of the spaces with which `rich` fills a line. These spaces are removed, so that text copied from the
 terminal does not contain them.
@@ -81,7 +83,8 @@ class MarkdownRenderer:
     def lines(self, block: Block, width: int) -> list[str]:
         """Format a block. Return lines with terminal escapes that are at most `width` columns wide."""
         safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
-        if self._format is None or self._slow >= MAX_SLOW or len(safe.text) > MAX_RENDERED:
+        is_source = len(safe.text) > MAX_RENDERED or (block.kind != "code" and _DEEP.search(safe.text) is not None)
+        if self._format is None or self._slow >= MAX_SLOW or is_source:
             return safe.text.split("\n")
         try:
             with limited_time(FORMAT_SECONDS):
@@ -90,7 +93,8 @@ class MarkdownRenderer:
             self._slow += 1
             return safe.text.split("\n")
         except Exception:  # an error in formatting must not hide the text
-            log.exception("cannot format a block of Markdown")
+            # Below the level at which a log without a handler is printed, because it would destroy the screen.
+            log.info("cannot format a block of Markdown", exc_info=True)
             return safe.text.split("\n")
 
     def render_escaped(self, renderable: RenderableType, width: int) -> list[str]:
