@@ -99,7 +99,9 @@ class Chat:
     ) -> None:
         self._args, self._address = args, address
         self._colour, self._width_of = colour, width_of
-        self.overrides: Overrides = chosen_settings(args)
+        self._initial_overrides: Overrides = chosen_settings(args)
+        """The settings of the command line until a message has been accepted; empty afterwards."""
+        self.overrides = self._initial_overrides
         self.attachments: list[InputItem] = list(images)
         self.shows_reasoning = False
         self._screen: Terminal | None = None
@@ -332,13 +334,27 @@ class Chat:
             view.add_pending(one.message_id, text_of(one.content), is_queued=True)
         if status.state != "idle":
             self._state.running_since = time.monotonic()
+        self._drop_unsent_settings()
         self._spawn(mark_read(conversation, status.seq))
         await self._refresh_settings()
 
     async def new(self) -> None:
         await self._close()
+        self._drop_unsent_settings()
         await self._refresh_settings()
         self.note("the next message begins a new conversation")
+
+    def _drop_unsent_settings(self) -> None:
+        """Undo the changes of settings that no message has sent. They were meant for the previous conversation.
+        Without this, looser permissions could apply to another conversation by accident.
+        """
+        dropped = {
+            name: value for name, value in self.overrides.items() if self._initial_overrides.get(name) != value
+        }
+        if dropped:
+            listed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sorted(dropped.items()))
+            self.note(f"not sent, and therefore dropped: {listed}")
+        self.overrides = self._initial_overrides
 
     async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
         given = (TextItem(text=content),) if isinstance(content, str) else tuple(content)
@@ -362,7 +378,7 @@ class Chat:
             raise
         self.attachments = self.attachments[len(attached) :]
         if overrides and self.overrides is overrides:
-            self.overrides = {}
+            self.overrides = self._initial_overrides = {}
             self._spawn(self._refresh_settings())  # if this fails, the message has been sent nevertheless
 
     def set_input(self, text: str) -> None:
@@ -410,7 +426,7 @@ class Chat:
             conversation = await self.client.create(
                 cwd=directory, model=self.overrides.get("model"), **cast(CreateOptions, given)
             )
-            self.overrides = {}
+            self.overrides = self._initial_overrides = {}
             stream = await conversation.stream(after=0)
             followed = _Followed(conversation, self._view, directory, stream)
             self._view.set_cwd(directory)
