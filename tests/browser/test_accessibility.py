@@ -98,3 +98,51 @@ async def test_axe_reports_no_violation(
         found["sign-in"] = await violations(user)
 
     assert {view: problems for view, problems in found.items() if problems} == {}
+
+
+async def test_a_change_is_approved_commented_and_archived_with_the_keyboard_alone(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    model.says(Call("apply_patch", {"input": "*** Begin Patch\n*** Add File: a.py\n+x = 1\n+y = 2\n*** End Patch"}))
+    model.says("written")
+    async with open_page(browser, server, **DESKTOP) as user:
+        keys = user.page.keyboard
+        for message in ("first", "second"):
+            if message == "second":
+                model.says("answer")
+            await keys.press("n")
+            await expect(user.page.get_by_role("textbox", name="First message (optional)")).to_be_focused()
+            await keys.type(message)
+            await keys.press("Enter")
+            await user.sees(message)
+            if message == "first":
+                await expect(user.transcript.locator("[data-key=a]")).to_be_enabled()
+                await keys.press("Escape")
+                await keys.press("a")
+            await user.sees_state("Done")
+            await keys.press("Escape")
+        await keys.press("j")
+        await user.sees("written")
+        await keys.press("c")
+        region = user.page.get_by_role("region", name="Changes")
+        await expect(region.get_by_role("button", name="Comment on line 1: x = 1")).to_be_attached()
+        for _ in range(30):
+            if await user.page.evaluate("document.activeElement.className") == "comment-here":
+                break
+            await keys.press("Tab")
+        await keys.press("ArrowDown")
+        await expect(region.get_by_role("button", name="Comment on line 2: y = 2")).to_be_focused()
+        await keys.press("Enter")
+        await keys.type("Use a name.")
+        await keys.press("Control+Enter")
+        await expect(region.locator("tr.comment")).to_contain_text("Use a name.")
+        await expect(user.page.locator(".composer-note").first).to_contain_text("1 comment")
+        await keys.press("k")
+        await user.sees("answer")
+        await keys.press("/")
+        await keys.press("ArrowDown")
+        await keys.press("ArrowDown")
+        await keys.press("Enter")
+        await user.sees("written")
+        await keys.press("e")
+        await expect(user.page.locator(".entry")).to_have_count(1)
