@@ -187,6 +187,27 @@ async def test_comments_on_lines_are_sent_as_one_message(
         await expect(user.page.locator(".composer-note").first).to_be_hidden()
 
 
+async def test_the_changes_of_all_turns_are_shown_by_turn_and_file(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    async with open_page(browser, server, **DESKTOP) as user:
+        await user.start_conversation()
+        for patch in (PATCH, "*** Begin Patch\n*** Update File: a.py\n@@\n-y = 2\n+y = 3\n*** End Patch"):
+            model.says(Call("apply_patch", {"input": patch}))
+            model.says("written")
+            await user.send(f"write {len(model.requests)}")
+            await user.button("Approve").click()
+            await user.sees_state("Done")
+        await user.page.get_by_role("tab", name="Changes").click()
+        choice = user.page.get_by_role("combobox", name="Turn")
+        await expect(user.page.locator(".changes .total")).to_have_text("1 file +1−1")
+        await choice.select_option("All turns")
+        await expect(user.page.locator(".changes .total")).to_have_text("2 turns +3−1")
+        parts = user.page.locator(".changes").locator("h2, .path")
+        await expect(parts.filter(has_text="a.py")).to_have_count(2)
+        assert await parts.all_inner_texts() == ["write 0", "a.py", "write 2", "a.py"]
+
+
 async def test_an_approval_is_denied_with_a_reason_from_the_list(
     browser: Browser, server: HttpServer, model: ScriptedModel
 ) -> None:

@@ -79,7 +79,7 @@ export class Screen {
       linkTo: (seq) => `#c=${id}&seq=${seq}`,
       onEnd: () => this.markRead(),
     })
-    this.changes = new Changes(() => this.transcript.path, context)
+    this.changes = new Changes(() => this.transcript.path, () => this.conversation.before === undefined, context)
     this.findPlace = h("div")
     this.node = h(
       "section",

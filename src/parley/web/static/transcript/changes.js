@@ -1,4 +1,4 @@
-/** The view of the file changes of one turn. A person can comment on each line. */
+/** The view of the file changes of one turn or of all turns. A person can comment on each line of one turn. */
 
 import { fill, h } from "../dom.js"
 import { readDiff } from "../text/diff.js"
@@ -10,13 +10,17 @@ const NOT_SHOWN = "Changes made by commands are not shown."
 /** The maximum number of characters of a message in the list of turns. */
 const TITLE_CHARACTERS = 50
 
+const ALL = "all"
+
 export class Changes {
   /**
-   * @param {() => import("../state/items.js").Turn[]} turns returns the turns of the branch that is shown
+   * @param {() => import("../state/items.js").Turn[]} turns returns the loaded turns of the branch that is shown
+   * @param {() => boolean} isComplete returns whether all turns are loaded
    * @param {import("./item_view.js").Context} context
    */
-  constructor(turns, context) {
+  constructor(turns, isComplete, context) {
     this.turns = turns
+    this.isComplete = isComplete
     this.context = context
     this.choice = h("select", { "aria-label": "Turn", onchange: () => this.draw() })
     this.total = h("span", { class: "total" })
@@ -36,7 +40,8 @@ export class Changes {
       this.choice,
       ...changed.map((turn) => h("option", { value: String(turn.seq), dir: "auto" }, ...visible(titleOf(turn) + (turn === last ? " (latest)" : "")))).reverse(),
     )
-    if (changed.some((turn) => String(turn.seq) === chosen) && this.drawn && !this.followsLast) this.choice.value = chosen
+    if (changed.length > 1) this.choice.append(h("option", { value: ALL }, this.isComplete() ? "All turns" : "All loaded turns"))
+    if ([...this.choice.options].some((option) => option.value === chosen) && this.drawn && !this.followsLast) this.choice.value = chosen
     else this.choice.value = String(last?.seq ?? "")
     this.choice.hidden = changed.length === 0
     this.draw()
@@ -49,20 +54,28 @@ export class Changes {
 
   /** @private */
   draw() {
-    const turn = this.turns().find((one) => String(one.seq) === this.choice.value)
     if (document.activeElement === this.choice) this.choice.dataset.chosen = ""
-    const key = turn ? `${turn.seq}:${turn.diff.length}:${turn.diff.slice(-200)}` : "none"
+    const isAll = this.choice.value === ALL
+    const shown = this.turns().filter((turn) => turn.diff && (isAll || String(turn.seq) === this.choice.value))
+    const key = shown.map((turn) => `${turn.seq}:${turn.diff.length}:${turn.diff.slice(-200)}`).join("\n") || "none"
     if (key === this.drawn) return
     this.drawn = key
-    const files = turn ? readDiff(turn.diff) : []
+    const comments = isAll ? null : this.context.comments()
     const sum = { added: 0, deleted: 0 }
-    for (const file of files) {
-      sum.added += file.added
-      sum.deleted += file.deleted
-    }
-    fill(this.total, files.length ? `${files.length} ${files.length === 1 ? "file" : "files"} ` : "", files.length > 0 && counts(sum))
-    if (!files.length) fill(this.files, h("p", { class: "empty-transcript" }, `No files have been changed by patches in the loaded turns. ${NOT_SHOWN}`))
-    else fill(this.files, ...files.map((file) => fileDiff(file, { comments: this.context.comments(), cwd: this.context.cwd() })), h("p", { class: "hint" }, NOT_SHOWN))
+    let count = 0
+    const parts = shown.flatMap((turn) => {
+      const files = readDiff(turn.diff)
+      count += files.length
+      for (const file of files) {
+        sum.added += file.added
+        sum.deleted += file.deleted
+      }
+      return [isAll && h("h2", { dir: "auto" }, ...visible(titleOf(turn))), ...files.map((file) => fileDiff(file, { comments, cwd: this.context.cwd() }))]
+    })
+    const total = isAll ? `${shown.length} turns ` : `${count} ${count === 1 ? "file" : "files"} `
+    fill(this.total, count ? total : "", count > 0 && counts(sum))
+    if (!count) fill(this.files, h("p", { class: "empty-transcript" }, `No files have been changed by patches in the loaded turns. ${NOT_SHOWN}`))
+    else fill(this.files, ...parts, h("p", { class: "hint" }, NOT_SHOWN))
   }
 }
 
