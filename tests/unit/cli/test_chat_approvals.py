@@ -1,4 +1,4 @@
-"""Approvals in the chat: `parley.cli.chat.approvals` and `parley.cli.chat.diffs`."""
+"""Approvals in the chat: `approvals`, `approval_dialog` and `diffs` in `parley.cli.chat`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from msgspec import UNSET
 from prompt_toolkit.utils import get_cwidth
 
+from parley.cli.chat.approval_dialog import ApprovalDialog
 from parley.cli.chat.approvals import (
     QUIET_SECONDS,
     AnswerGuard,
@@ -76,6 +77,26 @@ def test_a_key_answers_only_after_a_quiet_time() -> None:
         answers.append(guard.accepts)
 
     assert answers == [False, False, False, True]
+
+
+def test_a_denial_is_decided_with_the_reason_unless_it_is_withdrawn() -> None:
+    clock, open_one, later = Clock(), approval(), approval("patch")
+    dialog = ApprovalDialog(clock)
+    dialog.show(open_one)
+    assert dialog.lines(note="", has_input=False, width=80)[1:] == [("class:hint", "...")]
+    assert dialog.seconds_until_keys(has_input=False) == QUIET_SECONDS
+    clock.now = QUIET_SECONDS
+    dialog.key_pressed()
+
+    assert [dialog.accepts("d", one) for one in (open_one, later)] == [True, False]
+    assert (dialog.answer("d"), dialog.is_denying) == (None, True)
+    assert not dialog.accepts("a", open_one)
+    assert dialog.stop_denying(unless=open_one) is False
+    assert (dialog.take_denied(), dialog.is_denying) == (open_one, False)
+    dialog.answer("d")
+    assert dialog.stop_denying(unless=later) is True
+    assert dialog.take_denied() is None
+    assert dialog.answer("a") is open_one
 
 
 def test_an_approval_for_the_session_is_offered_for_commands_only() -> None:

@@ -14,7 +14,8 @@ from uuid import uuid4
 
 from msgspec import UnsetType
 
-from parley.cli.chat.approvals import ANSWERS, AnswerGuard, OpenApprovals, answer_keys, key_rows, question
+from parley.cli.chat.approval_dialog import DENY, ApprovalDialog
+from parley.cli.chat.approvals import ANSWERS, OpenApprovals
 from parley.cli.chat.context import Delivery, Hooks
 from parley.cli.chat.live import LiveRegion, LiveState, Styled, wrapped
 from parley.cli.chat.markdown import MarkdownRenderer
@@ -115,18 +116,13 @@ class Chat:
         self._followed: _Followed | None = None
         self._settings: SettingsListResult | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
         self._wants_server = False
         self._markdown = MarkdownRenderer(colour=colour)
         self._state = LiveState(notice="connecting ...")
         self._live = LiveRegion(self._state, self._markdown, clock=time.monotonic, width_of=width_of)
         self._view = self._new_view(None)
         self._approvals = OpenApprovals(changed=self._approvals_changed)
-        self._guard = AnswerGuard(time.monotonic)
-        self._asked: Approval | None = None
-        """The approval whose question is on the screen."""
-        self._denying: Approval | None = None
-        """The approval that the user is denying, while the user writes a reason."""
+        self._dialog = ApprovalDialog(time.monotonic)
         self._exit_armed = self._exit_was_armed = False
         """`_exit_armed` is True if the last key was a Ctrl-C that did not exit. `_exit_was_armed` is the value of
         `_exit_armed` before the current key was pressed.
@@ -310,13 +306,17 @@ class Chat:
 
     @property
     def state(self) -> Literal["idle", "running", "asking"]:
-        if self._approvals.of(self._conversation_id) is not None:
+        if self._open_approval is not None:
             return "asking"
         return "idle" if self._state.running_since is None else "running"
 
     @property
     def _conversation_id(self) -> str | None:
         return None if self._followed is None else self._followed.conversation.id
+
+    @property
+    def _open_approval(self) -> Approval | None:
+        return self._approvals.of(self._conversation_id)
 
     async def open(self, conversation_id: str) -> None:
         conversation = self.client.conversation(conversation_id)
@@ -467,7 +467,7 @@ class Chat:
         self._state.reset()
         self._state.notice = notice
         self._view = self._new_view(None)
-        self._denying = None
+        self._dialog.stop_denying()
 
     async def _read(self, followed: _Followed) -> None:
         """Show the events of the stream until it ends."""
@@ -534,23 +534,14 @@ class Chat:
 
     def _panel(self, width: int) -> list[Styled]:
         """Return the question and the keys that answer it, as lines that may still be too long."""
-        approval = self._approvals.of(self._conversation_id)
-        if approval is not self._asked:
-            self._asked = approval
-            self._guard.question_appeared()
+        approval = self._open_approval
+        self._dialog.show(approval)
         if approval is None:
             return [("class:hint", _EXIT_HINT)] if self._exit_armed else []
-        asked = question(approval) + self._length_note()
-        if self._denying is approval:
-            return [("class:question", asked), ("class:hint", _REASON_HINT)]
         has_input = self._screen is not None and bool(self._screen.input_text)
-        if has_input:
-            hint = "To answer, send or clear the input first (Ctrl-C clears it)."
-            return [("class:question", asked), ("class:hint", hint)]
-        if not self._guard.is_quiet:
-            asyncio.get_running_loop().call_later(self._guard.remaining_seconds + 0.01, self._changed)
-            return [("class:question", asked), ("class:hint", "...")]
-        return [("class:question", asked), *(("class:key", row) for row in key_rows(approval, width))]
+        if (seconds := self._dialog.seconds_until_keys(has_input=has_input)) is not None:
+            asyncio.get_running_loop().call_later(seconds + 0.01, self._changed)
+        return self._dialog.lines(note=self._length_note(), has_input=has_input, width=width)
 
     def _length_note(self) -> str:
         """Return a hint if the screen does not show the beginning of the request; otherwise return an empty
@@ -562,7 +553,7 @@ class Chat:
         return f" The request has {lines} lines; scroll up to read all of them."
 
     def prompt(self) -> str:
-        return "reason> " if self._denying is not None else "> "
+        return "reason> " if self._dialog.is_denying else "> "
 
     def status_line(self, *, width: int) -> str:
         return status_line(
@@ -579,9 +570,8 @@ class Chat:
     # --- keys ------------------------------------------------------------------------------
 
     def submit(self, text: str, *, queue: bool) -> None:
-        if self._denying is not None:
-            self._decide(self._denying, "d", text.strip() or None)
-            self._denying = None
+        if (denied := self._dialog.take_denied()) is not None:
+            self._decide(denied, DENY, text.strip() or None)
             return
         if not text.strip():
             return
@@ -603,26 +593,14 @@ class Chat:
                 self._screen.set_input(text)
 
     def key_pressed(self) -> None:
-        self._guard.key_pressed()
+        self._dialog.key_pressed()
         self._exit_was_armed, self._exit_armed = self._exit_armed, False
 
     def answer_key(self, key: str) -> bool:
-        approval = self._asked
-        return (
-            approval is not None
-            and self._denying is None
-            and self._guard.accepts
-            and approval is self._approvals.of(self._conversation_id)
-            and key in answer_keys(approval)
-        )
+        return self._dialog.accepts(key, self._open_approval)
 
     def answer(self, key: str) -> None:
-        approval = self._asked
-        if approval is None:
-            return
-        if key == "d":
-            self._denying = approval
-        else:
+        if (approval := self._dialog.answer(key)) is not None:
             self._decide(approval, key, None)
 
     def _decide(self, approval: Approval, key: str, reason: str | None) -> None:
@@ -635,11 +613,9 @@ class Chat:
         self._spawn(decide())
 
     def _approvals_changed(self) -> None:
-        approval = self._approvals.of(self._conversation_id)
-        if self._denying is not None and self._denying is not approval:
-            self._denying = None
-            if self._screen is not None:
-                self._screen.set_input("")
+        approval = self._open_approval
+        if self._dialog.stop_denying(unless=approval):
+            self.set_input("")
         if approval is not None:
             self._spawn(self._show_request(approval))
         self._changed()
@@ -649,21 +625,20 @@ class Chat:
         is older than the turns on the screen.
         """
         await asyncio.sleep(SETTLE_SECONDS)
-        if approval is self._approvals.of(self._conversation_id):
+        if approval is self._open_approval:
             self._view.show_approval(approval)
             self._changed()
 
     def escape(self) -> None:
-        if self._denying is not None:
-            self._denying = None
+        if self._dialog.stop_denying():
             self.set_input("")
         elif self.conversation is not None and self.state != "idle":
             self._spawn(self.conversation.interrupt())
 
     def interrupt_key(self, *, is_empty: bool) -> None:
-        if self._denying is not None:
-            self._denying = None
-        elif is_empty and self._exit_was_armed:
+        if self._dialog.stop_denying():
+            return
+        if is_empty and self._exit_was_armed:
             self.exit()
         elif is_empty:
             self._exit_armed = True
@@ -678,7 +653,6 @@ class Chat:
 
 
 _EXIT_HINT: Final = "Ctrl-C again exits, and a running turn continues. Esc interrupts the turn."
-_REASON_HINT: Final = "Enter denies, with the reason for the agent if you write one. Esc goes back."
 
 
 def _hidden_events(snapshot: Sequence[Event]) -> int:
