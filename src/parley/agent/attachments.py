@@ -31,7 +31,7 @@ one message, because a message is sent in one request. Without this limit, a mes
 hundred thousand times. The limit is slightly below the 50 MB that providers accept.
 """
 
-ROOM: Final = MAX_MEGABYTES * 1_000_000
+MAX_BASE64_CHARACTERS: Final = MAX_MEGABYTES * 1_000_000
 
 
 async def read_content(content: tuple[InputItem, ...], settings: Settings) -> tuple[InputItem, ...]:
@@ -91,7 +91,7 @@ def _read_all(content: tuple[InputItem, ...], cwd: str, hidden: Sequence[str]) -
 
 
 def _refuse_excess(place: int, taken: int) -> None:
-    if taken > ROOM:
+    if taken > MAX_BASE64_CHARACTERS:
         raise UnsupportedContent(
             place, f"the images and files of a message exceed {MAX_MEGABYTES} MB of base64 in all"
         )
@@ -100,15 +100,17 @@ def _refuse_excess(place: int, taken: int) -> None:
 # --- the history -------------------------------------------------------------------------
 
 
-def limit_attachments(history: Sequence[HistoryItem], *, room: int = ROOM) -> Sequence[HistoryItem]:
+def limit_attachments(
+    history: Sequence[HistoryItem], *, room: int = MAX_BASE64_CHARACTERS
+) -> Sequence[HistoryItem]:
     """Return the history with its oldest images and files replaced with text, so that the remaining ones have at
     most `room` base64 characters in total.
 
     A history whose images and files all fit is returned unchanged. An attachment that is replaced in one request is
     also replaced in the next requests, as long as the history grows.
     """
-    spoken = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
-    if sum(_weight(part) for item in spoken for part in item.content) <= room:
+    with_attachments = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
+    if sum(_weight(part) for item in with_attachments for part in item.content) <= room:
         return history
     backwards: list[HistoryItem] = []
     for item in reversed(history):

@@ -21,7 +21,7 @@ from parley.tools.commands.environment import command_environment
 
 __all__ = ["exposed_files", "has_price", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
-BY_HAND_SECONDS: Final = 7 * 24 * 3600.0
+TIMEOUT_SECONDS: Final = 7 * 24 * 3600.0
 """The timeout for a command that the user runs, in seconds. The timeout is very long because the user can end the
 command at any time.
 """
@@ -32,7 +32,7 @@ may be busy.
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command as the agent would under these settings, but with the timeout `BY_HAND_SECONDS`. `output` is
+    """Run one command as the agent would under these settings, but with the timeout `TIMEOUT_SECONDS`. `output` is
     called with each piece of the command's output.
 
     Raises:
@@ -51,7 +51,7 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
             network=settings.network_access,
             keys=settings.key_variables,
         ),
-        timeout_seconds=BY_HAND_SECONDS,
+        timeout_seconds=TIMEOUT_SECONDS,
         policy=policy,
     )
     commands = sandboxed_commands(lambda: settings.home)

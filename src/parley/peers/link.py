@@ -45,11 +45,11 @@ class SocketLink:
         connection: Connection,
         *,
         on_notification: Callable[[str, Raw], None],
-        gone: Callable[[], None],
+        on_lost: Callable[[], None],
         version: str = "",
     ) -> None:
         self._connection, self.version = connection, version
-        self._on_notification, self._gone = on_notification, gone
+        self._on_notification, self._on_lost = on_notification, on_lost
         self._ids = count(1)
         self._waiting: dict[RequestId, Callable[[Message], None]] = {}
         self._listens = True
@@ -87,7 +87,7 @@ class SocketLink:
             self._connection.close()
         if not self._closed:
             self._closed = True
-            _safely(self._gone)
+            _safely(self._on_lost)
 
     def _stop(self) -> None:
         self._listens = False

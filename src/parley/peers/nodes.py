@@ -91,10 +91,10 @@ class NodePeers:
         await self._local.listen()
 
     async def connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> SocketLink | None:
         if not address.startswith("http"):
-            return await self._local.connect(address, on_notification=on_notification, gone=gone)
+            return await self._local.connect(address, on_notification=on_notification, on_lost=on_lost)
         try:
             channel, version = await self._dial(address)
         except ConnectionRefusedError:
@@ -108,7 +108,7 @@ class NodePeers:
             return None
         # This end always reads. If both ends could stop reading, they could wait for each other forever.
         connection = Connection(channel, stop_reading_at=MAX_UNREAD_BYTES)
-        return self._local.link(connection, on_notification=on_notification, gone=gone, version=version)
+        return self._local.link(connection, on_notification=on_notification, on_lost=on_lost, version=version)
 
     async def _dial(self, address: str) -> tuple[socket.socket, str]:
         if self._dialer is None:
@@ -147,7 +147,7 @@ class NodePeers:
             link = await self.connect(
                 url,
                 on_notification=lambda method, params: None,
-                gone=partial(self._lose, url),
+                on_lost=partial(self._lose, url),
             )
             if link is None:
                 return

@@ -96,13 +96,13 @@ class UnixPeers:
             raise StoreFailed(f"{self._directory}: no socket for other processes: {os_detail(error)}") from error
 
     async def connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> SocketLink | None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 while not self._closed:
                     try:
-                        return self._connect(address, on_notification=on_notification, gone=gone)
+                        return self._connect(address, on_notification=on_notification, on_lost=on_lost)
                     except BlockingIOError:
                         await asyncio.sleep(BUSY_SECONDS)
         except OSError as error:  # `OSError` includes the timeout
@@ -184,17 +184,19 @@ class UnixPeers:
     # --- connections to other processes -----------------------------------------------------------------------
 
     def _connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> SocketLink | None:
         connection = connect(self._directory, address)
-        return None if connection is None else self.link(connection, on_notification=on_notification, gone=gone)
+        return (
+            None if connection is None else self.link(connection, on_notification=on_notification, on_lost=on_lost)
+        )
 
     def link(
         self,
         connection: Connection,
         *,
         on_notification: Callable[[str, Raw], None],
-        gone: Callable[[], None],
+        on_lost: Callable[[], None],
         version: str = "",
     ) -> SocketLink:
         """Return an object for requests over a connection.
@@ -202,7 +204,7 @@ class UnixPeers:
         `version` is the version of the protocol between nodes. The other arguments have the same meaning as for
         `connect`.
         """
-        link = SocketLink(connection, on_notification=on_notification, gone=gone, version=version)
+        link = SocketLink(connection, on_notification=on_notification, on_lost=on_lost, version=version)
         self._links.add(link)
         task = asyncio.get_running_loop().create_task(link.read())
         self._reading.add(task)
@@ -235,7 +237,7 @@ class UnixPeers:
         if name not in self._notification_links:
             try:
                 link = self._connect(
-                    name, on_notification=lambda method, params: None, gone=lambda: self._lose(name)
+                    name, on_notification=lambda method, params: None, on_lost=lambda: self._lose(name)
                 )
             except OSError as error:
                 log.debug("cannot notify %s: %s", name, error)

@@ -17,7 +17,7 @@ __all__ = ["Link", "Peers"]
 class Link(Protocol):
     """A connection to another process.
 
-    If the connection breaks, the callback `gone` of `Peers.connect` is called. Messages that are sent after that
+    If the connection breaks, the callback `on_lost` of `Peers.connect` is called. Messages that are sent after that
     are lost.
     """
 
@@ -41,7 +41,7 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connection, without calling the callback `gone`."""
+        """Close the connection, without calling the callback `on_lost`."""
         ...
 
 
@@ -62,12 +62,12 @@ class Peers(Protocol):
         ...
 
     async def connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> Link | None:
         """Connect to the process at an address. Return None if the process is no longer listening or cannot be
         reached.
 
-        `on_notification` is called with the method and the parameters of each notification, in order. `gone` is
+        `on_notification` is called with the method and the parameters of each notification, in order. `on_lost` is
         called once, when the connection breaks.
         """
         ...

@@ -53,11 +53,11 @@ class Transcript(Protocol):
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
         """Send further output of a command to clients. Only the beginning and the end of the output are stored
-        (`kept_output`).
+        (`output_so_far`).
         """
         ...
 
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+    def output_so_far(self, call_id: CallId) -> CommandOutput | None:
         """Return the record that contains the stored output of a command; None if there was no output. The caller
         appends the record directly before the event that ends the command or the patch.
         """

@@ -21,7 +21,7 @@ from parley.conversation.approvals import ApprovalEvent, PendingApproval
 from parley.conversation.records import ApprovalRequest, ApprovalSettlement
 from parley.errors import ApprovalIsSettled, HomeLost, LeaseLost, StoreFailed
 from parley.ports.clock import Clock
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
+from parley.runtime.durable_log import WRITE_RETRY_SECONDS, DurableLog
 from parley.runtime.errors import UnknownApproval
 from parley.runtime.recipients import FOLLOWERS_SECONDS, ApprovalRecipient, ReadingClient, Recipients
 from parley.wire.events import ApprovalSettled, Decision, SettledBy, Settlement
@@ -460,7 +460,7 @@ class OpenApprovals:
                 raise
             except StoreFailed as error:
                 log.warning("the settlement of a timed-out approval is not stored yet: %s", error)
-                await self._clock.sleep(BETWEEN_TRIES_SECONDS)
+                await self._clock.sleep(WRITE_RETRY_SECONDS)
 
     def _is_open(self, approval_id: ApprovalId) -> bool:
         return self.open is not None and self.open.approval_id == approval_id

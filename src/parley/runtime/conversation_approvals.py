@@ -18,7 +18,7 @@ from parley.ports.store import CALL_SECONDS
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.commands import AnswerApproval
 from parley.runtime.deadline import Deadline
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
+from parley.runtime.durable_log import WRITE_RETRY_SECONDS
 from parley.runtime.mailbox import Mailbox
 from parley.runtime.recipients import ApprovalRecipient, ReadingClient
 from parley.wire.events import SettledBy, Settlement
@@ -192,7 +192,7 @@ class ConversationApprovals:
                 raise
             except (StoreFailed, LeaseLost, OwnerUnresponsive) as error:
                 log.warning("the answer to an approval is not stored yet: %s", error)
-                await self._clock.sleep(BETWEEN_TRIES_SECONDS)
+                await self._clock.sleep(WRITE_RETRY_SECONDS)
                 answered = self._post(answer)
 
     def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -37,11 +37,11 @@ from parley.wire.events import OutputStream
 from parley.wire.ids import START, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.tools import AttentionState
 
-__all__ = ["BETWEEN_TRIES_SECONDS", "READ_BYTES", "DurableLog"]
+__all__ = ["READ_BYTES", "WRITE_RETRY_SECONDS", "DurableLog"]
 
 log = logging.getLogger(__name__)
 
-BETWEEN_TRIES_SECONDS: Final = 1.0
+WRITE_RETRY_SECONDS: Final = 1.0
 """The delay, in seconds, after which a write that the store could not execute is tried again."""
 
 READ_BYTES: Final = 1024 * 1024
@@ -549,7 +549,7 @@ class DurableLog:
             taken = any(reader.keeps_up for reader in self._readers)
             self._show_delta(delta, encode_output_delta(delta) if taken else b"")
 
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+    def output_so_far(self, call_id: CallId) -> CommandOutput | None:
         """Return the output that a running command has produced so far, as a record; None if there is no output."""
         return next(self.log.output_records(call_id), None)
 

@@ -354,7 +354,7 @@ class Mailbox:
             elif self._ownership.state is OwnershipState.OWNER:
                 await self._advance_here(command)
             elif command.needs_turn and not command.is_fresh:
-                await self._read_for(command)
+                await self._read_for_waiting()
             elif self._is_without_turn(command) and command.needs_lookup(self._local):
                 await command.look_up(self._local)
             else:
@@ -387,10 +387,8 @@ class Mailbox:
             await self._local.log.writable(until=command.deadline.at)
             command.is_writable = True
 
-    async def _read_for(self, command: Command) -> None:
-        """Load new entries for `command`, which needs a current log. The loaded entries are also fresh enough for
-        the other commands that are queued now.
-        """
+    async def _read_for_waiting(self) -> None:
+        """Load new entries for the queued commands that need a current log."""
         waiting = [one for one in self._queue if one.needs_turn]
         await self._ownership.read_new()
         for one in waiting:

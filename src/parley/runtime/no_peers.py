@@ -18,7 +18,7 @@ class NoPeers:
         pass
 
     async def connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> None:
         return None
 

@@ -79,7 +79,7 @@ class PeerConnection:
         if (follower := self.followed.get(news.conversation_id)) is not None:
             follower.on_notification(news)
 
-    def gone(self) -> None:
+    def lost(self) -> None:
         self.link = None
         for follower in tuple(self.users):
             follower.lost()
@@ -146,9 +146,9 @@ class PeerRegistry:
             connection = self._connections.get(address)
             if connection is None or connection.link is None:
                 connection = PeerConnection()
-                gone = partial(self._gone, address, connection)
+                on_lost = partial(self._lost, address, connection)
                 link = (
-                    await self._peers.connect(address, on_notification=connection.on_notification, gone=gone)
+                    await self._peers.connect(address, on_notification=connection.on_notification, on_lost=on_lost)
                     if address
                     else None
                 )
@@ -158,10 +158,10 @@ class PeerRegistry:
                 self._connections[address] = connection
         return connection
 
-    def _gone(self, address: str, connection: PeerConnection) -> None:
+    def _lost(self, address: str, connection: PeerConnection) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
-        connection.gone()
+        connection.lost()
 
     async def close(self) -> None:
         await self._peers.close()

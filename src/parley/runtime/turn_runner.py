@@ -40,7 +40,7 @@ from parley.ports.tools import ToolContext
 from parley.runtime.approvals import Answered, OpenApprovals, answered
 from parley.runtime.deadline import Deadline
 from parley.runtime.deps import RuntimeDeps
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS, DurableLog
+from parley.runtime.durable_log import WRITE_RETRY_SECONDS, DurableLog
 from parley.runtime.errors import MayNotAnswer
 from parley.runtime.permissions import PermissionGate, Resumed
 from parley.runtime.settings import SettingsResolver
@@ -480,7 +480,7 @@ class TurnRunner:
             except StoreError:
                 if self._deps.closing.is_set():
                     return
-                await self._deps.clock.sleep(BETWEEN_TRIES_SECONDS)
+                await self._deps.clock.sleep(WRITE_RETRY_SECONDS)
             else:
                 return
 

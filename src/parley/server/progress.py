@@ -46,7 +46,7 @@ class ProgressReporter:
     def begin(self) -> None:
         """Begin to send progress notifications periodically."""
         if self._token is not None and not self._stopped:
-            self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
+            self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._send_heartbeat)
 
     def event(self, kind: str) -> None:
         """Schedule a progress notification, because an event of the type `kind` was sent to the client."""
@@ -90,7 +90,7 @@ class ProgressReporter:
     def _end_tick(self) -> None:
         self._in_this_tick = False
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         if self._out.writable:
             self._count += 1
             self._message = "working"

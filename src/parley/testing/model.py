@@ -37,15 +37,15 @@ class _Reader(asyncio.StreamReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
 
     def feed_eof(self) -> None:
         super().feed_eof()
-        self.gone.set()
+        self.disconnected.set()
 
     def set_exception(self, exc: Exception) -> None:
         super().set_exception(exc)
-        self.gone.set()
+        self.disconnected.set()
 
 
 class ScriptedModel:
@@ -181,7 +181,7 @@ class ScriptedModel:
             while (request := await read_request(reader)) is not None:
                 self.requests.append(request)
                 self._change()
-                goes_on = await _unless(reader.gone, self._reply(request, writer))
+                goes_on = await _unless(reader.disconnected, self._reply(request, writer))
                 if goes_on is None:
                     self._abandoned += 1
                     self._change()
@@ -288,10 +288,10 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
     return await end_body(out, raw.how, chunked=False)
 
 
-async def _unless(gone: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
+async def _unless(disconnected: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
     """Return the result of `reply`. If the client disconnects first, cancel the reply and return None."""
     replying = asyncio.ensure_future(reply)
-    watching = asyncio.ensure_future(gone.wait())
+    watching = asyncio.ensure_future(disconnected.wait())
     try:
         await asyncio.wait({replying, watching}, return_when=asyncio.FIRST_COMPLETED)
         return await replying if replying.done() else None

@@ -170,7 +170,7 @@ class Patches:
         outcome, cancelled = await self._carry_out(verified, verdict)
         stream: OutputStream = "stderr" if outcome.stderr else "stdout"
         transcript.show_output(call_id, stream, outcome.text.encode())
-        kept = transcript.kept_output(call_id)
+        kept = transcript.output_so_far(call_id)
         end = PatchApplyEnd(
             call_id=call_id, stdout=outcome.stdout, stderr=outcome.stderr, success=not outcome.stderr
         )

@@ -211,7 +211,7 @@ class Shell:
         except Exception as bug:  # the begin event needs an end event in any case
             log.exception("a command failed")
             ended = CommandNotStarted(internal_error(bug))
-        kept = transcript.kept_output(call_id)
+        kept = transcript.output_so_far(call_id)
         outcome = _outcome(ended, kept, shell_call, settings, verdict)
         end = ExecCommandEnd(
             call_id=call_id,

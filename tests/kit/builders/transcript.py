@@ -103,5 +103,5 @@ class RecordingTranscript:
             pass
         self.did.append(OutputShown(call_id, stream, data))
 
-    def kept_output(self, call_id: CallId) -> CommandOutput | None:
+    def output_so_far(self, call_id: CallId) -> CommandOutput | None:
         return next(self.log.output_records(call_id), None)

@@ -20,9 +20,9 @@ class FakeLink:
         self.version = ""
 
     async def connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> Any:
-        self.on_notification, self.gone = on_notification, gone
+        self.on_notification, self.on_lost = on_notification, on_lost
         return self
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None: ...

@@ -69,7 +69,7 @@ class LinkRecorder:
         self._received: asyncio.Queue[object] = asyncio.Queue()
 
     async def on(self, peers: Peers, address: str) -> Link:
-        link = await peers.connect(address, on_notification=self.on_notification, gone=self.gone)
+        link = await peers.connect(address, on_notification=self.on_notification, on_lost=self.on_lost)
         assert link is not None
         return link
 
@@ -86,7 +86,7 @@ class LinkRecorder:
     def on_notification(self, method: str, params: Raw) -> None:
         self._received.put_nowait((method, json.loads(bytes(params))))
 
-    def gone(self) -> None:
+    def on_lost(self) -> None:
         self._received.put_nowait("gone")
 
 

@@ -101,7 +101,7 @@ class FollowedTurn:
 
     def owner_is_killed(self) -> None:
         self.first.killed(self.there)
-        self.owner.gone()
+        self.owner.on_lost()
 
 
 def _named(method: str, params: bytes) -> str:

@@ -26,7 +26,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 async def test_no_file_is_created_before_the_process_listens(peers: UnixPeers, home: Path) -> None:
     peers.notify_all("changed", b"{}")
     link = await peers.connect(
-        "1-0123456789abcdef.sock", on_notification=lambda method, params: None, gone=lambda: None
+        "1-0123456789abcdef.sock", on_notification=lambda method, params: None, on_lost=lambda: None
     )
 
     assert (link, peers.address, os.listdir(home)) == (None, "", [])
@@ -120,7 +120,10 @@ async def test_the_socket_of_a_killed_process_is_removed_and_the_others_are_noti
 
     assert (await other.received())["params"] == {"n": 2}
     recorder = LinkRecorder()
-    assert await peers.connect(killed.address, on_notification=recorder.on_notification, gone=recorder.gone) is None
+    assert (
+        await peers.connect(killed.address, on_notification=recorder.on_notification, on_lost=recorder.on_lost)
+        is None
+    )
     assert os.listdir(home / "run") == [other.address]
     assert recorder.nothing_more()
 
@@ -164,7 +167,7 @@ async def test_a_connection_is_accepted_when_the_backlog_has_room(home: Path) ->
     waiting = [_send_raw(home / "run" / busy.address) for _ in range(BACKLOG + 1)]
 
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        link = await peers.connect(busy.address, on_notification=lambda method, params: None, gone=lambda: None)
+        link = await peers.connect(busy.address, on_notification=lambda method, params: None, on_lost=lambda: None)
 
     assert link is not None
     for channel in waiting:
@@ -182,7 +185,9 @@ async def test_a_process_that_accepts_no_connection_is_not_waited_for_forever(pe
     waiting = _send_raw(home / "run" / address)
 
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
+        assert (
+            await peers.connect(address, on_notification=lambda method, params: None, on_lost=lambda: None) is None
+        )
 
     waiting.close()
     hanging.close()
@@ -284,7 +289,9 @@ async def test_a_socket_of_another_user_is_not_used(peers: UnixPeers, home: Path
     async with asyncio.timeout(TIMEOUT_SECONDS):
         await stranger.stdout.readline()
 
-        assert await peers.connect(address, on_notification=lambda method, params: None, gone=lambda: None) is None
+        assert (
+            await peers.connect(address, on_notification=lambda method, params: None, on_lost=lambda: None) is None
+        )
 
         await stranger.communicate(b"\n")
 

@@ -24,7 +24,7 @@ from parley.conversation.records import ApprovalRequest
 from parley.ports.commands import SandboxPolicy
 from parley.ports.tools import Action, ApplyPatch, Granted, RejectedByUser, RunCommand
 from parley.runtime.approvals import Answered
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
+from parley.runtime.durable_log import WRITE_RETRY_SECONDS
 from parley.runtime.permissions import Resumed
 from parley.runtime.recipients import ReadingClient
 from parley.stores.memory import MemoryStore
@@ -104,7 +104,7 @@ async def test_a_timeout_that_cannot_be_stored_leaves_the_approval_open_and_come
     await until(lambda: approvals.open is not None and clock.is_waited_for)
 
     store.slow = False
-    clock.passes(BETWEEN_TRIES_SECONDS)
+    clock.passes(WRITE_RETRY_SECONDS)
     assert (await answer).decision == "denied"
 
 

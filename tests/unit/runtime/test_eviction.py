@@ -149,7 +149,7 @@ async def test_so_is_one_whose_turn_another_process_ran(home: str) -> None:
     async with FollowedTurn(home, does="run a") as two:
         await settle(two.there, "approved")
         await two.first.until(two.there, Phase.IDLE)
-        two.owner.gone()
+        two.owner.on_lost()
         await two.second.until(two.here, Phase.IDLE)
         await two.second.until_at_rest(two.here)
         gone = weakref.ref(two.here)

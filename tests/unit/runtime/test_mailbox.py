@@ -357,7 +357,7 @@ async def test_a_reader_sees_entries_of_others_after_a_slow_command(home: str) -
         await sending
         await settle(two.there, "approved")
         await two.first.until(two.there, Phase.IDLE)
-        two.owner.gone()
+        two.owner.on_lost()
         await two.second.until(two.here, Phase.IDLE)
         reading = asyncio.create_task(two.here.wait_beyond(two.here.log.durable))
         await begun()

@@ -59,10 +59,10 @@ class Owner(FakeLink):
         self._answered: Callable[[Message], None] = lambda message: None
 
     async def connect(
-        self, address: str, *, on_notification: Callable[[str, Raw], None], gone: Callable[[], None]
+        self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> Any:
         assert address == OWNER.address
-        self.on_notification, self.gone = on_notification, gone
+        self.on_notification, self.on_lost = on_notification, on_lost
         return self if self.is_there else None
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -328,7 +328,7 @@ async def test_a_refused_follow_has_no_effect(how: str) -> None:
     if two.owner.is_there:
         await two.owner.next()
         if how == "the process dies":
-            two.owner.gone()
+            two.owner.on_lost()
         else:
             two.owner.refuses(NOT_OWNER, "not mine")
     with pytest.raises(NotOwned):
@@ -347,7 +347,7 @@ async def test_nothing_is_kept_of_a_process_that_is_gone() -> None:
     two.owner.answers(Followed(last=Seq(4)))
     await following
     connection = weakref.ref(two.owner.on_notification.__self__)  # type: ignore[attr-defined]  # it is a method
-    two.owner.gone()
+    two.owner.on_lost()
     vars(two.owner).clear()  # the fake has kept references, too
     del following, two
     await asyncio.sleep(0)  # the event loop drops its references to completed callbacks

@@ -8,7 +8,7 @@ from kit.builders.approvals import approval_id
 from kit.servers.local_server import LocalServer
 from kit.servers.settlements import NO, SETTLED, YES, settlements, taken_back
 from kit.servers.slow_store import SlowStore
-from parley.runtime.durable_log import BETWEEN_TRIES_SECONDS
+from parley.runtime.durable_log import WRITE_RETRY_SECONDS
 from parley.wire.framing import PREFIX_BYTES, Overlong
 from parley.wire.jsonrpc import encode
 from parley.wire.mcp import PLAIN_VERSION
@@ -126,7 +126,7 @@ async def test_an_answer_that_cannot_be_stored_is_tried_again(home: str, caplog:
         await store.fail()
         await server.settle_down()
         store.slow = False
-        server.clock.passes(BETWEEN_TRIES_SECONDS)
+        server.clock.passes(WRITE_RETRY_SECONDS)
         await client.wait_for_message("task_complete")
 
         assert server.decisions == [(1, "approved")]

@@ -38,7 +38,7 @@ LEASE_SECONDS: Final = 15.0
 RENEWALS: Final = 5
 """The number of renewals in one lease time."""
 
-GIVE_UP: Final = 2 / 3
+GIVE_UP_SHARE: Final = 2 / 3
 """The fraction of the lease time after which a process gives up leases that it could not renew."""
 
 FORGET_SECONDS: Final = 3600.0
@@ -138,7 +138,7 @@ class LeaseKeeper:
         loop = asyncio.get_running_loop()
         connection = await self._database.connect()
         try:
-            async with asyncio.timeout(self._seconds * GIVE_UP):
+            async with asyncio.timeout(self._seconds * GIVE_UP_SHARE):
                 sent = loop.time()
                 number: int = await connection.fetchval("SELECT nextval('holder_numbers')::integer")
                 # The lock is acquired before the row is written, so that no process finds the row without the lock.
@@ -195,7 +195,7 @@ class LeaseKeeper:
         self._stop_alarm()
         self._database.availability.answered("leases")
         loop = asyncio.get_running_loop()
-        self._expiry = loop.call_at(sent + self._seconds * GIVE_UP, self._give_up)
+        self._expiry = loop.call_at(sent + self._seconds * GIVE_UP_SHARE, self._give_up)
 
     def _give_up(self) -> None:
         """Give up all leases, because they could not be renewed."""
