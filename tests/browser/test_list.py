@@ -100,3 +100,30 @@ async def test_a_conversation_begins_with_a_directory_a_model_and_a_profile(
 
         assert model.requests[0].body["model"] == "another-model"
         assert (server.work / "project" / "made").exists()
+
+
+async def test_search_and_filters_reach_conversations_that_are_not_loaded(
+    browser: Browser, server: HttpServer, model: ScriptedModel
+) -> None:
+    client = await server.client()
+    old = await client.create()
+    model.fails(400, body="no such model")
+    await client.say(old, "the first one")
+    await until_state(client, old, "idle")
+    await client.call("conversationRename", conversation_id=old, title="a needle")
+    for _ in range(200):
+        await client.create()
+    async with open_page(browser, server, **DESKTOP) as user:
+        entries = user.page.locator(".entry")
+        await expect(entries).to_have_count(200)
+        search = user.page.get_by_role("searchbox", name="Search conversations and messages")
+        await search.fill("needle")
+        await expect(entries.locator(".title")).to_have_text(["a needle"])
+        await search.fill("")
+        await expect(entries).to_have_count(200)
+        await user.button("Failed").click()
+        await expect(entries.locator(".title")).to_have_text(["a needle"])
+        await user.button("All").click()
+        await expect(entries).to_have_count(200)
+        await user.button("Load more conversations").click()
+        await expect(entries).to_have_count(201)

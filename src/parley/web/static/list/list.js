@@ -97,13 +97,15 @@ export class ListView {
     this.createButton.hidden = !this.connection.may("conversationCreate")
     this.drawWaiting()
     const text = this.search.value.trim()
+    this.list.setNeedsAll(text !== "" || !["all", "archived"].includes(this.list.filter))
     const entries = this.list.matching(text)
     /** @type {Map<string, Entry[]>} */
     const byDirectory = new Map()
     for (const entry of entries) if (entry.state !== "asking" || !this.isWaiting(entry)) byDirectory.set(entry.cwd, [...(byDirectory.get(entry.cwd) ?? []), entry])
     const groups = [...byDirectory].map(([cwd, members]) => this.group(cwd, members))
     const isEmpty = this.list.loaded && entries.length === 0
-    const hint = text || this.list.filter !== "all" ? "No conversation matches." : "No conversations yet."
+    const isNarrowed = text !== "" || this.list.filter !== "all"
+    const hint = !isNarrowed ? "No conversations yet." : this.list.isComplete ? "No conversation matches." : "Searching…"
     const more =
       this.list.nextCursor && h("button", { type: "button", class: "more", onclick: () => void this.list.loadMore() }, "Load more conversations")
     const focused = document.activeElement instanceof HTMLElement ? document.activeElement.dataset.id : undefined

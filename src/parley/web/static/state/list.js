@@ -12,6 +12,8 @@
  */
 
 const PAGE = 200
+/** The largest number of conversations that the server lists at once. */
+const MAX = 10_000
 
 export class ConversationList extends EventTarget {
   /** @param {import("../protocol/connection.js").Connection} connection */
@@ -29,6 +31,8 @@ export class ConversationList extends EventTarget {
     this.loaded = false
     /** @private */
     this.count = PAGE
+    /** @private true if all conversations are needed, and not only the newest ones */
+    this.needsAll = false
     /** @private @type {Promise<void> | null} */
     this.loading = null
     /** @private */
@@ -62,14 +66,16 @@ export class ConversationList extends EventTarget {
   /** @private */
   async load() {
     const archived = this.filter === "archived"
+    const { needsAll } = this
     const [listed, attention] = await Promise.all([
-      this.connection.call("conversationsList", { limit: this.count, ...(archived ? { archived } : {}) }),
+      this.connection.call("conversationsList", { limit: needsAll ? MAX : this.count, ...(archived ? { archived } : {}) }),
       this.connection.call("attentionList", { limit: 200 }),
     ])
     if (archived !== (this.filter === "archived")) {
       this.again = true
       return
     }
+    if (this.needsAll && !needsAll) this.again = true
     this.entries = listed.conversations
     this.nextCursor = listed.next_cursor
     this.attention = attention.conversations
@@ -78,8 +84,20 @@ export class ConversationList extends EventTarget {
   }
 
   loadMore() {
-    this.count = Math.min(10_000, this.count * 4)
+    this.count = Math.min(MAX, this.count * 4)
     return this.refresh()
+  }
+
+  /** Load all conversations while they are needed for a search or a filter. @param {boolean} needsAll */
+  setNeedsAll(needsAll) {
+    if (needsAll === this.needsAll) return
+    this.needsAll = needsAll
+    if (this.nextCursor || this.entries.length > this.count) void this.refresh()
+  }
+
+  /** True if all conversations are loaded, or as many as the server lists. */
+  get isComplete() {
+    return !this.nextCursor || this.entries.length >= MAX
   }
 
   /** @param {Filter} filter */
