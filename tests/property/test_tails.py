@@ -58,7 +58,7 @@ class Slow:
         self._room, self._waiting = 0, list[Callable[[], None]]()
         cursor = Cursor.of_records(after)
         self.reader = Reader(log.log, cursor, self, self, earlier=log.read_after)
-        log.attach(self.reader)
+        log.readers.attach(self.reader)
 
     @property
     def writable(self) -> bool:

@@ -196,7 +196,7 @@ class Conversation:
     @property
     def is_watched(self) -> bool:
         """True if a client of this process is waiting for entries from other processes."""
-        return self._log.is_read or not self._recipients.is_empty
+        return not self._log.readers.is_empty or not self._recipients.is_empty
 
     @property
     def needs_polling(self) -> bool:
@@ -380,11 +380,11 @@ class Conversation:
 
     def attach(self, reader: Reader) -> None:
         """Attach a reader. When the next entry becomes durable, the reader sends all entries after its cursor."""
-        self._log.attach(reader)
+        self._log.readers.attach(reader)
 
     def detach(self, reader: Reader) -> None:
         """Remove a reader, and unregister its client as a recipient of approvals."""
-        self._log.detach(reader)
+        self._log.readers.detach(reader)
         self._approvals.unregister_reader(reader)
 
     def add_stream(self, stream: Hashable, end: Callable[[str], None]) -> None:
@@ -756,7 +756,7 @@ class Conversation:
         """
         self.is_deleted = True
         self._mailbox.mark_gone()
-        self._log.wake()
+        self._log.readers.wake()
         callbacks, self._on_deleted = self._on_deleted, {}
         for call in callbacks.values():
             call()
@@ -776,7 +776,7 @@ class Conversation:
         A turn that is waiting for an approval is handed over to a later process.
         """
         self._runner.stop()
-        self._log.wake()
+        self._log.readers.wake()
         self._tool_servers.stop_waiting()
         await self._mailbox.stop()
         self._runner.stop()  # stop again, because the mailbox may have begun a turn in the meantime

@@ -21,8 +21,8 @@ from parley.common.shield import run_to_completion
 from parley.common.telemetry import telemetry
 from parley.conversation.errors import EarlierEntriesNeeded
 from parley.conversation.history import History
-from parley.conversation.log import Delta, Entry, ItemKind, Log, LogPayload, encode_delta
-from parley.conversation.output import OutputDelta, encode_output_delta
+from parley.conversation.log import Entry, ItemKind, Log, LogPayload, encode_delta
+from parley.conversation.output import encode_output_delta
 from parley.conversation.projections import Projections
 from parley.conversation.queue import Queue
 from parley.conversation.records import CommandOutput, TurnEnded, record_type
@@ -32,7 +32,7 @@ from parley.errors import LeaseLost, Unreadable
 from parley.ports.clock import Clock
 from parley.ports.store import PAGE, Lease, Store, Summary
 from parley.runtime.checkpoints import Checkpoints
-from parley.runtime.readers import Reader
+from parley.runtime.log_readers import LogReaders
 from parley.wire.events import OutputStream
 from parley.wire.ids import START, CallId, ConversationId, ItemId, MessageId, Seq
 from parley.wire.tools import AttentionState
@@ -106,8 +106,7 @@ class DurableLog:
         self._holds_texts = False
         """True between `hold_texts` and `release_texts`, while a turn needs the texts of the whole history."""
         self._lease: Lease | None = None
-        self._readers: list[Reader] = []
-        self._waiting: list[asyncio.Future[None]] = []
+        self.readers = LogReaders(conversation_id)
         self._in_flight: list[_Write] = []
         """The writes that were submitted to the store and are not durable yet, in order."""
         self._loading = asyncio.Lock()
@@ -136,11 +135,6 @@ class DurableLog:
     def is_writing(self) -> bool:
         """True if an append is in progress."""
         return bool(self._in_flight)
-
-    @property
-    def is_read(self) -> bool:
-        """True if there are readers, or tasks that are waiting for an entry."""
-        return bool(self._readers or self._waiting)
 
     @property
     def lacks_checkpoint(self) -> bool:
@@ -357,12 +351,11 @@ class DurableLog:
         except ValueError as error:
             self._rollback(self.log.durable)
             raise Unreadable(self.id, str(error)) from error
-        for reader in self._readers:
-            reader.appended(entries[0].seq)
+        self.readers.appended(entries[0].seq)
         if any(entry.type == _ENDED for entry in entries):
             self.log.discard_open()  # a process that was killed has left its items open
         self.log.durable, self.phase = self.log.last, self.projections.state.phase
-        self._show()
+        self.readers.pump()
         self._note_listing()
         self._trim()
 
@@ -414,8 +407,7 @@ class DurableLog:
         except (ValueError, MemoryError):
             self._rollback(before)
             raise
-        for reader in self._readers:
-            reader.appended(entries[0].seq)
+        self.readers.appended(entries[0].seq)
         written = self._store.append(self._lease, entries, self._summary(), until=until)
         write = _Write(before, entries[-1].seq, self.projections.state.phase, on_durable, written)
         self._in_flight.append(write)
@@ -446,7 +438,7 @@ class DurableLog:
         self.log.durable, self.phase = write.last, write.phase
         if write.on_durable is not None:
             write.on_durable()
-        self._show()
+        self.readers.pump()
         self._note_listing()
         if self.phase is not before:
             self._note_attention()
@@ -478,7 +470,7 @@ class DurableLog:
         else:
             del self._in_flight[self._in_flight.index(write) :]
             self._rollback(write.before)
-            self._show()
+            self.readers.pump()
 
     def _on_lost(self) -> None:
         """Roll back to the durable entries, because the store has reported that the lease is lost.
@@ -496,7 +488,7 @@ class DurableLog:
         self._in_flight.clear()
         self._rollback(self.log.durable)
         self.log.discard_open()
-        self._show()
+        self.readers.pump()
         if self.lease_lost is not None:
             lost, self.lease_lost = self.lease_lost, None
             lost.set_result(None)
@@ -533,8 +525,8 @@ class DurableLog:
     def extend(self, kind: ItemKind, text: str) -> None:
         """Append `text` to the open text of the given kind, and send the delta to readers."""
         delta = self.log.extend(kind, text)
-        if self._readers:
-            self._show_delta(delta, encode_delta(delta))
+        if self.readers.attached:
+            self.readers.delta(delta, encode_delta(delta))
 
     def unfinished(self, kind: ItemKind) -> str:
         """Return the open text of the given kind; an empty string if no text of this kind is open."""
@@ -546,8 +538,8 @@ class DurableLog:
         for delta in self.log.extend_output(call_id, stream, data):
             telemetry.deltas += 1
             # Encoding is expensive. While a command writes a lot of output, often no reader keeps up.
-            taken = any(reader.keeps_up for reader in self._readers)
-            self._show_delta(delta, encode_output_delta(delta) if taken else b"")
+            taken = any(reader.keeps_up for reader in self.readers.attached)
+            self.readers.delta(delta, encode_output_delta(delta) if taken else b"")
 
     def output_so_far(self, call_id: CallId) -> CommandOutput | None:
         """Return the output that a running command has produced so far, as a record; None if there is no output."""
@@ -559,8 +551,8 @@ class DurableLog:
         `offset` is the position of `text` in the open text, in code points. A part of `text` that the log already
         contains is not appended again.
         """
-        if (delta := self.log.mirror(item, kind, offset, text)) is not None and self._readers:
-            self._show_delta(delta, encode_delta(delta))
+        if (delta := self.log.mirror(item, kind, offset, text)) is not None and self.readers.attached:
+            self.readers.delta(delta, encode_delta(delta))
 
     def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
         """Append `data` to the open output of a command that another process is running, and send the deltas to
@@ -570,12 +562,8 @@ class DurableLog:
         is not appended again.
         """
         delta = self.log.mirror_output(item, call_id, stream, offset, data)
-        if delta is not None and self._readers:
-            self._show_delta(delta, encode_output_delta(delta))
-
-    def _show_delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        for reader in self._readers:
-            reader.delta(delta, encoded)
+        if delta is not None and self.readers.attached:
+            self.readers.delta(delta, encode_output_delta(delta))
 
     def _summary(self) -> Summary:
         return Summary.of(self.projections.state, is_active=True)
@@ -672,52 +660,14 @@ class DurableLog:
         """
         return await self._store.position_of(self.id, kind, key)
 
-    def attach(self, reader: Reader) -> None:
-        """Attach a reader. When the next entry becomes durable, the reader begins to send the entries after its
-        cursor.
-        """
-        self._readers.append(reader)
-
-    def detach(self, reader: Reader) -> None:
-        """Remove a reader. Do nothing if the reader is not attached."""
-        reader.close()
-        if reader in self._readers:
-            self._readers.remove(reader)
-
     async def wait_beyond(self, position: Seq) -> None:
         """Wait until the log has a durable entry after the position `position`.
 
-        The call may return earlier, because `wake` ends it, so the caller must check the log again.
+        The call may return earlier, because `LogReaders.wake` ends it, so the caller must check the log again.
         """
         if self.log.durable > position:
             return
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(changed)
-        try:
-            await changed
-        finally:
-            if changed in self._waiting:
-                self._waiting.remove(changed)
-
-    def wake(self) -> None:
-        """Wake all waiters so that they check their conditions again."""
-        waiting, self._waiting = self._waiting, []
-        for changed in waiting:
-            if not changed.done():
-                changed.set_result(None)
-
-    def _show(self) -> None:
-        for reader in tuple(self._readers):
-            try:
-                reader.pump()
-            # the error is a bug, or memory is exhausted: remove this reader, but continue the turn
-            except Exception as error:
-                is_bug = not isinstance(error, MemoryError)
-                log.error("a reader of %s failed and was dropped", self.id, exc_info=is_bug)
-                if reader in self._readers:
-                    self._readers.remove(reader)
-                reader.drop(error)
-        self.wake()
+        await self.readers.wait()
 
 
 def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:

@@ -261,7 +261,7 @@ class Ownership:
         if self.state is OwnershipState.FOLLOWING:
             self._move(OwnershipEvent.FOLLOWING_ENDED)
         self.remote = None
-        self._log.wake()
+        self._log.readers.wake()
 
     def _applied(self) -> None:
         """Update the state of the open approval and of the remote turn after entries from another process were

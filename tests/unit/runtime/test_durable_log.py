@@ -50,7 +50,7 @@ class Client:
     def __init__(self, durable_log: DurableLog, did: list[str] | None = None) -> None:
         self.did: list[str] = [] if did is None else did
         self.reader = Reader(durable_log.log, Cursor.at_end_of(durable_log.log), self, self)
-        durable_log.attach(self.reader)
+        durable_log.readers.attach(self.reader)
 
     def entry(self, entry: Entry, send: Callable[[bytes], None]) -> None:
         send(entry.type.encode())
@@ -375,12 +375,12 @@ async def test_waiters_are_woken_when_an_entry_is_durable() -> None:
     waiting = asyncio.create_task(durable_log.wait_beyond(Seq(4)))
     durable_log.write(agent_message("Hello"))
     await asyncio.sleep(0)
-    assert (waiting.done(), durable_log.is_read) == (False, True)
+    assert (waiting.done(), durable_log.readers.is_empty) == (False, False)
 
     await store.write()
     await waiting
     await durable_log.wait_beyond(Seq(4))
-    assert not durable_log.is_read
+    assert durable_log.readers.is_empty
 
 
 async def test_a_reader_with_a_bug_is_dropped_and_the_others_read_on(caplog: pytest.LogCaptureFixture) -> None:

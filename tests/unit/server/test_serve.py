@@ -149,7 +149,7 @@ async def test_a_client_leaves_and_its_turn_continues_for_the_other(home: str) -
 
 
 def subscriptions_of(conversation: Conversation) -> list[weakref.ref[Subscription]]:
-    passed = (getattr(reader, "_passed", None) for reader in conversation._log._readers)
+    passed = (getattr(reader, "_passed", None) for reader in conversation._log.readers.attached)
     return [weakref.ref(one.__self__) for one in passed if one is not None]
 
 
@@ -170,7 +170,7 @@ async def test_a_closed_stream_and_an_answered_call_are_freed_by_reference_count
             client.send({"jsonrpc": "2.0", "id": approval["id"], "result": {"decision": "approved"}})
             await client.answer_to(2)
             client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}})
-            await until(lambda: not conversation._log._readers)
+            await until(lambda: not conversation._log.readers.attached)
             await clients.server.settle_down()
 
             assert [reference() for reference in left] == [None, None]
