@@ -355,8 +355,8 @@ async def test_settings_are_shown_and_chosen_for_the_next_turn(
         model_name = user.page.get_by_role("combobox", name="Model")
         policy, sandbox = user.page.get_by_label("Approval policy"), user.page.get_by_label("Sandbox")
         await user.page.locator(".turn-settings summary").click()
-        await expect(policy.locator("option:checked")).to_have_text("Unchanged (Ask before commands)")
-        await expect(sandbox.locator("option:checked")).to_have_text("Unchanged (Write in the directory)")
+        await expect(policy.locator("option:checked")).to_have_text("Ask before commands (unchanged)")
+        await expect(sandbox.locator("option:checked")).to_have_text("Write in the directory (unchanged)")
         await expect(model_name).to_have_attribute("placeholder", "scripted-model")
         await model_name.fill("another-model")
         await policy.select_option("never")
@@ -366,8 +366,8 @@ async def test_settings_are_shown_and_chosen_for_the_next_turn(
         await user.send("go")
         await user.sees_state("Done")
         await user.page.locator(".turn-settings summary").click()
-        await expect(policy.locator("option:checked")).to_have_text("Unchanged (Never ask)")
-        await expect(sandbox.locator("option:checked")).to_have_text("Unchanged (Full access)")
+        await expect(policy.locator("option:checked")).to_have_text("Never ask (unchanged)")
+        await expect(sandbox.locator("option:checked")).to_have_text("Full access (unchanged)")
         await expect(model_name).to_have_attribute("placeholder", "another-model")
 
     assert model.requests[0].body["model"] == "another-model"

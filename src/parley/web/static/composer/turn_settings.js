@@ -79,8 +79,8 @@ export class TurnSettings {
     this.model.placeholder = settings.model
     fillModels(settings.models)
     const chosen = [this.policy.value, this.sandbox.value]
-    fillChoices(this.policy, settings.approval_policies, POLICY_NAMES, `Unchanged (${POLICY_NAMES[settings.approval_policy]})`)
-    fillChoices(this.sandbox, settings.sandbox_modes, SANDBOX_NAMES, `Unchanged (${SANDBOX_NAMES[settings.sandbox]})`)
+    fillChoices(this.policy, settings.approval_policies, POLICY_NAMES, `${POLICY_NAMES[settings.approval_policy]} (unchanged)`)
+    fillChoices(this.sandbox, settings.sandbox_modes, SANDBOX_NAMES, `${SANDBOX_NAMES[settings.sandbox]} (unchanged)`)
     this.policy.value = chosen[0]
     this.sandbox.value = chosen[1]
   }

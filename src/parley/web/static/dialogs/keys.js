@@ -25,12 +25,13 @@ const KEYS = [
 
 export function showKeys() {
   if (document.querySelector("dialog[open]")) return
-  openDialog("Keys", (close) => [
+  const dialog = openDialog("Keys", (close) => [
     h(
       "dl",
-      { class: "keys", tabindex: -1, autofocus: true }, // otherwise the focus on the button scrolls to the end on a small screen
+      { class: "keys" },
       ...KEYS.flatMap(([key, text]) => [h("dt", null, ...key.split(", ").map((one) => h("kbd", null, one))), h("dd", null, text)]),
     ),
     h("div", { class: "row end" }, h("button", { type: "button", class: "button primary", onclick: close }, "Close")),
   ])
+  dialog.scrollTop = 0 // on a small screen, the focus on the button has scrolled to the end
 }
