@@ -57,7 +57,7 @@ __all__ = [
     "Continue",
     "Delete",
     "Interrupt",
-    "Local",
+    "LocalConversation",
     "MoveTurn",
     "Observe",
     "PeerRequest",
@@ -78,7 +78,7 @@ PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn | CompactHistory
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
 
 
-class Local(Struct, frozen=True):
+class LocalConversation(Struct, frozen=True):
     """The parts of a conversation that commands read and change in the process that owns the conversation."""
 
     log: DurableLog
@@ -158,19 +158,19 @@ class Command:
             error = self.unanswered or (error if isinstance(error, StoreFailed) else ShuttingDown())
         self.done.set_exception(error)
 
-    def directory(self, local: Local) -> WorkingDirectory:
+    def directory(self, local: LocalConversation) -> WorkingDirectory:
         """Return the working directory of the turn that the command begins or resumes. The working directory
         determines the node that runs the turn.
         """
         return _directory_in(local.log.projections.settings_history.now, local)
 
-    def placed_request(self, local: Local) -> PlacedRequest | None:
+    def placed_request(self, local: LocalConversation) -> PlacedRequest | None:
         """Return the request that begins the turn on the node that has the working directory. Return None if that
         node only has to take over the conversation.
         """
         return None
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         """Execute the command in this process.
 
         Return a future that is done when the entries of the command are durable. Return None if the command has
@@ -181,7 +181,7 @@ class Command:
         """
         raise NotImplementedError  # `Delete` and `MoveTurn` have no `apply`: the mailbox executes them itself
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> PeerRequest | None:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> PeerRequest | None:
         """Return the request to send to the owner; None if nothing has to be sent.
 
         `unanswered` contains the ids of the messages that were sent to the owner before this command and to which
@@ -198,29 +198,29 @@ class Command:
         the id of the turn and the position of the first entry of the message.
         """
 
-    def is_repeated(self, local: Local) -> bool:
+    def is_repeated(self, local: LocalConversation) -> bool:
         """Return whether an earlier command with the same id has already been executed.
 
         A repeated command succeeds when the effects of the first execution are durable.
         """
         return False
 
-    def needs_lookup(self, local: Local) -> bool:
+    def needs_lookup(self, local: LocalConversation) -> bool:
         """Return whether the command refers to an entry that is not in memory and may be in the store."""
         return False
 
-    async def look_up(self, local: Local) -> None:
+    async def look_up(self, local: LocalConversation) -> None:
         """Load the entry that the command refers to from the store.
 
         Raises:
             StoreError: the store cannot be read.
         """
 
-    def needs_files(self, local: Local) -> bool:
+    def needs_files(self, local: LocalConversation) -> bool:
         """Return whether the command names files that must be read before the command is applied."""
         return False
 
-    async def read_files(self, local: Local) -> None:
+    async def read_files(self, local: LocalConversation) -> None:
         """Read the files that the command names.
 
         Raises:
@@ -234,7 +234,7 @@ class Observe(Command):
 
     needs_turn = True
 
-    def apply(self, local: Local) -> None:
+    def apply(self, local: LocalConversation) -> None:
         return None
 
 
@@ -277,21 +277,21 @@ class SubmitMessage(Command):
         if later entries are no longer in memory.
         """
 
-    def needs_lookup(self, local: Local) -> bool:
+    def needs_lookup(self, local: LocalConversation) -> bool:
         log = local.log
         known = log.projections.state.messages.keys() | log.queue.known.keys()
         if log.log.base > self._searched_up_to and not self._ids(local) <= known:
             return True
         return self._has_stored_parent and self._needs_fold(local)
 
-    def _ids(self, local: Local) -> set[MessageId]:
+    def _ids(self, local: LocalConversation) -> set[MessageId]:
         """Return the ids of the messages that the command looks up: the message itself and its parent."""
         ids = {self.message.message_id}
         if self.message.parent_id not in (None, MessageId(local.log.id)):
             ids.add(self.message.parent_id)
         return ids
 
-    def _needs_fold(self, local: Local) -> bool:
+    def _needs_fold(self, local: LocalConversation) -> bool:
         """Return whether the message begins a branch at a message that the projections in memory do not know. In
         this case, the projections must be computed from the first entry of the log.
         """
@@ -300,7 +300,7 @@ class SubmitMessage(Command):
             return False
         return not log.projections.knows(parent)
 
-    async def look_up(self, local: Local) -> None:
+    async def look_up(self, local: LocalConversation) -> None:
         log, last = local.log, local.log.log.durable
         if log.log.base > self._searched_up_to:
             found = {one: await log.position_of(MESSAGE, one) for one in self._ids(local)}
@@ -313,7 +313,7 @@ class SubmitMessage(Command):
         if self._has_stored_parent and self._needs_fold(local):
             await log.fold_whole()
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         self._check_parent(local)
         return local.intake.accept(
             self.message,
@@ -330,11 +330,11 @@ class SubmitMessage(Command):
         if not self.has_failed:
             self._accepted(message)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> Submit | Enqueue:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> Submit | Enqueue:
         self._check_parent(local)
         return self.message
 
-    def directory(self, local: Local) -> WorkingDirectory:
+    def directory(self, local: LocalConversation) -> WorkingDirectory:
         if self.message.wanted is not None and str(self.message.wanted.get("cwd") or "").startswith("/"):
             return WorkingDirectory(path=str(self.message.wanted["cwd"]))
         history = local.log.projections.settings_history
@@ -343,18 +343,18 @@ class SubmitMessage(Command):
         except (ParentUnknown, EarlierEntriesNeeded):
             return _directory_in(history.now, local)  # the node that executes the command checks the parent
 
-    def placed_request(self, local: Local) -> Submit | Enqueue:
+    def placed_request(self, local: LocalConversation) -> Submit | Enqueue:
         return self.request(local, ())
 
-    def needs_files(self, local: Local) -> bool:
+    def needs_files(self, local: LocalConversation) -> bool:
         return self.files is None and local.intake.needs_files(self.message)
 
-    async def read_files(self, local: Local) -> None:
+    async def read_files(self, local: LocalConversation) -> None:
         self.files = await local.intake.read_files(
             self.message, stored=self.stored, queued=self.queued, resolve=self.resolve
         )
 
-    def _check_parent(self, local: Local) -> None:
+    def _check_parent(self, local: LocalConversation) -> None:
         """Remove the parent id from the message if no message has this id and unknown parents are ignored
         (docs/protocol.md#messages).
         """
@@ -364,7 +364,7 @@ class SubmitMessage(Command):
         if parent not in (None, MessageId(local.log.id)) and parent not in known:
             self.message = replace(self.message, parent_id=None)
 
-    def is_repeated(self, local: Local) -> bool:
+    def is_repeated(self, local: LocalConversation) -> bool:
         return local.intake.is_known(self.message)
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
@@ -398,7 +398,7 @@ class Continue(Command):
         super().__init__(deadline)
         self._principal, self._began, self._resolve = principal, began, resolve
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None]:
         return local.intake.continue_turn(
             self._principal, until=self.deadline.at, began=self._report, resolve=self._resolve
         )
@@ -407,10 +407,10 @@ class Continue(Command):
         if not self.has_failed:
             self._began(turn)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> None:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> None:
         raise TurnIsRunning
 
-    def placed_request(self, local: Local) -> ContinueTurn | CompactHistory:
+    def placed_request(self, local: LocalConversation) -> ContinueTurn | CompactHistory:
         return ContinueTurn(conversation_id=local.log.id, principal=self._principal)
 
     def answered(self, result: Raw, remote_turn: OpenRemoteTurn) -> None:
@@ -423,12 +423,12 @@ class Compact(Continue):
     The command fails with `TurnIsRunning` if a turn is unfinished in this or in another process.
     """
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None]:
         return local.intake.compact(
             self._principal, until=self.deadline.at, began=self._report, resolve=self._resolve
         )
 
-    def placed_request(self, local: Local) -> CompactHistory:
+    def placed_request(self, local: LocalConversation) -> CompactHistory:
         return CompactHistory(conversation_id=local.log.id, principal=self._principal)
 
 
@@ -444,11 +444,11 @@ class AnswerApproval(Command):
         self._answer = answer
         self._searched_up_to = START
 
-    def needs_lookup(self, local: Local) -> bool:
+    def needs_lookup(self, local: LocalConversation) -> bool:
         is_known = self._answer.approval_id in local.approvals
         return local.log.log.base > self._searched_up_to and not is_known
 
-    async def look_up(self, local: Local) -> None:
+    async def look_up(self, local: LocalConversation) -> None:
         last = local.log.log.durable
         if (position := await local.log.position_of(SETTLED, self._answer.approval_id)) is not None:
             entry = await local.log.entry_at(position)
@@ -456,13 +456,13 @@ class AnswerApproval(Command):
             local.log.projections.approvals.learn(settled, at=entry.at)
         self._searched_up_to = last
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         return None if self.is_repeated(local) else local.runner.answer(self._answer, until=self.deadline.at)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> SettleApproval:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> SettleApproval:
         return self._answer
 
-    def is_repeated(self, local: Local) -> bool:
+    def is_repeated(self, local: LocalConversation) -> bool:
         return self._answer.answer_id in local.log.projections.approvals.answer_ids
 
 
@@ -479,7 +479,7 @@ class Interrupt(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._request = request
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         state, request = local.log.projections.state, self._request
         is_any = request.event_id is None and not request.messages
         if is_any and local.log.is_owner and local.queue.is_pending:
@@ -489,7 +489,7 @@ class Interrupt(Command):
             local.runner.interrupt(principal=request.principal)
         return None
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> InterruptTurn | None:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> InterruptTurn | None:
         state = local.log.projections.state
         if self._request.event_id is None and not self._request.messages:
             event_id = None if state.phase is Phase.IDLE else state.event_id
@@ -507,13 +507,13 @@ class Rename(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._request = request
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None]:
         def announce() -> None:
             local.peers.announce(local.log.id)
 
         return local.log.write(Renamed(title=self._request.title), on_durable=announce, until=self.deadline.at)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> RenameConversation:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> RenameConversation:
         return self._request
 
 
@@ -526,7 +526,7 @@ class AppendOutsideTurn(Command):
         super().__init__(deadline)
         self._payload = payload
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None]:
         return local.log.write(self._payload, until=self.deadline.at)
 
 
@@ -535,7 +535,7 @@ class StoreCheckpoint(Command):
     and `DurableLog.acquire` stores the checkpoint.
     """
 
-    def apply(self, local: Local) -> None:
+    def apply(self, local: LocalConversation) -> None:
         return None
 
 
@@ -549,7 +549,7 @@ class MoveTurn(Command):
     """
 
 
-def _directory_in(change: SettingsChange, local: Local) -> WorkingDirectory:
+def _directory_in(change: SettingsChange, local: LocalConversation) -> WorkingDirectory:
     if (repository := _repository_in(change)) is not None:
         last = local.log.projections.workspace
         node = last.node if last is not None and isinstance(last.node, str) else None

@@ -21,11 +21,7 @@ from parley.conversation.keys import MESSAGE, TURN
 from parley.conversation.log import Entry, LogView
 from parley.conversation.settings_history import SettingsChange
 from parley.conversation.state import Phase, State
-from parley.errors import (
-    HomeLost,
-    NotOwned,
-    UnknownConversation,
-)
+from parley.errors import HomeLost, NotOwned, UnknownConversation
 from parley.ports.store import CALL_SECONDS, PAGE, TURN_SECONDS
 from parley.runtime.approvals import OpenApprovals
 from parley.runtime.commands import (
@@ -35,7 +31,7 @@ from parley.runtime.commands import (
     Continue,
     Delete,
     Interrupt,
-    Local,
+    LocalConversation,
     MoveTurn,
     PeerRequest,
     PlacedRequest,
@@ -115,7 +111,7 @@ class Conversation:
         intake = MessageIntake(self._log, grants.resolver, self._runner, closing=deps.closing)
         self._ownership = Ownership(self._log, self._runner, self._approvals, self._recipients, deps.peers)
         self._queue = MessageQueue(self._log, intake, closing=deps.closing)
-        local = Local(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
+        local = LocalConversation(self._log, self._runner, intake, self._queue, self._approvals, deps.peers)
         self._mailbox = Mailbox(
             self._ownership,
             local,
@@ -283,8 +279,7 @@ class Conversation:
         """Store a checkpoint of a long log that lacks one, unless another process holds the lease."""
         if self._log.lacks_checkpoint and self._log.phase is Phase.IDLE and not self._has_tried_checkpoint:
             self._has_tried_checkpoint = True
-            stored = self._mailbox.post(StoreCheckpoint(Deadline(0.0)))
-            stored.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+            self._mailbox.post_unawaited(StoreCheckpoint(Deadline(0.0)))
 
     async def _catch_up(self) -> None:
         """Wait until the log contains all entries that were in the store at the time of the call.
@@ -316,9 +311,7 @@ class Conversation:
         """Let another node continue the turn that is waiting for an approval. Keep the turn if no other node can
         run it.
         """
-        moved = self._mailbox.post(MoveTurn(Deadline(CALL_SECONDS)))
-        moved.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return moved
+        return self._mailbox.post_unawaited(MoveTurn(Deadline(CALL_SECONDS)))
 
     async def at_rest(self) -> None:
         """Wait until the mailbox is not executing any command."""

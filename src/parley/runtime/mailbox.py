@@ -30,7 +30,7 @@ from parley.errors import (
 )
 from parley.ports.clock import Clock
 from parley.ports.store import CALL_SECONDS, TURN_SECONDS
-from parley.runtime.commands import Command, Delete, Interrupt, Local, MoveTurn, Observe
+from parley.runtime.commands import Command, Delete, Interrupt, LocalConversation, MoveTurn, Observe
 from parley.runtime.deadline import Deadline
 from parley.runtime.errors import NoNodeForDirectory, TurnIsRunning
 from parley.runtime.ownership import RETRY_SECONDS, Ownership, OwnershipState
@@ -69,7 +69,7 @@ class Mailbox:
     def __init__(
         self,
         ownership: Ownership,
-        local: Local,
+        local: LocalConversation,
         *,
         placer: TurnPlacer | None,
         continues_queue: bool,
@@ -165,9 +165,13 @@ class Mailbox:
         """Add an `Observe` command, and return its future. The command loads the entries of other processes, and
         follows or recovers an unfinished turn.
         """
-        current = self.post(Observe(Deadline(CALL_SECONDS)))
-        current.add_done_callback(_retrieve)
-        return current
+        return self.post_unawaited(Observe(Deadline(CALL_SECONDS)))
+
+    def post_unawaited(self, command: Command) -> asyncio.Future[None]:
+        """Add a command whose future may not be awaited. asyncio then logs no error if the command fails."""
+        done = self.post(command)
+        done.add_done_callback(_retrieve)
+        return done
 
     def _wake(self) -> None:
         """Execute the commands that do not have to wait.

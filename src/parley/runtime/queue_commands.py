@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Collection
 
 from parley.conversation.queue import QueuedMessage
-from parley.runtime.commands import Command, Local, SubmitMessage
+from parley.runtime.commands import Command, LocalConversation, SubmitMessage
 from parley.runtime.deadline import Deadline
 from parley.runtime.message_queue import Waiting
 from parley.wire.ids import MessageId
@@ -23,13 +23,13 @@ class QueueMessage(SubmitMessage):
     immediately.
     """
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         before = local.intake.accepted_before(self.message, self.stored, self.queued)
         if before is None and local.queue.takes():
             return local.queue.add(self.message, read=self.files, until=self.deadline.at, accepted=self.accepted)
         return super().apply(local)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> Enqueue:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> Enqueue:
         message = self.message
         return Enqueue(
             conversation_id=message.conversation_id,
@@ -63,16 +63,16 @@ class EditMessage(Command):
             is_limited=request.is_limited,
         )
 
-    def needs_files(self, local: Local) -> bool:
+    def needs_files(self, local: LocalConversation) -> bool:
         return self._files is None and local.intake.needs_files(self._message())
 
-    async def read_files(self, local: Local) -> None:
+    async def read_files(self, local: LocalConversation) -> None:
         self._files = await local.intake.read_named(self._message())
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None]:
         return local.queue.edit(self._message(), read=self._files, until=self.deadline.at)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> EditQueued:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> EditQueued:
         return self._request
 
 
@@ -85,11 +85,11 @@ class RemoveMessage(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._request = request
 
-    def apply(self, local: Local) -> asyncio.Future[None]:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None]:
         request = self._request
         return local.queue.remove(request.message_id, principal=request.principal, until=self.deadline.at)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> RemoveQueued:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> RemoveQueued:
         return self._request
 
 
@@ -102,13 +102,13 @@ class Resume(Command):
         super().__init__(deadline, is_from_peer=is_from_peer)
         self._request = request
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         return local.queue.resume(principal=self._request.principal, until=self.deadline.at)
 
-    def request(self, local: Local, unanswered: Collection[MessageId]) -> ResumeQueue:
+    def request(self, local: LocalConversation, unanswered: Collection[MessageId]) -> ResumeQueue:
         return self._request
 
-    def placed_request(self, local: Local) -> ResumeQueue:
+    def placed_request(self, local: LocalConversation) -> ResumeQueue:
         return self._request
 
 
@@ -124,15 +124,15 @@ class BeginQueued(Command):
         self._place: tuple[MessageId, QueuedMessage] | None = None
         self._message: Waiting | None = None
 
-    def needs_lookup(self, local: Local) -> bool:
+    def needs_lookup(self, local: LocalConversation) -> bool:
         return local.queue.is_pending and local.queue.next != self._place
 
-    async def look_up(self, local: Local) -> None:
+    async def look_up(self, local: LocalConversation) -> None:
         place = local.queue.next
         self._message = None if place is None else await local.queue.read(*place)
         self._place = place
 
-    def apply(self, local: Local) -> asyncio.Future[None] | None:
+    def apply(self, local: LocalConversation) -> asyncio.Future[None] | None:
         if not local.queue.is_pending or self._message is None:
             return None
         return local.queue.begin(self._message, until=self.deadline.at)

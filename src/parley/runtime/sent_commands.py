@@ -11,7 +11,7 @@ from functools import partial
 from msgspec import Raw
 
 from parley.errors import NotOwned, OwnerUnresponsive, ParleyError
-from parley.runtime.commands import Command, Local, SubmitMessage
+from parley.runtime.commands import Command, LocalConversation, SubmitMessage
 from parley.runtime.ownership import Ownership
 
 __all__ = ["SentCommands"]
@@ -23,7 +23,7 @@ class SentCommands:
     def __init__(
         self,
         ownership: Ownership,
-        local: Local,
+        local: LocalConversation,
         *,
         closing: asyncio.Event,
     ) -> None:

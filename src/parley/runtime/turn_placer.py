@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 
 from parley.errors import NotOwned, OwnerUnresponsive
 from parley.ports.nodes import Node, Placement
-from parley.runtime.commands import Command, Local
+from parley.runtime.commands import Command, LocalConversation
 from parley.runtime.errors import NoNodeForDirectory
 from parley.runtime.peer_registry import PeerNews
 from parley.runtime.remote_owner import refusal
@@ -22,7 +22,7 @@ __all__ = ["TurnPlacer"]
 class TurnPlacer:
     """Finds the node that runs the next turn of one conversation, and sends commands to this node."""
 
-    def __init__(self, placement: Placement, local: Local) -> None:
+    def __init__(self, placement: Placement, local: LocalConversation) -> None:
         self._placement, self._local = placement, local
         self._waiting: asyncio.Timeout | None = None
 

@@ -190,7 +190,6 @@ class BadSessionId(InvalidRequest):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"Failed to parse session_id: {shortened(session_id)!r} is not a uuid")
-        self.session_id = session_id
 
 
 class NoLogMessages(InvalidRequest):

@@ -33,7 +33,6 @@ class NewerFormat(Exception):
         super().__init__(
             f"its format is {found}, and this version of Parley knows formats up to {known}; upgrade Parley"
         )
-        self.found = found
 
 
 class Format(NamedTuple):

@@ -156,7 +156,7 @@ class Writer:
         rolled back. The future fails with `WriteLockHeld`, and `work` is not run, if another process still holds
         the write lock at the time `until` on the event loop's clock. By default, this is `CALL_SECONDS` from now.
         """
-        return self.submit_one(_alone, work, batch, until=until)
+        return self.submit_one(_run_each, work, batch, until=until)
 
     def submit_one(
         self,
@@ -519,7 +519,7 @@ def open_only(db: Connection) -> None:
 _work_of: Final = attrgetter("work")
 
 
-def _alone(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
+def _run_each(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
     """Execute jobs one after the other, and return the result or the error of each job."""
     results: list[T | ParleyError] = []
     for work in works:
