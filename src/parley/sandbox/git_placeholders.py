@@ -13,7 +13,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -26,9 +27,13 @@ from parley.wire.text import quoted
 
 __all__ = ["GitPlaceholder", "add_placeholders", "release_all"]
 
-_ATTEMPTS: Final = 1000
-"""The maximum number of attempts to lock a placeholder. An attempt fails only if another process removes the
-directory at the same time.
+_ATTEMPTS: Final = 500
+"""The maximum number of attempts to lock a placeholder. An attempt fails if another process is removing the directory
+at the same time, or keeps it locked.
+"""
+_PAUSE_SECONDS: Final = 0.001
+"""The pause between two attempts, in seconds. All pauses together give a process on a busy computer enough time to
+remove its placeholder.
 """
 
 
@@ -48,9 +53,9 @@ class GitPlaceholder:
         self._descriptor = descriptor
 
     @classmethod
-    def acquire(cls, path: str) -> GitPlaceholder | None:
+    def acquire(cls, path: str, *, pause: Callable[[float], None] = time.sleep) -> GitPlaceholder | None:
         """Create a placeholder, or share an existing one. Return None if neither the server nor a command can
-        create a directory at the path.
+        create a directory at the path. `pause` blocks for a number of seconds between two attempts.
 
         Raises:
             SandboxUnavailable: the server cannot create or lock the placeholder, but a command might be able to
@@ -63,6 +68,7 @@ class GitPlaceholder:
                 if (descriptor := _lock_shared(os.path.basename(path), folder)) is not None:
                     placeholder, folder = cls(path, folder, descriptor), None
                     return placeholder
+                pause(_PAUSE_SECONDS)
             raise _locked(path, folder)
         except OSError as error:
             if error.errno == errno.EROFS:

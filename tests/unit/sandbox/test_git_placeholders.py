@@ -72,6 +72,28 @@ def test_many_that_come_and_go_at_the_same_time_leave_nothing(tmp_path: Path) ->
     assert (seen, place.exists()) == ([True] * 400, False)
 
 
+def test_a_placeholder_that_another_process_is_removing_is_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / ".git"
+    place.mkdir()
+    descriptor = os.open(place, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        """Remove the directory in the last pause."""
+        pauses.append(seconds)
+        if len(pauses) == 499:
+            place.rmdir()
+            os.close(descriptor)
+
+    placeholder = GitPlaceholder.acquire(str(place), pause=pause)
+
+    assert placeholder is not None
+    assert place.is_dir()
+    assert sum(pauses) >= 0.4
+    release_all([placeholder])
+
+
 def test_a_placeholder_that_another_process_keeps_locked_is_refused(tmp_path: Path) -> None:
     place = tmp_path / ".git"
     place.mkdir()
