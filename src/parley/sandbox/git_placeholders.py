@@ -28,8 +28,8 @@ from parley.wire.text import quoted
 __all__ = ["GitPlaceholder", "add_placeholders", "release_all"]
 
 _ATTEMPTS: Final = 500
-"""The maximum number of attempts to lock a placeholder. An attempt fails if another process is removing the directory
-at the same time, or keeps it locked.
+"""The maximum number of attempts to lock a placeholder. An attempt fails if another process is removing the
+directory at the same time, or keeps it locked.
 """
 _PAUSE_SECONDS: Final = 0.001
 """The pause between two attempts, in seconds. All pauses together give a process on a busy computer enough time to
