@@ -88,8 +88,8 @@ def _show(approval: Approval, *, as_json: bool) -> None:
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
-    """If the turn is running in the child process `pid` of this command, wait until the turn ends. If the child
-    process ended earlier, the turn would be interrupted.
+    """If the turn is running in the child process `pid` of this command, wait until the turn ends, because the end
+    of the child process would interrupt the turn. Otherwise return immediately.
     """
     conversation = client.conversation(conversation_id)
     status = await conversation.status()

@@ -24,8 +24,9 @@ MAX_SCHEMA_BYTES: Final = 1024 * 1024
 """The maximum size of a file with a schema, in bytes. The server accepts at most 64 KiB without the blanks."""
 
 CHECK_SECONDS: Final = 10.0
-"""The maximum processor time of a check, in seconds. A pattern or a combination of schemas can take exponential
-time, and during a check neither Ctrl-C nor a time limit of the command has an effect.
+"""The maximum processor time of a check, in seconds. After this time, the answer counts as invalid. A pattern or a
+combination of schemas can take exponential time, and during a check neither Ctrl-C nor a time limit of the command
+has an effect.
 """
 
 _Problems = Iterator[str]

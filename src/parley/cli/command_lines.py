@@ -14,7 +14,7 @@ HEAD_LINES: Final = 20
 """The maximum number of lines that are shown as they arrive."""
 
 TAIL_LINES: Final = 10
-"""The maximum number of lines that are shown when a command with a longer output has ended."""
+"""The maximum number of last lines of a longer output, which are shown when the command has ended."""
 
 MAX_LINE: Final = 10_000
 """The maximum number of characters of a line. A longer line is split."""

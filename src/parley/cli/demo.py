@@ -61,7 +61,7 @@ minute.
 """
 
 INTERRUPT_POLL_SECONDS: Final = 0.05
-"""The interval, in seconds, between two checks of the progress while no client is streaming."""
+"""The interval, in seconds, between two checks of how much the agent has written while no client is streaming."""
 
 WORK: Final = {
     "delta_delay_ms": 25,
@@ -288,8 +288,8 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
 
 
 def _prepare(place: str) -> tuple[str, str]:
-    """Create a home with the model's script, and a project beside the home. Return their paths. The project cannot
-    be in the home, because the home is hidden from commands.
+    """Create a home with the model's script, and a project beside the home, both in the directory `place`. Return
+    their paths. The project cannot be in the home, because the home is hidden from commands.
     """
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()

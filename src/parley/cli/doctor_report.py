@@ -18,7 +18,8 @@ State = Literal["ok", "info", "warning", "failed"]
 class DoctorReport:
     """Prints the row of each check, and collects the problems for the verdict.
 
-    Each row has a stable name, so that scripts can find it.
+    Each row has a stable name, so that scripts can find it. The argument `to_do` of the methods is the advice that
+    the row gives to the user.
     """
 
     def __init__(self, *, as_json: bool) -> None:

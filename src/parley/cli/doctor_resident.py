@@ -95,8 +95,8 @@ def _check_own_url(report: DoctorReport, url: str, host: str) -> None:
 
 
 def _check_public_url(report: DoctorReport, url: str) -> None:
-    """Report whether this computer can reach the URL of a proxy. If not, clients on other computers may reach it
-    nevertheless.
+    """Report whether this computer can reach `url`, the URL of a proxy before the server. A failure is no problem,
+    because clients on other computers may be able to reach the proxy nevertheless.
     """
     shown = f"{url} (serve.public_url)"
     if (why := _why_unreachable(url)) is None:

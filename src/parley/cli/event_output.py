@@ -113,8 +113,8 @@ class EventOutput:
         offset: int | None = None,
         at: str | None = None,
     ) -> None:
-        """Print an event that has been stored at a position, or a part of the open text `item`. JSON also contains
-        the time `at` of the event if it is known.
+        """Print an event that was stored at the position `seq`, or a part of the text or output of the open item
+        `item`. The part begins at `offset`. JSON also contains the time `at` of the event if it is known.
         """
         if self._only_approvals:
             return

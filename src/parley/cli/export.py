@@ -109,7 +109,9 @@ async def export_to_file(loader: Loader, conversation_id: str, path: str, *, ove
 
 
 async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) -> str:
-    """Export a conversation, and return its id."""
+    """Export the conversation whose id begins with `given`, and return its id. `write` is called with the parts of
+    the export.
+    """
     from parley.app.files.exporting import export_conversation
     from parley.app.stores import open_store
     from parley.app.tokens import all_conversations

@@ -19,7 +19,7 @@ EVENTS: Final = {
     "approval": ("approval.requested", "approval.decided", logging.INFO),
 }
 """The names of the events that are logged at the beginning and at the end of each operation, and the log level of
-the events. None means that no event is logged at the beginning.
+the events, keyed by the name of the operation. None means that no event is logged at the beginning.
 """
 
 _INHERITED: Final = ("conversation_id", "turn_id", "client_id")

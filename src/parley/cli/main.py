@@ -144,7 +144,10 @@ class _Ending:
     """The exit code of the process; None if the command has raised an exception."""
 
     def exit_if_threads_run(self) -> None:
-        """End the process now if other threads are running and all output has been written."""
+        """If other threads are running, write the buffered output and end the process now. Otherwise return. Also
+        return if the command raised an exception or if the output cannot be written, so that Python reports the
+        error.
+        """
         threading = sys.modules.get("threading")
         if self.code is None or threading is None or threading.active_count() == 1:
             return

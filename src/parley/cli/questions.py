@@ -39,7 +39,8 @@ def ask(question: str, default: str = "", *, check: Callable[[str], str | None] 
 
 
 def ask_choice(title: str, question: str, choices: Sequence[Choice], default: int = 0) -> Choice:
-    """Print the choices with their numbers, and return the choice of the user.
+    """Print `title` and the choices with their numbers, ask `question`, and return the choice of the user.
+    `default` is the index of the choice that an empty answer means.
 
     Raises:
         EOFError: the user ended the input.
@@ -65,7 +66,7 @@ def ask_choice(title: str, question: str, choices: Sequence[Choice], default: in
 
 
 def ask_yes_or_no(question: str, *, default: bool) -> bool:
-    """Return whether the user answered yes.
+    """Ask a question, and return whether the user answered yes. An empty answer means `default`.
 
     Raises:
         EOFError: the user ended the input.

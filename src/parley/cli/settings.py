@@ -16,8 +16,8 @@ __all__ = ["refuse_database", "report_override", "settings_loader"]
 
 
 def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -> Loader:
-    """Return a loader for the environment and working directory of this process. `text` replaces the text of
-    config.toml.
+    """Return a loader for the environment and working directory of this process. `overrides` are the values of
+    `-c`. If `text` is not None, it replaces the text of config.toml.
 
     Raises:
         BadSetting: the working directory was removed, or an override is invalid.
@@ -38,7 +38,9 @@ def refuse_database(loader: Loader, instead: str) -> None:
 
 
 def report_override(path: KeyPath) -> None:
-    """If another source takes precedence over config.toml for a setting, tell the user."""
+    """Tell the user if a profile or an environment variable takes precedence over config.toml for the setting at
+    `path`. Do nothing if the settings cannot be used.
+    """
     from parley.config.effective import effective_settings
 
     try:

@@ -166,8 +166,9 @@ def offer_to_store_key(settings: Settings) -> None:
 
 
 def offer_test_request(loader: Loader, answers: Answers, *, online: bool) -> Answers:
-    """Send a test request if the user agrees. If the provider does not offer the model, ask for another model.
-    Return the answers with the model that was tested last.
+    """Send a test request if the user agrees or if `online` is True, unless the key of the provider is
+    missing. If the provider does not offer the model, ask for another model and repeat the request. Return the
+    answers, with the model that was tested last.
     """
     settings = resolved(loader, answers)
     if key_variable(settings.provider) is not None and not has_key(settings):

@@ -88,7 +88,9 @@ class TurnOutcome:
         return self._over_time
 
     def end(self, check_answer: CheckAnswer | None) -> EndedTurn:
-        """Return the outcome of the turn, which has ended."""
+        """Return the outcome of the turn, which has ended. `check_answer` checks the last message of a turn that
+        succeeded; None means no check.
+        """
         try:
             result = result_of(self._summary)
         except TurnFailed as failed:

@@ -111,6 +111,8 @@ async def connect(
     `socket` is the path of the socket of a resident server. `url` is the URL of an HTTP server, and `token` is the
     bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
     of the home if one is running. Otherwise the client starts a child process and stops it at the end of the block.
+    `transport` is the transport to any other server. `protocol_version` is the MCP version that the client offers,
+    and `client_name` is the name by which the server knows the client.
 
     `on_approval` is called with each approval that the server asks this client to decide. Without `on_approval`,
     the server does not ask this client. `on_frame` is called with every message from the server, before the message
@@ -253,9 +255,11 @@ class Client:
         timeout_seconds: float | None = None,
         **options: Unpack[CreateOptions],
     ) -> Conversation:
-        """Create a conversation in the directory `cwd`, or in a repository, whose name in the server's settings is
-        `repository`. Nothing is sent to the model. At protocol version 2025-06-18 and earlier, `model` and `cwd`
-        are required.
+        """Create a conversation in the directory `cwd`, or in the repository that has the name `repository` in the
+        server's settings. Nothing is sent to the model. At protocol version 2025-06-18 and earlier, `model` and
+        `cwd` are required.
+
+        The server ignores `prompt`, which the tool requires at these protocol versions.
         """
         places = {"model": model, "cwd": None if cwd is None else str(cwd), "repository": repository}
         named = {name: value for name, value in places.items() if value is not None}
@@ -283,8 +287,8 @@ class Client:
     async def attention(
         self, *, limit: int | None = None, cursor: str | None = None, timeout_seconds: float | None = None
     ) -> AttentionListResult:
-        """Return a page of the conversations that are waiting for a person, and of the unread conversations that
-        have failed or finished.
+        """Return a page of the conversations that are waiting for an approval, and of the unread conversations
+        whose last turn has ended.
         """
         given = {"limit": limit, "cursor": cursor}
         arguments = {name: value for name, value in given.items() if value is not None}
@@ -345,7 +349,10 @@ class Client:
         timeout_seconds: float | None = None,
     ) -> None:
         """Decide an open approval. Any client may have begun the turn that is waiting for the approval. Only the
-        first decision has an effect.
+        first decision has an effect. The agent gets `reason` if the decision is a denial.
+
+        Raises:
+            ToolFailed: the approval does not exist, or was already decided or withdrawn.
         """
         arguments = {"approval_id": approval_id, "decision": decision}
         if reason is not None:
@@ -370,6 +377,9 @@ class Client:
     ) -> CodexCall:
         """Create a conversation and run one turn. Return an object for the running call; awaiting this object
         returns the result.
+
+        `on_event` is called with each event of the turn. With a `progress_token`, the server also sends progress
+        notifications, which only `on_frame` gets. `timeout_seconds` limits how long awaiting the call waits.
         """
         arguments = {"prompt": prompt, **{name.replace("_", "-"): value for name, value in options.items()}}
         return self._run("codex", arguments, progress_token, on_event, timeout_seconds)
@@ -384,7 +394,8 @@ class Client:
         timeout_seconds: float | None = None,
     ) -> CodexCall:
         """Begin another turn in a conversation, or send the message to its running turn. Return an object for the
-        running call; awaiting this object returns the result.
+        running call; awaiting this object returns the result. `session_id` is the id of the conversation. The other
+        arguments have the same meaning as for `codex`.
         """
         arguments = {"sessionId": session_id, "prompt": prompt}
         return self._run("codex-reply", arguments, progress_token, on_event, timeout_seconds)

@@ -73,8 +73,9 @@ class Connection:
     """Sends requests to a server and matches each response to its request. After the connection has ended, every
     call raises `Disconnected`.
 
-    If the transport can be restarted, a lost connection is restored. Calls that were waiting for a result then
-    raise `CallLost`. Requests that are made before the connection is restored are sent afterwards.
+    If the transport can be restarted, the connection reconnects after a loss, and ends only if all attempts fail.
+    When the connection is lost, calls that are waiting for a result raise `CallLost`. Requests that are made before
+    the connection is restored are sent afterwards.
     """
 
     def __init__(
@@ -95,6 +96,9 @@ class Connection:
         the server. `on_frame` is called with every message from the server before the message is handled. `on_lost`
         is called when the connection is lost, and `on_end` when the connection cannot be restored. After a
         reconnection, `handshake` is awaited and then `on_restored` is called.
+
+        `timeout_seconds` is the timeout of calls that have no timeout of their own; None means no timeout.
+        `reconnect_seconds` limits how long the connection tries to restore itself; 0 disables reconnecting.
         """
         self._transport = transport
         self._separate = transport if isinstance(transport, SeparateRequests) else None
@@ -298,7 +302,7 @@ class Connection:
     # --- from the server -----------------------------------------------------------------
 
     def _receive(self, frame: bytes) -> None:
-        """Handle one message from the server. An invalid message affects no other message."""
+        """Handle one message from the server. An invalid message is logged and ignored."""
         try:
             if self._on_frame is not None:
                 self._on_frame(frame)
@@ -363,7 +367,9 @@ class Connection:
         self._on_end(error)
 
     async def _restart(self) -> None:
-        """Reconnect, and repeat failed attempts until `reconnect_seconds` have passed."""
+        """Reconnect. Repeat failed attempts until `reconnect_seconds` have passed, and then end the connection. End
+        it at once if the server refuses the client permanently.
+        """
         assert isinstance(self._transport, RestartableTransport)
         delay = FIRST_DELAY_SECONDS
         try:

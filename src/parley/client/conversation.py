@@ -137,7 +137,7 @@ class Conversation:
         timeout_seconds: float | None = None,
     ) -> EventPage:
         """Read a page of at most `limit` events after the position `after`, without a stream. If there are no such
-        events yet, wait up to `wait_seconds` for the next event.
+        events yet, wait up to `wait_seconds` for the next event, and return an empty page if none arrives.
 
         If `before` is given, read the last events before that position. If that position is beyond the end, read
         the last events of the conversation. If `times` is True, each event has the time at which it was stored.
@@ -181,7 +181,9 @@ class Conversation:
         await self._call("conversationInterrupt", PlainOk, timeout_seconds)
 
     async def continue_turn(self, *, timeout_seconds: float | None = None) -> None:
-        """Begin a turn that continues an interrupted or failed turn, without a new message."""
+        """Begin a turn that continues an interrupted or failed turn, without a new message. The call fails while a
+        turn is running, or if the last turn was completed.
+        """
         await self._call("conversationContinue", PlainOk, timeout_seconds)
 
     async def compact(self, *, timeout_seconds: float | None = None) -> None:
@@ -205,7 +207,9 @@ class Conversation:
         await self._call("queueRemove", PlainOk, timeout_seconds, message_id=message_id)
 
     async def resume_queue(self, *, timeout_seconds: float | None = None) -> None:
-        """Resume the queue if it is paused. The next message in the queue then begins a turn."""
+        """Resume the queue if it is paused, so that its next message begins a turn. Do nothing if the queue is not
+        paused.
+        """
         await self._call("queueResume", PlainOk, timeout_seconds)
 
     async def rename(self, title: str, *, timeout_seconds: float | None = None) -> None:

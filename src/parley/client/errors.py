@@ -152,7 +152,7 @@ class TurnFailed(ClientError):
 
 class TurnNotFollowable(ClientError):
     """Raised when the events of a turn cannot be found, because the server does not report which turn a message
-    belongs to.
+    belongs to. This is the case at protocol version 2025-06-18 and earlier.
     """
 
     def __init__(self) -> None:

@@ -187,7 +187,7 @@ class Feed:
         self._snapshot_due = False
         """True between the confirmation of a stream and its snapshot."""
         self._items: dict[ItemId | UnsetType, StreamEvent] = {}
-        """The last received delta of each unfinished item, by item id."""
+        """The last received delta of each unfinished item, by item id. `_unseen` uses it to skip repeated text."""
 
     def note(self, seq: Seq) -> None:
         """Store a position that the server reported outside a stream, if this position is newer than the known
@@ -202,8 +202,10 @@ class Feed:
     # --- readers -------------------------------------------------------------------------
 
     async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
-        """Deliver all events after the reader's position to the reader, until `leave` is called. If `only_newer` is
-        True, the reader gets only the parts of unfinished texts that arrive later.
+        """Deliver all events after the reader's position to the reader, until `leave` is called.
+
+        By default, the reader also gets the unfinished texts so far. If `only_newer` is True and the open stream is
+        at the reader's position, the reader gets only the parts of unfinished texts that arrive later.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.
@@ -266,7 +268,7 @@ class Feed:
             reader.begin_at(START if isinstance(page.before, UnsetType) else Seq(page.before - 1))
 
     def _open(self, **more: int) -> Call:
-        """Send a `conversationStream` request with the arguments `more`."""
+        """Send a `conversationStream` request, whose arguments include `more`, and return the call."""
         arguments = {"conversation_id": self.conversation_id, "event_meta": True, **more}
         call = self._connection.call_tool(TOOL, arguments, on_result=lambda result: self._confirmed(call, result))
         self._pending.add(call.request_id)
@@ -344,8 +346,8 @@ class Feed:
     # --- from the server -----------------------------------------------------------------
 
     def _confirmed(self, call: Call, result: Raw) -> None:
-        """Handle the result of a stream request. If the server has accepted the request, this ends the previous
-        stream.
+        """Handle the result of a stream request. If the server has accepted the request, the new stream replaces
+        the previous one. Otherwise end the readers, unless a caller of `join` gets the error.
         """
         self._pending.discard(call.request_id)
         try:

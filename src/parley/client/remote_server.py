@@ -40,7 +40,7 @@ seconds.
 
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
 """The maximum size of a message of the server, in bytes. The snapshot of a long conversation is a single message. A
-server whose answer never ends must not use all memory.
+server whose response never ends must not use all memory.
 """
 
 REOPENING: Final = Reopening(seconds=0.05, least_seconds=0.05, attempts=3)
@@ -61,6 +61,9 @@ class RemoteServer:
         """Create a transport. The token is sent only to this URL: redirects are not followed.
 
         `env` contains the proxy variables; by default it is the environment of this process.
+
+        Raises:
+            ValueError: the token contains a character that is not printable ASCII.
         """
         if token is not None and not (token.isascii() and token.isprintable()):
             raise ValueError("the token contains characters that are not allowed in a token")
@@ -122,7 +125,9 @@ class RemoteServer:
             self._http.listen()
 
     def deliver_first(self, request_id: RequestId) -> None:
-        """Deliver the result of this request before any message that belongs to no request."""
+        """Deliver the result of this request before any message that belongs to no request, even if such a message
+        arrives first.
+        """
         if self._receiver is not None:
             self._receiver.first.add(request_id)
 

@@ -61,7 +61,11 @@ class ResidentSocket:
         self._hello = b""
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
-        """Connect to the server, send the hello and wait for its answer."""
+        """Connect to the server, send the hello and wait for its answer.
+
+        Raises:
+            OSError: there is no home, no server can be reached, or the server refuses this client.
+        """
         self._on_message, self._on_end = on_message, on_end
         self._prepare()
         await self.restart()
@@ -186,8 +190,11 @@ class _Protocol(asyncio.Protocol):
 
 
 async def _opened(path: str) -> socket.socket:
-    """Connect to a socket without blocking the event loop, and return the connected socket. Raise `OSError` with
-    the path if no server can be reached.
+    """Connect to a socket without blocking the event loop, and return the connected socket. While the backlog of
+    the server is full, try again.
+
+    Raises:
+        OSError: no server can be reached. The error contains the path.
     """
     while True:
         try:

@@ -48,8 +48,9 @@ class ServerProcess(asyncio.SubprocessProtocol):
         stderr: int | IO[bytes] | None = None,
         new_session: bool = False,
     ) -> None:
-        """Create a transport. `env` is the complete environment of the program; None means the environment of this
-        process. `stderr` has the same meaning as in `subprocess.Popen`; the program writes its log to stderr.
+        """Create a transport. `command` is the program with its arguments. `env` is its complete environment, and
+        `cwd` is its working directory; None means the environment or the directory of this process. `stderr` has
+        the same meaning as in `subprocess.Popen`; the program writes its log to stderr.
 
         If `new_session` is True, the program does not get signals from the terminal, such as the SIGINT that Ctrl-C
         sends.

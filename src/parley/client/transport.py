@@ -77,6 +77,6 @@ class SeparateRequests(Transport, Protocol):
         """
 
     def deliver_first(self, request_id: RequestId) -> None:
-        """Deliver the result of this request before any message that belongs to no request. Call this method before
-        sending the request.
+        """Deliver the result of this request before any message that belongs to no request. For example, the client
+        needs the confirmation of a stream before the events. Call this method before sending the request.
         """

@@ -57,7 +57,7 @@ class SocketLink:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the number of unread bytes is below the high-water mark."""
+        """True if the number of bytes that the other process has not read is below the high-water mark."""
         return self._connection.outbox.writable
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:

@@ -69,7 +69,9 @@ class NodePeers:
         self._closed = False
 
     def advertise(self, url: str) -> None:
-        """Use `url` as the address of this process, because the process now accepts connections of other nodes."""
+        """Announce `url` to other processes as the address of this process. Call this method when the process
+        accepts connections of other nodes.
+        """
         self._url = url
 
     def accept(self, channel: socket.socket, version: str) -> None:

@@ -70,7 +70,9 @@ class UnixPeers:
         self._listener: Listener | None = None
         self._links: set[SocketLink] = set()
         self._notification_links: dict[str, SocketLink] = {}
-        """The connections that stay open for further notifications, by address. `_links` also contains them."""
+        """The connections that stay open for further notifications, keyed by the address of the other process.
+        `_links` also contains them.
+        """
         self._idle_timer: asyncio.TimerHandle | None = None
         self._pending_notifications: list[tuple[str, bytes]] = []
         self._served: dict[Connection, asyncio.Task[None]] = {}

@@ -68,7 +68,7 @@ class CannotReach(SessionLost):
 
 
 class HttpRefused(SessionError):
-    """Raised when the server responds with an HTTP status instead of a JSON-RPC message."""
+    """Raised when the server responds with an unexpected HTTP status instead of a JSON-RPC message."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(f"the server answered {status} {reason}".strip())

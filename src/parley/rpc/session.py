@@ -148,7 +148,12 @@ class Session:
     # --- to the server -------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect to the server, and negotiate a protocol version."""
+        """Connect to the server, and negotiate a protocol version.
+
+        Raises:
+            UnsupportedVersion: the server chose a version that this client does not support.
+            SessionError: the server could not be reached, or its response is an error or is invalid.
+        """
         params = {"protocolVersion": FULL_VERSION, "capabilities": {}, "clientInfo": CLIENT_INFO}
         try:
             result = await self.request(InitializeParams.METHOD, params)

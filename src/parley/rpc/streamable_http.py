@@ -63,10 +63,12 @@ MAX_RETRY_SECONDS: Final = 30.0
 """The maximum delay in seconds before a stream is opened again, even if the server requests a longer delay."""
 
 REOPEN_ATTEMPTS: Final = 2
-"""The maximum number of consecutive failures to open a stream."""
+"""The number of consecutive failures to open a stream after which the stream is given up."""
 
 LARGE_BODY_BYTES: Final = 2**20
-"""The size in bytes above which the HTTP library warns about a body that is not a file."""
+"""The size in bytes above which a request body is passed to the HTTP library as a file object. The library warns
+about larger bodies that are not files.
+"""
 
 ORDER_SECONDS: Final = 5.0
 """The maximum number of seconds for which a message is delayed until the server has accepted the preceding
@@ -75,7 +77,7 @@ notification.
 
 FINISH_SECONDS: Final = 0.2
 """The maximum time in seconds to wait for the end of a response body after the JSON-RPC response in the body has
-arrived. The connection can be reused only after the end of the body.
+arrived. The connection can be reused only after the end of the body. After this time, the connection is closed.
 """
 
 CHECK_SECONDS: Final = 1.0
@@ -131,7 +133,7 @@ class Reopening(Struct, frozen=True, kw_only=True):
     least_seconds: float = REOPEN_SECONDS
     """The minimum delay in seconds before the next attempt, even if the server requests a shorter delay."""
     attempts: int = REOPEN_ATTEMPTS
-    """The maximum number of consecutive failures to open a stream."""
+    """The number of consecutive failures to open a stream after which the stream is given up."""
 
 
 class StreamableHttp:
@@ -155,10 +157,11 @@ class StreamableHttp:
         computer use no proxy.
 
         `environ` contains the environment variables that configure proxies. If `follow_within_origin` is True,
-        redirects within the origin are followed. A stream without data for more than `idle_seconds` counts as
-        broken; None means no limit. `reopening` contains the delays for opening broken streams again. `on_gone` is
-        called when the server no longer knows the session. `on_stream_lost` is called when the stream for messages
-        that belong to no request is broken and cannot be opened again.
+        redirects within the origin of `url` are followed; any other redirect raises `Redirected`. A stream without
+        data for more than `idle_seconds` counts as broken; None means no limit. `reopening` contains the delays for
+        opening broken streams again. `on_gone` is called when the server no longer knows the session.
+        `on_stream_lost` is called when the stream for messages that belong to no request is broken and cannot be
+        opened again.
         """
         self._url, self._receiver = url, receiver
         self._headers, self._environ = headers, environ
@@ -340,7 +343,12 @@ class StreamableHttp:
         raise HttpRefused(response.status, response.reason or "")
 
     async def _resume(self, events: EventFramer, request_id: RequestId) -> None:
-        """Read the rest of a response whose stream was interrupted, on a new stream."""
+        """Open new streams to read the rest of a response whose stream was interrupted. `events` contains the id of
+        the last event of the interrupted stream.
+
+        Raises:
+            SessionLost: the server sent no event ids, or the attempts to open a stream failed.
+        """
         failures = 0
         while events.last_id is not None and not self._is_modern and failures < self._reopening.attempts:
             await asyncio.sleep(self._delay(events))
@@ -357,8 +365,8 @@ class StreamableHttp:
     # --- streams -------------------------------------------------------------------------
 
     async def _listen(self, before: asyncio.Task[None] | None) -> None:
-        """Wait for the task `before`. Then read the messages that belong to no request, as long as the server
-        offers a stream for them.
+        """Wait for the task `before`, which sends the preceding notification. Then read the messages that belong to
+        no request, as long as the server offers a stream for them.
         """
         if before is not None:
             await asyncio.wait([before], timeout=ORDER_SECONDS)

@@ -168,7 +168,12 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """Check that encoding the decoded value again gives the same JSON, so that no member is unknown or missing."""
+    """Check that encoding the decoded value `read` again gives the same JSON as `encoded`, so that no member is
+    unknown or missing.
+
+    Raises:
+        ValueError: the two JSON values differ.
+    """
     sent, again = msgspec.json.decode(encoded), msgspec.json.decode(msgspec.json.encode(read))
     if sent != again:
         raise ValueError(f"a member is unknown or missing; decoding and encoding again gives {again}")

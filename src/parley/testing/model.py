@@ -289,7 +289,9 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
 
 
 async def _unless(disconnected: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
-    """Return the result of `reply`. If the client disconnects first, cancel the reply and return None."""
+    """Return the result of `reply`. If the client disconnects first, which sets the event `gone`, cancel the reply
+    and return None.
+    """
     replying = asyncio.ensure_future(reply)
     watching = asyncio.ensure_future(disconnected.wait())
     try:

@@ -17,8 +17,8 @@ __all__ = ["model_process"]
 async def model_process(*, deltas: int | None = None, text: str | None = None, port: int = 0) -> AsyncIterator[str]:
     """Start a model that gives the same reply to every request, and yield its base URL.
 
-    The reply is `text`, repeated `deltas` times. The model process ends at the end of the block, or when this
-    process dies.
+    The reply is `text`, repeated `deltas` times. The model listens on `port`; 0 means a free port. The model
+    process ends at the end of the block, or when this process dies.
     """
     base_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

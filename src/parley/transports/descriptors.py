@@ -38,7 +38,9 @@ LOW_WATER_BYTES: Final = 256 * 1024
 high-water mark, so that sending does not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
-"""The number of unread bytes at which the server stops reading messages from the client."""
+"""The number of unread bytes at which the server stops reading messages from the client, until the client has read
+enough of them.
+"""
 CHECK_SECONDS: Final = 0.25
 """The time, in seconds, between two checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -129,7 +131,9 @@ class DescriptorOutbox:
 
     @property
     def is_behind(self) -> bool:
-        """True if more bytes of the open frame are unread than the low-water mark."""
+        """True if the client has left more bytes unread than the low-water mark. The sender of the open frame then
+        waits before it writes the next part.
+        """
         return sum(map(len, self._chunks)) > LOW_WATER_BYTES
 
     async def flush(self) -> None:

@@ -54,8 +54,8 @@ class WebSocketDialer:
         """Connect to the node that has announced the URL `address`. Return a socket that carries the bytes of the
         connection, and the version of the link that the node has chosen.
 
-        `token` is the shared token of the nodes, which is not sent. `versions` contains the versions that are
-        offered to the node. `seconds` is the maximum time for connecting.
+        `token` is the shared token of the nodes. Both nodes prove that they have the token, without sending it.
+        `versions` contains the versions that are offered to the node. `seconds` is the maximum time for connecting.
 
         Raises:
             ConnectionRefusedError: the computer is running, but no process is listening at the URL.

@@ -23,7 +23,9 @@ at its end.
 """
 
 SUFFIX_PARTS: Final = 64
-"""The maximum number of received chunks that are joined to obtain the end of an overlong line."""
+"""The maximum number of received chunks that are joined to obtain the end of an overlong line. If the chunks are
+tiny, the end has fewer than `SUFFIX_BYTES` bytes.
+"""
 
 
 TOO_LONG: Final = "message is longer than 64 MB"

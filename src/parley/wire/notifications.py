@@ -116,7 +116,9 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         NOT_SENT: "not_sent",
         NOT_OPEN: "not_open",
     }
-    """The code of each of these reasons. If a stream ends with an error, the code of the error is sent instead."""
+    """The codes of the reasons above, keyed by reason. If a stream ends with an error, the code of the error is
+    sent instead.
+    """
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:
@@ -132,11 +134,15 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"
-"""The `logger` of log messages that carry notifications of a stream."""
+"""The `logger` of log messages that carry notifications of a stream. Clients request such messages if their SDK
+drops unknown notifications.
+"""
 
 
 class LoggedNotification(Struct, frozen=True, kw_only=True):
-    """The `data` of a log message that carries a notification of a stream."""
+    """The `data` of a log message that carries a notification of a stream: the method and the params of this
+    notification.
+    """
 
     method: str
     params: Raw

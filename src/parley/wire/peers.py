@@ -334,7 +334,7 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
 
 class PeerReleased(Struct, frozen=True, kw_only=True):
     """Params of the notification that the sending process no longer owns a conversation, although its turn is
-    unfinished.
+    unfinished. The following process then stops following. Another process continues or ends the turn.
     """
 
     METHOD: ClassVar = "parley/released"

@@ -160,8 +160,8 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     session_id: ConversationId
     """The same value as `thread_id`."""
     content: str
-    """The agent's last message, or the reason why the turn failed. For a host, notes may follow about actions that
-    were not performed and about an earlier turn.
+    """The agent's last message, or the reason why the turn failed. If the client is a known host, notes may follow
+    about actions that were not performed and about an earlier turn.
     """
     message: str
     """The same text as `content`, without the notes."""

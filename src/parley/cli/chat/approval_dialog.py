@@ -27,9 +27,9 @@ class ApprovalDialog:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._guard = AnswerGuard(clock)
         self._shown: Approval | None = None
-        """The approval whose question is on the screen."""
+        """The approval whose question is on the screen; None if no question is on the screen."""
         self._denying: Approval | None = None
-        """The approval that the user is denying, while the user writes a reason."""
+        """The approval that the user is denying, while the user writes a reason; None at any other time."""
 
     @property
     def is_denying(self) -> bool:

@@ -106,7 +106,7 @@ class OpenApprovals:
             self._changed()
 
     def of(self, conversation_id: str | None) -> Approval | None:
-        """Return an open approval of a conversation; None if the conversation has no open approval."""
+        """Return the oldest open approval of a conversation; None if the conversation has no open approval."""
         return next((one for one, _ in self._open.values() if one.conversation_id == conversation_id), None)
 
     async def answer(self, approval: Approval, decision: Decision, reason: str | None = None) -> None:

@@ -117,7 +117,7 @@ def find_command(name: str) -> Command | None:
 
 
 def nearest_command(name: str) -> Command | None:
-    """Return the command that a mistyped or shortened name probably means."""
+    """Return the command that a mistyped or shortened name probably means; None if no command is similar."""
     names = [one.name for one in COMMANDS]
     found = [one for one in names if name and one.startswith(name)] or get_close_matches(name, names, n=1)
     return find_command(found[0]) if found else None

@@ -35,7 +35,7 @@ _STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
 
 
 async def diff(context: ChatContext, argument: str) -> None:
-    """Show the changes of all turns. A long diff is shown on the whole screen."""
+    """Show the changes of all turns. A long diff is shown on the full screen."""
     changes = await turn_changes(open_conversation(context))
     if not changes:
         context.note(f"no patch has changed a file; {NOT_SHOWN}")
@@ -52,7 +52,7 @@ async def diff(context: ChatContext, argument: str) -> None:
 
 
 async def plan(context: ChatContext, task: str) -> None:
-    """Show the agent's plan, or ask the agent for a plan of a task."""
+    """Show the agent's last plan. If `task` is not empty, ask the agent for a plan of this task instead."""
     if task:
         params = GetPromptParams(name="plan", arguments={"task": task})
         result = msgspec.json.decode(await context.client.request(params.METHOD, params), type=GetPromptResult)

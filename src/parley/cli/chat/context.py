@@ -96,7 +96,7 @@ class ChatContext(Protocol):
 
     def print(self, renderable: object, *, wraps: bool = False) -> None:
         """Print a text or an object of `rich` once, above the input. Control characters of a text are escaped. If
-        `wraps` is True, long lines of the text are broken between words.
+        `wraps` is True, long lines of the text are broken between words; otherwise the terminal wraps them.
         """
 
     def note(self, text: str) -> None:

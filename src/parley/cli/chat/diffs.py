@@ -39,7 +39,9 @@ def change_lines(
 
 
 def coloured_diff(diff: str, *, colour: bool, split: Callable[[str], list[str]] = _indented) -> Iterator[str]:
-    """Yield the lines of a unified diff, indented and with their control characters escaped."""
+    """Yield the lines of a unified diff, indented and with their control characters escaped. `split` has the same
+    meaning as for `change_lines`.
+    """
     for line in diff.split("\n") if not diff.endswith("\n") else diff[:-1].split("\n"):
         start = _COLOURS.get(line[:1], "") if colour else ""
         shown = for_terminal(line.expandtabs(TAB)).replace("\n", " ")

@@ -18,7 +18,9 @@ RENEW_SECONDS: Final = 5.0
 """The age of a list, in seconds, after which the next use renews the list."""
 
 RENEW_SHARE: Final = 20
-"""The minimum age at which a list is renewed, as a multiple of the time that was needed to build the list."""
+"""The minimum age at which a list is renewed, as a multiple of the time that was needed to build the list. In a
+large directory, the thread therefore lists files at most a twentieth of the time.
+"""
 
 CHUNK: Final = 4000
 """The number of paths that are searched before other tasks can run."""

@@ -16,7 +16,7 @@ __all__ = ["key_bindings"]
 
 
 def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
-    """Return the keys that open pickers, and the key that stops a local command."""
+    """Return the bindings of the keys that open pickers, and of the key that stops a running command of `local`."""
     keys = KeyBindings()
     tasks: set[asyncio.Task[None]] = set()
     is_opening = False

@@ -1,4 +1,4 @@
-"""A list on the whole screen, with a search line and a preview. Importing this module imports prompt_toolkit."""
+"""A full-screen list with a search line and a preview. Importing this module imports prompt_toolkit."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class ListOverlay:
         self._begin(self._load_first(self._search.text, delay_seconds))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Load rows, unless rows are already being loaded."""
+        """Start the task `work`, which loads rows. If rows are already being loaded, discard `work`."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.create_task(work)
         else:
@@ -148,7 +148,9 @@ class ListOverlay:
         self._invalidate()
 
     async def _page(self, text: str, cursor: str | None) -> Rows:
-        """Return a page with at least one row, unless there are no more rows."""
+        """Return the page after `cursor` of the rows that match `text`. Skip empty pages, so that the result is
+        empty only if there are no more rows or if the source fails.
+        """
         try:
             found = await self._source.rows(text.strip(), cursor)
             while not found.rows and found.cursor is not None:

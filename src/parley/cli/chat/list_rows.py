@@ -1,4 +1,4 @@
-"""The interface between a list on the whole screen (`list_overlay.py`) and the source of its rows."""
+"""The interface between a full-screen list (`list_overlay.py`) and the source of its rows."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ class LiveRegion:
         clock: Callable[[], float],
         width_of: Callable[[str], int],
     ) -> None:
-        """Create the region. `width_of` returns the number of columns of a text."""
+        """Create the region, which shows `state`. `clock` returns the current time in seconds, for the elapsed
+        time. `width_of` returns the number of columns of a text.
+        """
         self.state, self._markdown, self._clock, self._width_of = state, markdown, clock, width_of
         self._formatted: tuple[Block, int, int, list[str]] | None = None
         """The block that was formatted last, with the width, the number of lines and the result."""
@@ -196,7 +198,7 @@ def wrapped(line: str, width: int, width_of: Callable[[str], int]) -> list[str]:
 
 
 def cut(line: Styled, width: int, width_of: Callable[[str], int]) -> Styled:
-    """Shorten a line to `width` columns."""
+    """Return a line shortened to `width` columns, with an ellipsis at its end. Return `line` itself if it fits."""
     style, text = line
     if len(text) * 2 <= width or width_of(text) <= width:
         return line

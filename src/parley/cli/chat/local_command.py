@@ -28,7 +28,7 @@ PREFIX: Final = "!"
 READ_BYTES: Final = 64 * 1024
 SHOWN_LINES: Final = 500
 LAST_SHOWN_LINES: Final = 20
-"""Of a long output, the chat shows the first `SHOWN_LINES` and the last `LAST_SHOWN_LINES` lines."""
+"""The number of lines that the chat shows from the end of a long output, in addition to the first `SHOWN_LINES`."""
 SENT_LINES: Final = 100
 """The maximum number of lines from the beginning of the output, and also from its end, in the next message."""
 MAX_SENT: Final = 20_000
@@ -55,7 +55,8 @@ class LocalCommands:
         return self._process is not None
 
     async def handle(self, context: ChatContext, line: str) -> bool:
-        """Run the command in a line, and wait until the command ends.
+        """Run the command in a line, and wait until the command ends. Return True, because the line is never a
+        message. If the command cannot run now, put the line back into the input.
 
         A line that contains only `!` removes all attachments, such as earlier outputs, from the next message.
         """
@@ -125,7 +126,9 @@ class LocalCommands:
         sent: CommandLines,
         kept: list[str],
     ) -> None:
-        """Show the output of a command until the command has ended, and collect the output for the next message."""
+        """Show the output of a command from `stream` until the command has ended. Collect the output for the next
+        message: `kept` gets its first lines, and `sent` selects its last lines.
+        """
         shown = CommandLines(head=SHOWN_LINES, tail=LAST_SHOWN_LINES)
 
         async def read() -> None:

@@ -1,4 +1,4 @@
-"""Shows long texts on the whole screen, with colours for diffs."""
+"""Shows long texts on the full screen, with colours for diffs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def wrapped(lines: Sequence[StyledLine], width: int) -> list[StyledLine]:
 
 
 async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLine]) -> None:
-    """Show lines on the whole screen until the user closes them."""
+    """Show lines on the full screen until the user closes this view."""
     from prompt_toolkit.application import get_app
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.layout import FormattedTextControl, HSplit, Window

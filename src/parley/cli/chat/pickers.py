@@ -1,4 +1,4 @@
-"""Lists on the whole screen from which the user chooses: values, conversations and earlier messages."""
+"""Full-screen lists from which the user chooses: values, conversations and earlier messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ YES: Final = "yes"
 
 
 async def confirm(context: ChatContext, question: str) -> bool:
-    """Ask a yes-or-no question. The default answer is no."""
+    """Return whether the user answered a question with yes. The default answer is no."""
     answers = [Choice(NO, "change nothing"), Choice(YES)]
     return await pick_choice(context, question, answers) == YES
 

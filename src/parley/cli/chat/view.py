@@ -30,7 +30,9 @@ __all__ = ["ChatView"]
 
 HEAD_LINES: Final = 8
 END_LINES: Final = 8
-"""Of a command's output, the first `HEAD_LINES` and the last `END_LINES` lines are printed."""
+"""The maximum number of lines that are printed from the end of a command's output, in addition to the first
+`HEAD_LINES`.
+"""
 MAX_LINE: Final = 1000
 """The maximum number of characters that are shown of one line of the running command's output."""
 THINKING: Final = "thinking"

@@ -59,7 +59,9 @@ class EventStream:
         return self._frame is not None
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message. A client that reconnects sends the last `event_id` that it has received."""
+        """Send one message. A client that reconnects sends the last `event_id` that it has received. A message
+        without an `event_id` does not change this last id.
+        """
         if self.closed or self._ending:
             return
         if self._frame is not None:

@@ -76,7 +76,8 @@ class HttpExchange:
             self._connection.read_body()
 
     async def body(self, max_bytes: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read and return the body.
+        """Read and return the body. `why_too_large` is called with the number of bytes; it returns the reason why
+        there is not enough memory for the body, or None.
 
         Raises:
             BodyTooLarge: the body is larger than `max_bytes`, or `why_too_large` returns a reason.
@@ -183,7 +184,7 @@ async def _open_websocket(request: BaseRequest, answer: WebSocketAnswer) -> web.
 
 
 def _refuse_too_large(size: int, max_bytes: int, why_too_large: Callable[[int], str | None]) -> None:
-    """Check the size of a body.
+    """Check the size of a body. `why_too_large` has the same meaning as for `HttpExchange.body`.
 
     Raises:
         BodyTooLarge: `size` exceeds the limit `max_bytes`, or `why_too_large` returns a reason.

@@ -47,7 +47,9 @@ class HttpListenerOptions(Struct, frozen=True, kw_only=True):
     max_connections: int = 1024
     """The maximum number of open connections."""
     max_unauthenticated_body_bytes: int = 4 * 1024 * 1024
-    """The maximum number of bytes of an unread body that are discarded after the response."""
+    """The maximum number of bytes of an unread body that are read and discarded after the response, so that a
+    client that is still sending gets the response.
+    """
     header_seconds: float = 10.0
     """The maximum number of seconds that the headers of a request may take to arrive."""
     idle_seconds: float = 5.0
