@@ -97,7 +97,6 @@ def small_disk(server: PostgresServer) -> Iterator[Path]:
         subprocess.run(("umount", "-l", disk), check=True)
 
 
-@pytest.mark.long
 async def test_a_full_disk_fails_appends_and_appends_succeed_when_there_is_space(
     server: PostgresServer, small_disk: Path
 ) -> None:

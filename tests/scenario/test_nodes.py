@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -19,12 +20,17 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
+from kit.clients.http_client import HttpClient, SseEvent
+from kit.clients.http_events import last_id_of, logged, until_seen
+from kit.clients.reading import until_state
 from kit.clients.shared_home import ASKS, DelayedAnswer, events_until, is_, log_of, stored_events, turn_in
 from kit.clients.shell_turns import sh
 from kit.servers.node_process import NODE_TOKEN, NodeProcess, link_headers
 from kit.servers.postgres import NEEDS_POSTGRES, Databases
 from kit.servers.resident_process import outcome_of, parley, start_parley
+from kit.system.certificates import make_certificate
 from kit.system.commands import TIMEOUT_SECONDS
+from parley.client import connect
 from parley.errors import NoLink
 from parley.testing import HOLD, ScriptedModel
 from parley.testing.home import MODEL
@@ -80,6 +86,62 @@ async def test_a_client_of_one_node_streams_answers_and_sends_in_a_conversation_
     assert stored_events(remote) == stored_events(local)[-len(stored_events(remote)) :]
     assert [event.exit_code for event in pages[0] if isinstance(event, ExecCommandEnd)] == [0]
     assert isinstance(pages[0][-1], TaskComplete)
+
+
+@pytest.mark.promises("nodes.any-node", "http.resume")
+async def test_calls_of_one_session_can_go_to_different_nodes_and_its_stream_moves_between_them(
+    nodes: tuple[NodeProcess, NodeProcess], parley_model: ScriptedModel, tmp_path: Path
+) -> None:
+    """While the stream is at one node, the calls go to the other one."""
+    a, b = nodes
+    for number in range(4):
+        parley_model.says(f"answer {number}")
+    words = ("token", "create", "ada", "--role", "admin", "--json")
+    code, out, errors = await parley(*words, env=a.environ)
+    assert code == 0, errors
+    client = HttpClient(a.description["url"], token=json.loads(out)["token"])
+    events: list[SseEvent] = []
+    async with asyncio.timeout(TIMEOUT_SECONDS), client:
+        await client.initialize()
+        conversation = await client.create(cwd=str(tmp_path))
+        await client.call("conversationStream", conversation_id=conversation)
+        for number, node in enumerate((a, b, b, a)):
+            client.url = node.description["url"]
+            async with client.stream(Last_Event_ID=last_id_of(events)) as reader:
+                client.url = (b if node is a else a).description["url"]
+                await client.say(conversation, f"question {number}")
+                await until_state(client, conversation, "idle")
+                await until_seen(reader, events, conversation, await logged(client, conversation))
+                events += reader.events
+
+
+@pytest.mark.fresh_process  # OpenSSL reads SSL_CERT_FILE only once
+@pytest.mark.promises("nodes.any-node")
+async def test_nodes_connect_to_each_other_with_tls(
+    parley_model: ScriptedModel, tmp_path: Path, databases: Databases
+) -> None:
+    cert, key = await make_certificate(tmp_path)
+    arguments = ("--host", "localhost", "--tls-cert", str(cert), "--tls-key", str(key))
+    env = {"SSL_CERT_FILE": str(cert)}
+    parley_model.says("Let me ", HOLD, "finish.")
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        NodeProcess(parley_model, tmp_path, "a", databases.url(), arguments=arguments, env=env) as a,
+        NodeProcess(parley_model, tmp_path, "b", databases.url(), arguments=arguments, env=env) as b,
+        connect(a.socket()) as one,
+        connect(b.socket()) as two,
+    ):
+        here = await one.create(cwd=tmp_path, model=MODEL)
+        await here.send("go")
+        await parley_model.wait_until_held()
+        async with two.conversation(here.id).stream() as stream:
+            seen = await events_until(stream, is_(AgentMessageDelta))
+            parley_model.release()
+            await turn_in(stream)
+
+    assert {urlsplit(node.description["url"]).scheme for node in (a, b)} == {"https"}
+    assert isinstance(seen[-1], AgentMessageDelta)
+    assert seen[-1].delta == "Let me "
 
 
 @pytest.mark.promises("nodes.any-node")
