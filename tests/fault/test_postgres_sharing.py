@@ -151,6 +151,23 @@ async def test_the_draft_of_a_process_that_is_cut_off_for_a_moment_is_kept(datab
         await two.close()
 
 
+async def test_appends_that_wait_at_the_same_time_are_written_together(databases: Databases) -> None:
+    store = PostgresStore(databases.url())
+    ids = [ConversationId(f"00000000-0000-4000-8000-{number:012}") for number in range(20)]
+    for one in ids:
+        await store.create(one, [], summary())
+    leases = [await store.acquire(one, address="") for one in ids]
+    await asyncio.gather(*(store.append(lease, [said(1, "one")], summary()) for lease in leases))
+    batches, first = await with_connection(
+        databases.url(),
+        lambda db: db.fetchrow("SELECT count(DISTINCT batch), count(*) FROM conversations WHERE last = 1"),
+    )
+    await store.close()
+
+    assert first == len(ids)
+    assert batches <= 2  # the first append may be written before the others arrive
+
+
 async def test_one_append_that_the_database_refuses_spoils_no_other(stores: Both) -> None:
     store = stores[0]
     leases = []
