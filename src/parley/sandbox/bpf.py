@@ -97,8 +97,8 @@ class Code:
         labels: dict[str, int] = {}
 
         def distance(remaining: int) -> int:
-            """Return the distance from the instruction that is added next to the jump target. `remaining` is the
-            number of instructions from the jump target to the end of the program.
+            """Return how many instructions a jump skips if it is added now, in front of all instructions that were
+            added so far. `remaining` is the number of instructions from the jump target to the end of the program.
             """
             return len(backwards) - remaining
 

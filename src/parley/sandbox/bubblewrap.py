@@ -106,7 +106,7 @@ def supports_size(path: str, version: tuple[int, ...]) -> bool:
 
 
 def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
-    """Yield the bubblewrap options for each mount, outer directories first."""
+    """Yield the bubblewrap options that create each mount, outer directories first."""
     hidden_directories = _to_cover(resolved.hidden_directories, resolved)
     hidden_files = _to_cover(resolved.hidden_files, resolved)
     words: dict[str, tuple[str, ...]] = {}
@@ -146,7 +146,9 @@ def _is_its_own(folder: str) -> bool:
 
 
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
-    """Yield all mounts that the command must have, in the order in which they are mounted."""
+    """Yield the mounts that the command must have, in the order in which they are mounted. The supervisor compares
+    the actual mounts with them before the command runs.
+    """
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
     # No command can create a symbolic link in `/proc`, and bubblewrap itself mounts over parts of `/proc`.
     words = [each for each in words if not each[-1].startswith("/proc/")]
@@ -274,7 +276,9 @@ def _refused(number: int) -> CommandNotStarted:
 
 
 def _max_processes() -> int:
-    """Return the maximum number of processes of a command, which does not exceed the server's own limit."""
+    """Return the maximum number of processes of a command: `_PROCESSES`, or the server's own hard limit on
+    processes if that is lower.
+    """
     _, limit = resource.getrlimit(resource.RLIMIT_NPROC)
     return _PROCESSES if limit == resource.RLIM_INFINITY else min(_PROCESSES, limit)
 
@@ -340,7 +344,12 @@ class Bubblewrap:
         return self.start(command, policy, resolved)
 
     def start(self, command: Command, policy: SandboxPolicy, resolved: ResolvedPolicy) -> LaunchSpec:
-        """Return the specification that starts the command with bubblewrap."""
+        """Return the specification that starts the command with bubblewrap. `resolved` is the resolved form of
+        `policy`, with placeholders.
+
+        Raises:
+            CommandNotStarted: the command is too long.
+        """
         words = arguments(
             resolved,
             cwd=command.cwd,

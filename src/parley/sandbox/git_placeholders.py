@@ -98,12 +98,13 @@ class GitPlaceholder:
 def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> ResolvedPolicy:
     """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the resulting policy.
 
-    A root becomes read-only if it belongs to the user and the server cannot create a placeholder in it, because a
-    command could change the mode of the root and create a `.git`. A root also becomes read-only if another user
-    keeps its placeholder locked.
+    A root becomes read-only if it belongs to the user but its mode does not allow the server to create a
+    placeholder, because a command could change the mode and create a `.git`. A root also becomes read-only if
+    another user keeps its placeholder locked.
 
     Raises:
-        SandboxUnavailable: a placeholder cannot be acquired.
+        SandboxUnavailable: a placeholder cannot be acquired for another reason, such as an error of the file
+            system.
     """
     closed = set[str]()
     for path in policy.missing_git:
@@ -153,7 +154,7 @@ def _lock_shared(name: str, folder: int) -> int | None:
 
 
 def _is_same(name: str, folder: int, descriptor: int) -> bool:
-    """Return whether a name still refers to the directory of a descriptor."""
+    """Return whether `name` in the directory `folder` still refers to the directory that `descriptor` has open."""
     try:
         found = os.lstat(name, dir_fd=folder)
     except FileNotFoundError:

@@ -213,8 +213,11 @@ class Landlock:
 
 
 def confine_thread(policy: SandboxPolicy) -> bool:
-    """Restrict the calling thread so that it can write only where the policy allows. Return False if the kernel
-    does not support Landlock.
+    """Restrict the calling thread permanently, so that it can write only where the policy allows, and return True.
+    If the kernel does not support Landlock, do nothing and return False.
+
+    Raises:
+        SandboxUnavailable: the policy cannot be enforced.
     """
     from parley.common.landlock import abi_version
     from parley.sandbox.kernel import confine

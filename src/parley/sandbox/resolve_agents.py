@@ -13,12 +13,14 @@ __all__ = ["AgentPaths", "find_agents"]
 
 
 class AgentPaths(NamedTuple):
-    """The settings of coding agents that exist in the roots."""
+    """The files and directories at the top level of the roots in which coding agents keep their settings."""
 
     paths: set[str]
-    """The paths of the agents' settings in the roots, with symbolic links resolved."""
+    """The paths of these files and directories, with symbolic links resolved. A path that then lies outside all
+    roots is omitted.
+    """
     links: tuple[str, ...]
-    """Symbolic links in the roots that lead to settings of agents."""
+    """The symbolic links at the top level of the roots that have the name of an agent's settings."""
 
 
 def find_agents(roots: tuple[str, ...]) -> AgentPaths:

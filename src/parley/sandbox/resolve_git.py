@@ -25,22 +25,25 @@ _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
 
 
 class GitPaths(Struct, kw_only=True):
-    """Files and directories in the roots that control Git. Only the paths in `links` contain symbolic links."""
+    """The files and directories that control Git, and that commands with these roots could change. All paths except
+    those in `links` are free of symbolic links.
+    """
 
     directories: set[str] = field(default_factory=set)
     """Git directories in the roots."""
     files: set[str] = field(default_factory=set)
-    """`.git` files, which name a Git directory."""
+    """The `.git` files in the roots. Each of them names a Git directory."""
     missing: set[str] = field(default_factory=set)
-    """Paths of `.git` directories that do not exist or are empty."""
+    """Paths at the top level of the roots at which a `.git` directory is missing or empty."""
     links: list[str] = field(default_factory=list)
-    """Symbolic links in the Git directories that lead to files that control Git."""
+    """Symbolic links in `directories` that Git follows to a file or directory that controls it."""
     targets: set[str] = field(default_factory=set)
-    """The targets of `links` that are in a root."""
+    """Those targets of `links` that lie in a root."""
 
 
 def find_git(roots: tuple[str, ...]) -> GitPaths:
-    """Find the `.git` of each root. A `.git` that is itself a root is not protected.
+    """Find the `.git` of each root, and the files that control Git. A `.git` that is itself a root is omitted,
+    because the policy makes it writable.
 
     Raises:
         SandboxUnavailable: a `.git` is a symbolic link, or a directory that a `.git` file names cannot be
@@ -84,7 +87,8 @@ def is_replaceable_git_of_another_user(root: str, folder: os.stat_result) -> boo
 
 
 def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the directories in the roots that a `.git` file names.
+    """Yield the Git directories that the file `git` names, directly or through another file, and that lie in a
+    root.
 
     Raises:
         SandboxUnavailable: a command could replace one of these directories.
@@ -119,7 +123,7 @@ def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the targets of the symbolic links `links` that are in the roots.
+    """Yield the targets of `links` that lie in a root. `links` are symbolic links.
 
     Raises:
         SandboxUnavailable: a command could create or replace a target, or has just removed it.

@@ -36,11 +36,13 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     roots: tuple[str, ...] = ()
     """The directories that commands may write to."""
     git_directories: tuple[str, ...] = ()
-    """Git directories in the roots."""
+    """Git directories in the roots, which are read-only or are restored after a command."""
     protected: tuple[str, ...] = ()
     """Files and directories in the roots, other than Git directories, that must not change."""
     missing_git: tuple[str, ...] = ()
-    """Paths of `.git` directories that do not exist or are empty."""
+    """Paths in the roots at which a `.git` directory is missing or empty. Commands must not create a Git directory
+    there.
+    """
     installed: tuple[str, ...] = ()
     """Files and directories in the roots where Parley itself is installed."""
     refused: tuple[str, ...] = ()
@@ -80,8 +82,9 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
 
 
 def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> ResolvedPolicy:
-    """Resolve a policy against the existing files. If `protects_installed` is False, a root in which Parley is
-    installed is not writable.
+    """Resolve a policy against the existing files. `protects_installed` states whether the sandbox mechanism can
+    make single paths in a writable root read-only. If it is True, only the paths where Parley is installed become
+    read-only. If it is False, each root that contains such a path becomes read-only (`ResolvedPolicy.refused`).
 
     Raises:
         SandboxUnavailable: a root was replaced, or a path in a root cannot be protected.
@@ -102,7 +105,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     marks = (*roots, *covering, *git.missing)
 
     def outermost(paths: Iterable[str]) -> Iterator[str]:
-        """Yield the paths that are neither hidden nor covered by another protected path."""
+        """Yield those of the `paths` that are not hidden and that do not lie in another protected directory."""
         for path in paths:
             if not resolved.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
                 yield path

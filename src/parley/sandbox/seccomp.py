@@ -117,8 +117,9 @@ _NEVER: Final[_Rule] = ()
 
 
 def _is(argument: int, *numbers: int, mask: int = _EVERY_BIT) -> _Test:
-    """Return a test that applies `mask` to an argument, and succeeds if the result is one of the numbers. The
-    kernel reads the argument as an `int`, so the upper half of the argument is ignored.
+    """Return a test that applies `mask` to an argument of the call, and succeeds if the result is one of `numbers`.
+    `argument` is the index of the argument. The kernel reads the argument as an `int`, so its upper half is
+    ignored.
     """
     return _Test(at=_ARGUMENTS_AT + 8 * argument, mask=mask, numbers=numbers)
 
@@ -132,17 +133,23 @@ def _upper_is_zero(argument: int) -> _Test:
 
 
 def _is_plain_mode(argument: int) -> _Test:
-    """Return a test that succeeds if a mode has neither the set-user-id nor the set-group-id bit."""
+    """Return a test that succeeds if an argument, a file mode, has neither the set-user-id nor the set-group-id
+    bit. `argument` is the index of the argument.
+    """
     return _is(argument, 0, mask=_SPECIAL_MODES)
 
 
 def _creates_plain(flags: int, mode: int) -> _Rule:
-    """Return a rule that allows `open` to create only files without the set-user-id and set-group-id bits."""
+    """Return a rule that allows `open` to create only files without the set-user-id and set-group-id bits. `flags`
+    and `mode` are the indexes of these arguments of the call.
+    """
     return (_is(flags, 0, mask=_CREATES),), (_is_plain_mode(mode),)
 
 
 def _is_null(argument: int) -> tuple[_Test, _Test]:
-    """Return the tests for the two halves of a pointer, which both succeed if the pointer is null."""
+    """Return the tests for the two halves of an argument that is a pointer. Both tests succeed if the pointer is
+    null. `argument` is the index of the argument.
+    """
     return _is(argument, 0), _upper_is_zero(argument)
 
 

@@ -23,10 +23,11 @@ _TIMEOUT_SECONDS: Final = 20.0
 """The timeout, in seconds, for the test command. The command takes a tenth of a second on an idle computer."""
 _PREFIX: Final = "self-test-"
 _ABANDONED_SECONDS: Final = 600.0
-"""The age, in seconds, at which the directory of an earlier self-test is removed. Every self-test takes less time.
+"""The age, in seconds, beyond which the directory of an earlier self-test is removed, because the process of that
+test must have been killed. Every self-test takes less time.
 """
 _MAX_ERROR_BYTES: Final = 300
-"""The maximum number of bytes of an error message that the reason for a failed test contains."""
+"""The maximum length, in bytes, of the part of an error message that is quoted as the reason for a failed test."""
 _TRANSIENT: Final = (
     *map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)),
     os.strerror(errno.ETIMEDOUT),
@@ -129,10 +130,10 @@ async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidd
 
 
 def _permanent(fault: str) -> str:
-    """Return the fault of a mechanism, if it is permanent.
+    """Return `fault`, the reason why the self-test of a mechanism failed, if it is permanent.
 
     Raises:
-        CommandNotStarted: the fault is transient, so another attempt may succeed.
+        CommandNotStarted: the fault is transient (`_TRANSIENT`), so another attempt may succeed.
     """
     if any(words in fault for words in _TRANSIENT):
         raise CommandNotStarted(fault)
@@ -141,8 +142,9 @@ def _permanent(fault: str) -> str:
 
 @contextmanager
 def _directories(home: str | None) -> Iterator[tuple[str, str, str]]:
-    """Create the files of the test, yield their paths, and remove them after the `with` block: the directory that
-    the command may write to, a directory that it may not write to, and a hidden file.
+    """Create two directories and a hidden file for the test, and remove them after the `with` block. Yield three
+    paths: the directory that the test command may write to, the directory that it must not write to, and the hidden
+    file.
     """
     if home is not None:
         _remove_abandoned(home)

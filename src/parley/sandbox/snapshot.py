@@ -109,7 +109,9 @@ class MissingGit:
         return result
 
     def is_changed(self, path: str) -> bool:
-        """Return whether a command has created this `.git`. `path` is the path of this `.git`."""
+        """Return whether a command has created this `.git`; True if that cannot be determined. `path` is the path
+        of this `.git`.
+        """
         try:
             return self._is_added()
         except OSError:
@@ -198,7 +200,9 @@ class Snapshot:
         return replace(entry, names=names - data, data=data, identity=identity)
 
     def _inside(self, path: str, entry: Directory, role: _Role, folders: DirFds) -> Iterator[tuple[str, _Role]]:
-        """Yield the protected paths in a directory, each with the role in which it is read."""
+        """Yield the protected paths in the directory `path`, each with the role in which the snapshot reads it.
+        `entry` and `role` are the entry and the role of the directory.
+        """
         if role == "git":
             for name in _OBEYED:
                 yield _first_link(folders, path, name), "info" if name == "info" else "tree"
@@ -246,7 +250,9 @@ class Snapshot:
             return ABSENT
 
     def _added(self, folders: DirFds, path: str, before: Directory) -> list[str] | None:
-        """Return the paths that commands have added to a directory, sorted; None if there are too many."""
+        """Return the paths that commands have added to a directory, sorted; None if the directory now has over
+        `_MAX_ADDED` entries more than in the snapshot. `before` is the directory in the snapshot.
+        """
         if before.names is None:
             return []
         names = names_in(folders, path, at_most=len(before.names) + len(before.data) + _MAX_ADDED)
