@@ -100,7 +100,7 @@ class Patches:
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
         """Write a patch if the policy or the user allows it. Return the result of writing, or the rejection of the
-        patch.
+        patch. `verify` verifies the patch against the current files once more.
 
         Raises:
             PatchRefused: the patch was approved, but no longer matches the files.
@@ -130,7 +130,8 @@ class Patches:
         self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
         """Write an approved patch if its files and directories are still the approved ones. If one of them was
-        replaced, ask the user again.
+        replaced, ask the user again, at most `MAX_APPROVALS` times in total. Return the result of writing, or the
+        rejection of the patch.
 
         Raises:
             PatchRefused: the patch no longer matches the files.
@@ -310,6 +311,9 @@ def _installed_paths(settings: Settings) -> tuple[str, ...]:
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
     """Verify a patch in a thread. The paths of the patch are relative to `workdir`. If the call is cancelled, the
     thread stops soon afterwards.
+
+    Raises:
+        PatchRefused: the patch is invalid, does not match the files or names a protected path.
     """
     cancel = CancelToken()
 

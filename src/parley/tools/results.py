@@ -41,7 +41,9 @@ def ran(output: str, *, exit_code: int, seconds: float) -> str:
 
 
 def rejected(what: Literal["exec command", "patch"], verdict: RejectedByPolicy | RejectedByUser) -> str:
-    """Return the model-facing text for an action that the policy or the user rejected."""
+    """Return the model-facing text for an action that the policy or the user rejected. `what` names the action in
+    the text.
+    """
     match verdict:
         case RejectedByPolicy(why=why):
             return replace_surrogates(f"{what} rejected: {why}")

@@ -14,7 +14,9 @@ _given: int | None = None
 
 
 def raise_own_limit() -> None:
-    """Raise this process's limit on open files to the maximum. Call this before any program is started."""
+    """Raise this process's soft limit on open files to its hard limit. If the system refuses this, keep the soft
+    limit. Call this before any program is started.
+    """
     global _given
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -30,7 +32,9 @@ def program_limit() -> int:
 
 
 def limit_program(pid: int) -> None:
-    """Set a running program's limit on open files to the limit with which the server was started."""
+    """Set the soft limit on open files of the running process `pid` to the limit with which the server was started.
+    Do nothing if the server did not raise its limit, or if the system cannot change the limit of another process.
+    """
     if _given is None or not hasattr(resource, "prlimit"):
         return
     try:

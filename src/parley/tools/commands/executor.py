@@ -66,7 +66,7 @@ class Executor:
         raise CommandNotStarted("the process that starts commands has ended")
 
     async def close(self) -> None:
-        """Kill all commands. Later calls of `start` raise an error."""
+        """Kill all commands, and end the fork server. Later calls of `start` raise `CommandNotStarted`."""
         self._closed = True
         for command in self._running:
             command.stop()
@@ -74,8 +74,12 @@ class Executor:
             await run_to_completion(asyncio.ensure_future(self._fork_server.close()))
 
     async def _run(self, start: LaunchSpec, request: bytes, command: RunningCommand) -> CommandResult | None:
-        """Run a command to its end, and return its result. Return None if the command did not run but a second
-        attempt may succeed.
+        """Run a command to its end, and return its result. Return None if the fork server or the supervisor ended
+        before the command ran, so that a second attempt may succeed. `request` is the encoded form of `start`.
+
+        Raises:
+            CommandNotStarted: the command could not be started.
+            Exception: the callback for the output raised this exception.
         """
         self._running.add(command)
         try:

@@ -80,7 +80,9 @@ class ForkServerLink:
         return True
 
     async def close(self) -> None:
-        """End the fork server. All processes that the fork server started are then killed."""
+        """Close the connection, so that the fork server kills all commands and exits. If the fork server has not
+        exited after `CLOSE_SECONDS`, kill it.
+        """
         if not self.lost.done():
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)

@@ -149,8 +149,11 @@ class _ForkServer:
                 pass  # if forking fails again, the next command reports the error
 
     def _forked(self, *descriptors: int) -> _Spare:
-        """Fork a supervisor that gets its command later. `descriptors` are open descriptors that the supervisor
-        does not need; the supervisor closes its copies of them.
+        """Fork a supervisor that gets its command later. `descriptors` are open descriptors of the fork server that
+        the supervisor does not need. The supervisor closes its copies of them.
+
+        Raises:
+            OSError: the process cannot be forked.
         """
         fork_server = os.getpid()
         ours, theirs = socket.socketpair()
@@ -195,7 +198,7 @@ class _Spare:
         self._channel = channel
 
     def begin(self, *descriptors: int) -> None:
-        """Send the descriptors of a command to the supervisor."""
+        """Send the descriptors of a command to the supervisor. If the supervisor is dead, do nothing."""
         try:
             socket.send_fds(self._channel, [START], descriptors)
         except OSError:
@@ -207,7 +210,9 @@ class _Spare:
 
 
 def _received(sender: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message and the descriptors that came with it."""
+    """Return the next message and the descriptors that came with it. The message is empty if the sender has closed
+    its socket.
+    """
     flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
     message, descriptors, _, _ = socket.recv_fds(sender, len(START), DESCRIPTORS, flags)
     for descriptor in descriptors:
@@ -216,7 +221,9 @@ def _received(sender: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _limit_open_files(count: int) -> None:
-    """Set the command's limit on open files to the limit with which the server was started."""
+    """Set this process's limit on open files to `count`, the limit with which the server was started. The command
+    inherits this limit.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from typing import Final, Literal
 
     MountSpec = tuple[bytes, bytes | None, bool]
-    """An encoded `Mount` of `ports/commands.py`: the mount point, the source, and whether the mount is writable."""
+    """An encoded `Mount` of `ports/commands.py`: the mount point, the source (None for a new file system), and
+    whether the mount is writable.
+    """
     Approved = tuple[tuple[int, int], tuple[int, int]]
     """The device and inode of the working directory, and of the program, in the order of `REPLACEABLE`."""
 
@@ -94,7 +96,9 @@ REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("director
 compared with the approved parts.
 """
 ERROR_NUMBERS: Final = 4096
-"""The factor of the step index in the number of an `UNCONFINED` report. It is larger than every errno."""
+"""The number by which an `UNCONFINED` report multiplies the index of the failed step, before it adds the errno. It
+is larger than every errno.
+"""
 
 REQUEST_SIZE: Final = struct.Struct("=Q")
 """The format of the length field that precedes a request. The length is in bytes."""

@@ -174,7 +174,10 @@ class ExpectedMounts:
 
 
 class _Expected:
-    """The mount that must be at one mount point."""
+    """The mount that must be at one mount point. `index` is its index in the requested mounts. `source` is the
+    device and the path that the kernel must report; None for a new file system. `count` is the number of mounts
+    that are stacked at the mount point.
+    """
 
     __slots__ = ("count", "index", "may_write", "source")
 
@@ -208,8 +211,8 @@ class HeldLauncher:
         read: Callable[[str], bytes] = _mountinfo,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the object for a bubblewrap process that writes to the pipe `reports` and waits for a message from
-        `gate`.
+        """Create the object for a bubblewrap process that writes its reports to the pipe `reports`. Bubblewrap
+        waits until a message is sent through the socket `gate`.
 
         `specs` are the mounts that bubblewrap must make. `max_processes` is the maximum number of processes of the
         command; None if there is no limit. `read` returns the `mountinfo` text of a process. Its argument is a
@@ -220,12 +223,14 @@ class HeldLauncher:
         self._read, self._clock, self._began_at = read, clock, clock()
         self._expected: ExpectedMounts | None = None
         self.waits = True
-        """True until the check has ended and bubblewrap may run the command or must be killed."""
+        """True while bubblewrap waits for the result of the check. When the check has ended, either bubblewrap runs
+        the command or `refused` is set.
+        """
         self.reported = b""
         """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
-        """The kind and the number of the report that states why the command must not run; None while the command
-        may run.
+        """The reason why the command must not run, as a report of the supervisor: its kind and its number (see
+        `messages.py`). None unless the check has failed.
         """
 
     @property
@@ -261,7 +266,9 @@ class HeldLauncher:
             self._open()
 
     def _process(self) -> str | None:
-        """Return the id of the process that waits for `gate`; None while bubblewrap has not reported the id."""
+        """Return the id of the waiting process of bubblewrap, whose mounts are checked; None while bubblewrap has
+        not reported the id.
+        """
         try:
             self.reported += os.read(self._reports, REPORT_BYTES)
         except BlockingIOError:
@@ -282,10 +289,11 @@ class HeldLauncher:
             raise
 
     def _limited(self, process: int) -> tuple[bytes, int] | None:
-        """Limit the number of processes of the command, and disable core files. Return the kind and the number of a
-        report if this fails; otherwise return None.
+        """Limit the number of processes of the command, and disable core files. `process` is the bubblewrap
+        process, from which the command inherits the limits. On success, return None. On failure, return the report
+        that the supervisor sends: its kind and its number (see `messages.py`).
 
-        If the process has already ended, return None, because the supervisor reports the end.
+        If bubblewrap has already ended, return None, because the supervisor reports this end.
         """
         if self._max_processes is None:
             return None

@@ -43,7 +43,9 @@ def result(status: int | None, *, timed_out: bool, seconds: float) -> CommandRes
 
 
 def start_error(kind: bytes, number: int, mounts: Sequence[Mount]) -> CommandNotStarted | None:
-    """Return the error for a report that a command was not started; None for any other report."""
+    """Return the error for a report that a command was not started; None for any other report. `kind` and `number`
+    are the fields of the report (see `messages.py`), and `mounts` are the requested mounts.
+    """
     if kind == FAILED:
         return CommandNotStarted(_detail(number))
     if kind == REPLACED:

@@ -47,7 +47,7 @@ def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterat
 
 
 def runnable(place: bytes, *, folder: int | None = None) -> Identity | None:
-    """Return the identity of the file at the path `place`; None if the file is not executable.
+    """Return the identity of the file at the path `place`; None if there is no executable regular file.
 
     `folder` is a descriptor of the directory to which the path is relative; None means the current directory.
     """

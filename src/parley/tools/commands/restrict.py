@@ -164,7 +164,11 @@ def _in_thread(run: Callable[[], int]) -> int:
 
 
 def _apply(ruleset: int, instructions: bytes) -> None:
-    """Apply a Landlock ruleset and a seccomp program permanently to the current thread."""
+    """Apply a Landlock ruleset and a seccomp program permanently to the current thread.
+
+    Raises:
+        StepFailed: one of the steps failed.
+    """
     step = CLOSE_STEP
     try:
         landlock.syscall(CLOSE_RANGE, FIRST_FILE, LAST_DESCRIPTOR, CLOSE_RANGE_CLOEXEC)
@@ -219,7 +223,11 @@ def _add_rule(ruleset: int, path: bytes, rights: int) -> None:
 
 
 def _opened(path: bytes) -> int:
-    """Open a path without following symbolic links, and return its descriptor."""
+    """Open a path without following symbolic links, and return its descriptor.
+
+    Raises:
+        OSError: the path does not exist, cannot be reached or contains a symbolic link.
+    """
     place = _openat2(OPENAT2, AT_FDCWD, path, OPEN_HOW, len(OPEN_HOW))
     if place >= 0 or ctypes.get_errno() != errno.ENOSYS:
         return landlock.check(place)

@@ -109,7 +109,9 @@ class RunningCommand:
         return descriptors
 
     async def end(self) -> None:
-        """Kill the command, and read the rest of its output. This takes a few seconds at most."""
+        """Kill all processes of the command, and read the output that is still in its pipes. This takes a few
+        seconds at most.
+        """
         if not self.ended.done():
             self.stop()
             await asyncio.wait([self.ended], timeout=KILL_SECONDS)

@@ -39,11 +39,15 @@ replace it.
 """
 CONTROLLERS: Final = ("memory", "pids")
 LIMITS: Final = ("memory.max", "memory.high", "memory.swap.max", "cpu.max", "io.max")
-"""Names of the control group files that hold a limit only if an administrator has set one."""
+"""Names of the control group files that contain a limit only if an administrator has set one. In a group with such
+a limit, Parley creates no scope, because the commands would escape the limit.
+"""
 UNITS: Final = (".service", ".scope", ".slice")
-"""Suffixes of the control groups that systemd creates for units."""
+"""Name suffixes of the control groups that belong to a unit of systemd."""
 USER_MANAGER: Final = "user@"
-"""The prefix of the services in which systemd manages the processes of a user."""
+"""The name prefix of the services in which systemd manages the processes of a user. In any other service, Parley
+creates no scope, because commands stay in the service.
+"""
 UNIT: Final = "parley-commands-"
 """The name prefix of the scopes that Parley creates."""
 
@@ -98,8 +102,8 @@ def enter(root: str) -> bool:
 
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
-    """Return the memory limit in bytes and the process limit of a scope that Parley created; None for other
-    groups.
+    """Return two limits of the control group `group`: the memory in bytes, and the number of processes. Return None
+    if Parley did not create the group, or if one of the limits is missing.
     """
     if not os.path.basename(group).startswith(UNIT):
         return None
@@ -123,7 +127,9 @@ def _manager() -> tuple[str, str]:
 
 
 def _asked(root: str, unit: str, properties: Sequence[Sequence[str]], until: float) -> bool:
-    """Request the scope from systemd. Return whether systemd has created it before the deadline `until`."""
+    """Ask systemd to create the scope `unit` with the given properties. Return whether systemd has confirmed the
+    request before the deadline `until`.
+    """
     bus, _ = _manager()
     words = (
         *("busctl", f"--address=unix:path={os.path.join(root, bus)}", "call"),

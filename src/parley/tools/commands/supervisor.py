@@ -146,8 +146,8 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
     second result is the bubblewrap process whose mounts must be checked; None if no mounts must be checked. The
     third result is a list of the descriptors to pass, in order.
 
-    The number of each descriptor to pass is higher than all descriptor numbers of the program. `dup2` therefore
-    overwrites none of these descriptors.
+    The program gets these descriptors under the numbers from `FIRST_FILE` on, through `dup2`. Here, the descriptors
+    have higher numbers than that, so that `dup2` overwrites none of them before it is copied.
     """
     passed = [_file_of(content) for content in request.files]
     reports: int | None = None
@@ -209,8 +209,13 @@ def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
 
 
 def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
-    """Start the first executable file with the program's name, and return its process id. If a program was
-    approved, the file must be the approved one.
+    """Start the first executable file with the program's name, and return its process id. `start` starts the
+    program at a path and returns its process id.
+
+    Raises:
+        _Replaced: the file is not the approved one.
+        PermissionError: no file with this name is executable.
+        FileNotFoundError: there is no file with this name.
     """
     refused: OSError | None = None
     for program in candidates(request.argv[0], request.env.get(b"PATH", DEFAULT_PATH)):
@@ -238,7 +243,8 @@ def _refuse_other_directory(request: Request) -> None:
     """Check that the current directory is the approved one, if a directory was approved. A later replacement of the
     path does not affect the current directory.
 
-    Raises: _Replaced: the current directory is not the approved one.
+    Raises:
+        _Replaced: the current directory is not the approved one.
     """
     if request.approved is not None and identity(os.stat(b".")) != request.approved[DIRECTORY]:
         raise _Replaced(DIRECTORY)
@@ -247,7 +253,8 @@ def _refuse_other_directory(request: Request) -> None:
 def _refuse_other_program(approved: tuple[int, int], program: bytes) -> None:
     """Check that the program file is the approved one.
 
-    Raises: _Replaced: the file is not the approved one.
+    Raises:
+        _Replaced: the file is not the approved one.
         PermissionError: the file is not executable, so it cannot be the approved one.
         FileNotFoundError: the file does not exist.
     """
@@ -307,8 +314,8 @@ def _rest_of(reports: int) -> bytes:
 
 
 def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
-    """Return the kind and the number of the report about a command that bubblewrap started. Both are derived from
-    the text that bubblewrap has written.
+    """Return the supervisor's last report about a command that was started with bubblewrap: its kind and its number
+    (see `messages.py`). `text` is the text that bubblewrap has written.
 
     Bubblewrap writes `{ "child-pid": 4711 }` first, and `{ "exit-code": 0 }` only if the command has run. If
     bubblewrap was killed between the two messages, it is unknown whether the command was started. `status` is the

@@ -60,8 +60,11 @@ class System:
     """The system calls that change names in a directory, and `fsync`. Tests substitute this class."""
 
     def link(self, name: str, other: str, *, folder: int) -> None:
-        """Create a hard link `other` to the file `name`. Raise `FileExistsError` if `other` exists. Both names are
-        relative to the directory descriptor `folder`.
+        """Create a hard link `other` to the file `name`. Both names are relative to the directory descriptor
+        `folder`.
+
+        Raises:
+            FileExistsError: `other` exists.
         """
         os.link(name, other, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
@@ -397,7 +400,11 @@ class _Commit:
             raise PatchChanged(f"{removal.failure}: {_CHANGED}")
 
     def _give_name(self, place: _Place, target: _Place) -> None:
-        """Give a temporary file its final name. Raise `FileExistsError` if a file with that name exists."""
+        """Give the temporary file `place` its final name `target`.
+
+        Raises:
+            FileExistsError: a file with the final name exists.
+        """
         folder = self._folders.open(target.folder)
         try:
             self._system.link(place.name, target.name, folder=folder)

@@ -30,7 +30,11 @@ class CancelToken:
         self._is_cancelled = True
 
     def check(self) -> None:
-        """Raise `PatchRefused` if the work was cancelled."""
+        """Check that the work was not cancelled.
+
+        Raises:
+            PatchRefused: the work was cancelled.
+        """
         if self._is_cancelled:
             raise PatchRefused("error: interrupted")
 
@@ -43,7 +47,11 @@ class Deadline:
         self._cancel = cancel or CancelToken()
 
     def check(self) -> None:
-        """Raise `PatchRefused` if the time limit has passed or the work was cancelled."""
+        """Check that the time limit has not passed and the work was not cancelled.
+
+        Raises:
+            PatchRefused: the time limit has passed, or the work was cancelled.
+        """
         self._cancel.check()
         if time.monotonic() > self._ends_at:
             raise PatchRefused("error: the patch takes too long to match; make it smaller")

@@ -41,7 +41,11 @@ class Effort:
         """
 
     def check(self) -> None:
-        """Raise `PatchRefused` if the work was cancelled."""
+        """Check that the work was not cancelled. This does not check the number of steps.
+
+        Raises:
+            PatchRefused: the work was cancelled.
+        """
         self._cancel.check()
 
 
@@ -144,20 +148,22 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes after two positions are equal, but at most `limit`."""
+    """Return how many bytes of `one` from `at` on equal the bytes of `other` from `there` on, but at most `limit`."""
     return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
 
 
 def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes before two positions are equal, but at most `limit`."""
+    """Return how many bytes of `one` directly before `at` equal those of `other` directly before `there`, but at
+    most `limit`.
+    """
     return _extent(limit, lambda low, high: one[at - high : at - low] == other[there - high : there - low])
 
 
 def _extent(limit: int, same: Callable[[int, int], bool]) -> int:
     """Return the length of the longest common prefix of two sequences, or `limit` if that is less.
 
-    `same` returns whether the sequences are equal between two offsets. The length is found by an exponential search
-    and then a binary search.
+    `same` returns whether the sequences are equal between two offsets, the second one excluded. The length is found
+    by an exponential search and then a binary search.
     """
     reached, stride = 0, 64
     ahead = min(stride, limit)
@@ -435,10 +441,12 @@ class _Search:
         return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
 
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
-        """Return the box before and the box after the point where the paths meet.
+        """Divide a box: return the box before and the box after the point where the paths from its two corners
+        meet.
 
-        If the paths do not meet within half of the remaining steps, all lines between their ends are marked as
-        changed. The other half of the steps suffices to compare the lines before and after the marked lines.
+        If the paths do not meet within half of the remaining steps, all lines between the furthest points of the
+        paths are marked as changed. The other half of the steps suffices to compare the lines before and after the
+        marked lines.
         """
         head, tail, effort = self._head, self._tail, self._effort
         first, last = _Point(box.start, box.new_start), _Point(box.end, box.new_end)
@@ -494,7 +502,9 @@ class _Front:
         self._reached[middle - 1 : middle + 2] = -1, first.at, -1
 
     def same(self, at: int, new_at: int, limit: int) -> int:
-        """Return how many lines after two positions are equal, but at most `limit`."""
+        """Return how many lines of the old sequence from `at` on equal the lines of the new sequence from `new_at`
+        on, but at most `limit`.
+        """
         old, new, same = self._old, self._new, 0
         while same < limit and old[at + same] == new[new_at + same]:
             same += 1
@@ -506,7 +516,8 @@ class _Front:
         return same
 
     def advance(self, other: _Front | None, stop: int) -> _Point | None:
-        """Extend every path by one change, and then by all equal lines. Stop when only `stop` steps are left.
+        """Extend every path by one change, and then by all equal lines. Stop early when the effort has only `stop`
+        steps left.
 
         Return the point where a path meets a path of the front `other`; None if no paths meet or `other` is None.
         """

@@ -136,8 +136,8 @@ class _Level:
         return [[self._key(line) for line in run[start : start + _BLOCK]] for start in range(0, len(run), _BLOCK)]
 
     def _matches(self, blocks: list[list[str]], at: int) -> bool:
-        """Return whether the blocks of lines match at a position. Blocks are compared one by one, because one
-        comparison of many lines would block all other threads.
+        """Return whether the `blocks`, which are consecutive blocks of lines, match the file from the position `at`
+        on. Blocks are compared one by one, because one comparison of many lines would block all other threads.
         """
         for block in blocks:
             self._deadline.check()
@@ -162,7 +162,8 @@ class _Search:
             self._runs.update(filter(None, map(_old, _readings(chunk))))
 
     def after_contexts(self, chunk: Chunk, start: int) -> int:
-        """Return the position after the chunk's context lines. The search for the lines of the chunk begins there.
+        """Search for the chunk's context lines from `start` on, and return the position after them. The search for
+        the lines of the chunk begins there.
 
         Raises:
             PatchRefused: a context line was not found.
@@ -175,7 +176,8 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Return the position of the old lines of a chunk, and the variant of the chunk that matches there.
+        """Return the position of the old lines of a chunk, at or after `start`, and the variant of the chunk that
+        matches there (see `_readings`).
 
         Raises:
             PatchRefused: no variant matches.
@@ -256,7 +258,9 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
 
 
 def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
-    """Return the lines that replace the old lines from `at` on, and the position after the old lines."""
+    """Apply the lines of a chunk to the file at the position `at`. Return the new lines, and the position after the
+    lines of the file that they replace. `old` are all lines of the file.
+    """
     new: list[str] = []
     for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):
         run = list(group)
@@ -272,8 +276,8 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Return added lines with line ends. Each line has the same line end as the line with the same index in `like`.
-    Lines beyond the length of `like` have the same line end as the last line in `like`.
+    """Return the added lines with a carriage return where the file uses it. Each line ends like the line with the
+    same index in `like`. Lines beyond the length of `like` end like the last line in `like`.
 
     An added line that ends with a carriage return is not changed.
     """

@@ -71,7 +71,9 @@ class PathResolver:
         # A path in which `..` follows a symbolic link is omitted, because `normpath` would change its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """For each working directory, its normalised path and its real path. The longest normalised path is first.
+        """The normalised path and the real path of the conversation's and the call's working directory. An absolute
+        path that begins with the normalised path is resolved to the real path. The longest normalised path is
+        first.
         """
 
     def shown(self, written: str) -> str:
@@ -129,8 +131,9 @@ class PathResolver:
     def _refuse_through_hidden(self, path: str, failure: str) -> None:
         """Check that a path does not lead through a hidden directory.
 
-        Raises: PatchRefused: the path leads through a hidden directory. The error has the text `failure` and does
-        not show whether the file exists.
+        Raises:
+            PatchRefused: the path leads through a hidden directory. The error begins with the text `failure` and
+                does not show whether the file exists.
         """
         reached = "/"
         for part in path.split("/"):
@@ -165,9 +168,11 @@ def _real_directory(workdir: str) -> str:
 
 
 def _refuse_detours(path: str, written: str) -> None:
-    """Check that no `..` in a path follows a symbolic link or a file.
+    """Check that no `..` in a path follows a symbolic link or a file. `written` is the path as written in the
+    patch.
 
-    Raises: PatchRefused: a `..` follows a symbolic link or a file.
+    Raises:
+        PatchRefused: a `..` follows a symbolic link, a file or a path that does not exist.
     """
     reached: list[str] = []
     for part in path.split("/"):

@@ -1,7 +1,8 @@
 """Creates the diff of a turn, in Git's format (see "apply_patch" in docs/protocol.md).
 
-The module keeps the contents from before the turn's first patch, and reads the current contents. A file that
-exceeds a limit of the diff is shown like a binary file. The module does not run Git, and follows no symbolic links.
+The module keeps the contents that the changed files had before the turn, and reads their current contents when it
+creates the diff. A file that exceeds a limit of the diff is shown like a binary file. The module does not run Git,
+and follows no symbolic links.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class TouchedFiles:
         self._before: dict[str, _Version | None] = {}
         """The files before the turn, keyed by normalised absolute path; None for a file that did not exist."""
         self._given: dict[str, str] = {}
-        """The path of each file as it was first given to `before`, keyed by normalised absolute path."""
+        """The path of each file as it was first passed to `before`, keyed by normalised absolute path. The diff
+        shows this path if the file is in no repository.
+        """
         self._origins: dict[str, str] = {}
         """The old path of each moved file, keyed by its new path. Both are normalised absolute paths."""
         self._room = MAX_PATCH_BYTES

@@ -85,8 +85,8 @@ class Connection:
         await self._settled.wait()
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, progress: OnProgress) -> dict[str, Any]:
-        """Call a tool and return its result. If the call is cancelled, send a cancellation to the server. Other
-        calls are not affected.
+        """Call a tool and return its result. `progress` is called with each progress report. If the call is
+        cancelled, send a cancellation to the server. Other calls are not affected.
 
         Raises:
             CallFailed: the connection was lost, or the server did not return a valid result.
@@ -96,7 +96,7 @@ class Connection:
         return await self._session.call(tool, arguments, progress)
 
     async def end(self) -> None:
-        """Close the session, and end the server's program if it has one."""
+        """Close the session, end the server's program if it has one, and wait until both have ended."""
         self._is_ending = True
         self._close()
         assert self._closing is not None

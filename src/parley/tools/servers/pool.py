@@ -81,7 +81,7 @@ class Lease:
         return self._tools.get(name)
 
     def _refresh(self) -> None:
-        """Reassign the names of all tools if the tool list of a server has changed."""
+        """If the tool list of a server has changed since the last refresh, assign the names of all tools again."""
         lists = [server.tools for _, server in self._servers]
         if len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists)):
             return
@@ -115,8 +115,9 @@ class ServerPool:
     ) -> None:
         """Create a pool.
 
-        `timing` holds the time limits of its servers. `on_unused` is called when no turn has used any server of the
-        pool for some time.
+        `environ` contains the environment variables from which the servers get their environment and their secrets.
+        `timing` contains the time limits of the servers. `on_unused` is called when no turn has used any server of
+        the pool for some time.
         """
         self._environ, self._timing, self._on_unused = environ, timing, on_unused
         self._servers: dict[Key, Server] = {}

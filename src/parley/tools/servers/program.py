@@ -166,7 +166,8 @@ class Program:
         return f"the program ended before it answered ({how})"
 
     async def stop(self) -> None:
-        """End the program: close its input, then send SIGTERM, then SIGKILL to its process group.
+        """End the program. Close its input; if it does not exit within `LEAVE_SECONDS`, send SIGTERM to its process
+        group. Finally, send SIGKILL, so that no process of the group remains.
 
         If the call is cancelled, SIGKILL is sent immediately.
         """

@@ -114,7 +114,9 @@ class Server:
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Let the server run at least until `release` is called."""
+        """Keep the server from being ended as idle until `release` is called. Calls are counted: each `hold` needs
+        its own `release`.
+        """
         self._holders += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -149,7 +151,7 @@ class Server:
         return found
 
     def stop(self) -> None:
-        """Cancel the timer after which the server counts as idle."""
+        """Cancel the idle timer, so that `idle` is not called. The connection stays open."""
         if self._timer is not None:
             self._timer.cancel()
 
