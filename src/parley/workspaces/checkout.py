@@ -59,8 +59,8 @@ class Checkout:
         return kept
 
     def _clear(self) -> str | None:
-        """Rename any file or directory at the path of the worktree, so that it is kept, and remove the
-        administrative directory of the worktree.
+        """Rename any file or directory at the path of the worktree, and remove the administrative directory of the
+        worktree. Return the new path; None if there was nothing to rename.
         """
         kept = None
         if os.path.lexists(self._paths.tree):  # this is an unfinished, unsafe or foreign worktree
@@ -128,7 +128,7 @@ class Checkout:
 
     async def finish(self) -> str | None:
         """If the last checkout did not complete, repeat it. Return the directory to which files were moved; None if
-        no file was moved.
+        no file was moved. If the repetition fails, log the reason.
 
         An incomplete checkout leaves files of two commits in the worktree. Without the repetition, these files
         would be committed as work of the conversation.
@@ -158,6 +158,10 @@ class Checkout:
     def _take_worktree(self) -> None:
         """Move the worktree into its administrative directory, where commands of the model cannot change it. Do
         nothing if the worktree is already there.
+
+        Raises:
+            GitFailed: a command has replaced the worktree; it stays at its path.
+            OSError: the worktree cannot be moved.
         """
         if os.path.isdir(self._paths.inside) and not os.path.lexists(self._paths.tree):
             return
@@ -171,7 +175,8 @@ class Checkout:
             raise
 
     def restore_pointer(self, path: str) -> None:
-        """If a command has replaced the file `.git` of the worktree, write the file again.
+        """If a command has removed or changed the file `.git` of the worktree, write the file again. `path` is the
+        current path of the worktree.
 
         Git commands that the model runs read this file.
         """

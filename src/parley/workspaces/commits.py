@@ -49,7 +49,8 @@ class Commits:
     async def commit(
         self, head: str, message: str, *, seconds: float = LOCAL_SECONDS
     ) -> tuple[str | None, str | None, tuple[str, ...]]:
-        """Make a commit of all files that Git does not ignore, and add the commit to the clone.
+        """Make a commit of all files that Git does not ignore, and add the commit to the clone. `head` is the
+        parent of the commit. `seconds` is the timeout of each Git command.
 
         The first result is the id of the commit; None if nothing has changed. The second result is a text for
         clients about the files that could not be read and were not committed; None if there are none. The third
@@ -73,7 +74,7 @@ class Commits:
         return commit, problem, changes.nested
 
     async def changes(self, seconds: float = LOCAL_SECONDS) -> Changes:
-        """Return the differences between the worktree and its index.
+        """Return the differences between the worktree and its index. `seconds` is the timeout of each Git command.
 
         Git does not read repositories inside the worktree, because their files could make Git wait forever.
 
@@ -122,7 +123,12 @@ class Commits:
         return [path for path in paths if path not in ignored]
 
     async def _stage(self, paths: tuple[str, ...], seconds: float) -> list[str]:
-        """Add files to the index. Return the files that Git cannot read."""
+        """Add the changes of the given files to the index, and remove deleted files from it. Return the files that
+        Git cannot read.
+
+        Raises:
+            GitFailed: more than `MAX_UNREADABLE` files cannot be read, or the command failed otherwise.
+        """
         left, failed = list(paths), list[str]()
         while left:
             stdin = "".join(f"{path}\0" for path in left).encode(errors="surrogateescape")
@@ -140,7 +146,8 @@ class Commits:
         return failed
 
     async def push(self, commit: str, branch: str, seconds: float) -> str:
-        """Push a commit to a branch, without force. If the branch has diverged, push to the next free branch.
+        """Push a commit to a branch, without force. If the branch has diverged, push to the next branch name that
+        accepts the commit (see `next_branch`). `seconds` is the timeout of each push.
 
         Return the branch to which the commit was pushed.
 
@@ -173,7 +180,7 @@ def listed_paths(paths: Sequence[str]) -> str:
 
 
 def _shown(path: str) -> str:
-    """Return a path as it appears in the error messages of `Git.run`."""
+    """Return a path as it appears in the error messages of `Git.run`, so that the two can be compared."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", path.encode(errors="surrogateescape").decode(errors="replace"))
 
 

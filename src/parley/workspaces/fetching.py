@@ -34,10 +34,14 @@ class Fetcher:
         self._base_name: str | None = None
 
     async def fetch(self, last: WorkspaceUpdated | None, head: str | None) -> tuple[str, str] | None:
-        """Fetch the base branch and the branches of the conversation.
+        """Fetch the branches of the conversation. If `last` or `head` is None, fetch the base branch too.
 
-        Return None on success. If the fetch fails, but this disk has the newest commit of the conversation, return
-        the code and the message of the error.
+        `last` is the last `workspace_updated` event of the conversation, and `head` is the commit of the worktree
+        on this disk; None if there is none. Return None on success. If the fetch fails, but this disk has a
+        worktree and the commit of `last`, return the code and the message of the error.
+
+        Raises:
+            GitFailed: the fetch failed, and the turn cannot begin without it.
         """
         if not await asyncio.to_thread(os.path.isdir, self._paths.clone):
             await self._initialize()

@@ -1,8 +1,8 @@
 """Runs Git in the sandbox, without hooks, helpers and settings of the user.
 
 The repository and the files of a worktree are not trusted. Git gets its settings only from environment variables,
-which take precedence over every file, and may use only the protocol in the address of the repository. Commands that
-the model runs do not get these variables.
+which take precedence over every file, and may use only the protocol in the URL of the repository. Commands that the
+model runs do not get these variables.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _SETTINGS: Final = {
 
 
 class GitFailed(Exception):
-    """Raised when a Git command fails. The message contains neither secrets nor the address of the repository."""
+    """Raised when a Git command fails. The message contains neither secrets nor the URL of the repository."""
 
 
 class Remote(Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class Remote(Struct, frozen=True, kw_only=True):
         return tuple(path for path in (self.ssh_key, self.ssh_known_hosts, self.address.path) if path is not None)
 
     def redacted(self, text: str) -> str:
-        """Return a text in which the address and the secrets of this repository are redacted."""
+        """Return a text in which the URL and the secrets of this repository are replaced with its name."""
         secrets = {self.address.url, self.address.path, self.password, self._login, self.ssh_key}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = text.replace(secret, f"<{self.name}>")
@@ -166,7 +166,9 @@ class Git:
     """Runs Git commands for the turn of one conversation."""
 
     def __init__(self, commands: CommandRunner, settings: Settings, remote: Remote, directory: str) -> None:
-        """Create the object. `directory` is the directory with the clones and the worktrees."""
+        """Create the object. `commands` runs each Git command in the sandbox, `settings` are the settings of the
+        turn, and `directory` is the directory with the clones and the worktrees.
+        """
         self._commands, self._settings, self._remote, self._directory = commands, settings, remote, directory
 
     async def run(
@@ -186,9 +188,9 @@ class Git:
 
         `writable` are the directories that the command may write to. If `network` is True, the command can reach
         the repository over the network. `variables` are environment variables that name the Git directories that
-        the command uses, and `work_tree` is its worktree. `seconds` is its timeout. Output after the first
-        `max_output` bytes is discarded. If `stdout_on_error` is True, the error message includes stdout.
-        `exit_codes` are the exit codes that mean success.
+        the command uses, and `work_tree` is its worktree. `seconds` is its timeout, and `stdin` is its input; None
+        if it reads no input. Output after the first `max_output` bytes is discarded. If `stdout_on_error` is True,
+        the error message includes stdout. `exit_codes` are the exit codes that mean success.
 
         Raises:
             GitFailed: the command failed or could not be started.

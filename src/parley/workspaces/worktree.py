@@ -55,8 +55,11 @@ class Worktree:
         self._commits = Commits(self._git, self._checkout, paths, workspace.author)
 
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
-        """Check out the newest commit of the conversation. Return the same result, and raise the same errors, as
-        `Workspaces.prepare`.
+        """Check out the newest commit of the conversation. Return the same result as `Workspaces.prepare`.
+
+        Raises:
+            GitFailed: the worktree cannot be prepared.
+            OSError: a file cannot be read or written.
         """
         if last is not None and (last.repository != self._name or not is_from_parley(last.branch, last.commit)):
             last = None
@@ -128,7 +131,13 @@ class Worktree:
     # --- after a turn ------------------------------------------------------------------
 
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
-        """Commit the files and push the branch. Return the same result as `Workspaces.save`."""
+        """Commit the files and push the branch. `text` is the message or title from which the commit message is
+        made. Return the same result as `Workspaces.save`.
+
+        Raises:
+            GitFailed: the files cannot be committed.
+            OSError: a file cannot be read or written.
+        """
         seconds = URGENT_SECONDS if is_urgent else LOCAL_SECONDS
         await asyncio.to_thread(check_worktree, self.paths.tree)
         if not await asyncio.to_thread(self._checkout.exists):

@@ -52,8 +52,8 @@ class WorktreeGit:
         seconds: float = NETWORK_SECONDS,
         stdout_on_error: bool = False,
     ) -> str:
-        """Run a Git command that contacts the repository. The command may write to the directories `writes` of the
-        clone.
+        """Run a Git command that contacts the repository, and return its stdout. The command may write to the
+        directories `writes` of the clone. The other parameters are the same as those of `Git.run`.
         """
         return await self._run(
             *arguments,
@@ -65,8 +65,8 @@ class WorktreeGit:
         )
 
     async def on_clone(self, *arguments: str, writes: tuple[str, ...] = (), seconds: float = LOCAL_SECONDS) -> str:
-        """Run a Git command that does not use the files of the worktree. The command may write to the directories
-        `writes` of the clone.
+        """Run a Git command that does not use the files of the worktree, and return its stdout. The command may
+        write to the directories `writes` of the clone. `seconds` is its timeout.
         """
         writable = [os.path.join(self._paths.clone, one) for one in writes]
         return await self._run(
@@ -83,12 +83,12 @@ class WorktreeGit:
         is_list: bool = False,
         exit_codes: tuple[int, ...] = (0,),
     ) -> str:
-        """Run a Git command in the worktree.
+        """Run a Git command in the worktree, and return its stdout.
 
         The command may write only to the administrative directory of the worktree, where new objects are stored
         too. If the worktree was moved, `work_tree` is its current directory. If `index` is given, it is the path of
         an index that the command uses instead of the index of the worktree. If `is_list` is True, the output may
-        have up to `MAX_LIST_BYTES` bytes. `exit_codes` are the exit codes that mean success.
+        have up to `MAX_LIST_BYTES` bytes. The other parameters are the same as those of `Git.run`.
 
         Raises:
             GitFailed: the command failed, or a list is too long.
