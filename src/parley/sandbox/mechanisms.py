@@ -48,7 +48,8 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
-    """Determine whether a mechanism works. The self-test of the mechanism runs in Parley's `home`.
+    """Determine whether a mechanism works, and return the result. The self-test of the mechanism creates its files
+    in Parley's `home`.
 
     Raises:
         CommandNotStarted: the probe itself failed. Another attempt may succeed.

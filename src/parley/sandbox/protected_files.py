@@ -29,7 +29,7 @@ __all__ = ["ProtectedFiles", "Running"]
 log: Final = logging.getLogger(__name__)
 
 _FAILED: Final = 1
-"""The exit code of a command that succeeded but changed protected files."""
+"""The exit code that is reported for a command that exited with 0 but changed protected files."""
 _LOCKS: Final = 64
 """The number of locks that all paths share."""
 
@@ -77,9 +77,9 @@ class ProtectedFiles:
         counts as failed.
 
         The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of files
-        that could not be restored and that the user has accepted as they are. `prepare` returns the specification
-        of the command. It is called in another thread, and calls `protect`. Files are also restored if the call is
-        cancelled.
+        that could not be restored and that the user has accepted as they are. `prepare` is called in another thread
+        and returns the specification of the command. Before it returns, it passes the protected files to `protect`.
+        Files are also restored if the call is cancelled.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -118,8 +118,8 @@ class ProtectedFiles:
         return prepare()
 
     def register(self, running: Running, accepted: Collection[str] = ()) -> None:
-        """Register a command, so that the protected files that it may write to are not restored while it is
-        running.
+        """Register a command before it starts, so that the protected files that it may write to are not restored
+        until `unregister` is called.
 
         If these files are being restored now, wait until they are restored.
 

@@ -53,7 +53,11 @@ def find_installed(paths: Collection[str], roots: tuple[str, ...]) -> tuple[str,
 
 
 def _exists(root: WritableRoot) -> bool:
-    """Return whether a writable root still exists and is the same directory."""
+    """Return whether a writable root still exists.
+
+    Raises:
+        SandboxUnavailable: the root was replaced by another directory or a symbolic link, or cannot be examined.
+    """
     try:
         found = os.lstat(root.path)
         real = os.path.realpath(root.path, strict=True)

@@ -69,9 +69,9 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class Sandboxed:
-    """Runs commands.
+    """Runs commands, each under its sandbox policy.
 
-    A command with a policy runs in a sandbox, and any other command has all rights of the user.
+    A command with a policy runs in a sandbox. A command without a policy has all rights of the user.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Sandboxed:
     ) -> None:
         """Create the runner.
 
-        `starter` is called when the first command runs. `home` is called for a self-test and returns Parley's home,
-        which no command can write to. `warn` is called with a warning when a mechanism that protects less than
-        another mechanism is used for the first time.
+        `starter` creates the object that starts the commands, and is called when the first command runs. `home` is
+        called for a self-test and returns Parley's home, which no command can write to. `warn` is called with a
+        warning when a mechanism that protects less than another mechanism is used for the first time.
 
         `preload` is called in another thread before the first command with a root in which Parley is installed. The
         function imports all modules, so that no module is imported later from a directory that a command may have

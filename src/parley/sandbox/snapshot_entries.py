@@ -55,7 +55,9 @@ class File(Struct, frozen=True, kw_only=True):
     owner: tuple[int, int]
     """The user id and group id of the file."""
     has_writer: bool
-    """True if a process has the file open for writing."""
+    """True if a process has the file open for writing; False if no process has, or if the file system does not
+    report it.
+    """
 
 
 class Link(Struct, frozen=True):

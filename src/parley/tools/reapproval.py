@@ -13,8 +13,8 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MAX_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MAX_APPROVALS: Final = 3
-"""The maximum number of approvals that one call requests, if its program, directory or files are replaced after
-each approval.
+"""The maximum number of approvals that one call requests if its program, directory or files are replaced after each
+approval. After that, the call fails.
 """
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(

@@ -134,10 +134,11 @@ class Shell:
     async def _decide_and_run(
         self, action: RunCommand, shell_call: _ShellCall, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
-        """Run the command if the policy or the user allows it.
+        """Run the command if the policy or the user allows it. Return the result of the command, or the rejection.
+        `authorize` requests the first permission.
 
         A command that the user approved runs only in the approved directory and with the approved program. If one
-        of them was replaced, the user is asked again.
+        of them was replaced, the user is asked again, at most `MAX_APPROVALS` times in total.
         """
         if self._context.settings.approval_policy == "never":  # the user is never asked
             verdict = await authorize(action)

@@ -34,7 +34,9 @@ class Changes(Struct, frozen=True, kw_only=True):
     committed.
     """
     unreadable: tuple[str, ...]
-    """The files that Git cannot read or store, such as files without read permission and named pipes."""
+    """The files that Git cannot read or store, such as files without read permission and named pipes, relative to
+    the worktree.
+    """
 
     @property
     def is_empty(self) -> bool:

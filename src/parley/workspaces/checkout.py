@@ -201,8 +201,8 @@ class Checkout:
             os.close(folder)
 
     def exists(self) -> bool:
-        """Return whether the worktree exists with all its files. A symbolic link or a file at its path does not
-        count as a worktree.
+        """Return whether the worktree exists and its last checkout is complete. A symbolic link or a file at its
+        path does not count as a worktree.
         """
         try:
             check_worktree(self._paths.tree)
@@ -213,14 +213,16 @@ class Checkout:
         return all(os.path.isfile(os.path.join(self._paths.admin, name)) for name in ("HEAD", "index"))
 
     def return_worktree(self) -> None:
-        """Move the worktree back to its path, if `_take_worktree` has moved it."""
+        """If `_take_worktree` has moved the worktree, move it back to its path. Do nothing if a file or directory
+        exists there.
+        """
         was_used = os.path.isfile(os.path.join(self._paths.admin, USED))
         if was_used and os.path.isdir(self._paths.inside) and not os.path.lexists(self._paths.tree):
             os.rename(self._paths.inside, self._paths.tree)
 
 
 async def completed(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-    """Call a function in a thread.
+    """Call a function in a thread, and return its result.
 
     If the task is cancelled, wait until the call has completed before raising the cancellation, so that the
     function does not change files during the next turn.

@@ -149,7 +149,9 @@ class Remote(Struct, frozen=True, kw_only=True):
 
     @property
     def needed_files(self) -> tuple[str, ...]:
-        """The paths that Git must be able to read for this repository."""
+        """The paths that Git must be able to read to use this repository: the SSH key, the SSH `known_hosts` file,
+        and a repository on the disk.
+        """
         return tuple(path for path in (self.ssh_key, self.ssh_known_hosts, self.address.path) if path is not None)
 
     def redacted(self, text: str) -> str:

@@ -218,8 +218,8 @@ def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
     """Return the environment of a command: the allowed variables of `environ`, and the variables that the settings
-    define. `network` is True if the command has network access. `keys` are the names of variables that contain
-    secrets of the server; a command never inherits them.
+    define. `policy` are these settings. `network` is True if the command has network access. `keys` are the names
+    of variables that contain secrets of the server; a command never inherits them.
     """
     environ = {name: value for name, value in environ.items() if name not in keys}
     hidden = (*NEVER, *policy.exclude)

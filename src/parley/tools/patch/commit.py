@@ -198,7 +198,7 @@ class _Undo(Struct, frozen=True):
     """The data that is needed to undo the change of one file."""
 
     step: Callable[[], None]
-    """The function that undoes the change."""
+    """The function that restores the old state of the file."""
     written: str
     """The path as written in the patch."""
     old: _Place | None

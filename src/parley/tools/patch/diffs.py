@@ -148,7 +148,7 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes of `one` from `at` on equal the bytes of `other` from `there` on, but at most `limit`."""
+    """Return how many bytes of `one` from `at` on equal those of `other` from `there` on, but at most `limit`."""
     return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
 
 

@@ -58,7 +58,9 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return its output for the model. If the call is cancelled, the tool server is notified."""
+        """Run a call and return its output for the model. If the call fails, the output is the error text. If the
+        call is cancelled, the tool server is notified.
+        """
         tool = self._lease.find(call.name)
         if tool is None:
             return f"unsupported call: {call.name}"

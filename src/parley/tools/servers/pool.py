@@ -177,8 +177,8 @@ class ServerPool:
             await asyncio.wait(self._endings)
 
     def _found(self, servers: Sequence[ToolServer]) -> list[Server | None]:
-        """Return a list with the `Server` for each item of `servers`, or None if no server can be started with the
-        settings in the item.
+        """Return a list with one item for each of the `servers`: its `Server`, or None if no server can be started
+        with these settings.
         """
         if self._is_closed:
             raise ShuttingDown
@@ -198,8 +198,9 @@ class ServerPool:
 
     @asynccontextmanager
     async def _held(self, servers: Sequence[Server]) -> AsyncIterator[None]:
-        """Ensure that the servers are not ended as idle during the `with` block. The block begins when the servers
-        have started or failed to start, or when the maximum wait is over.
+        """Ensure that the servers are not ended as idle during the `with` block. Start the servers that are not
+        running. The block begins when the servers that start for the first time have started or failed to start, or
+        when the maximum wait is over.
         """
         for server in servers:
             server.hold()

@@ -155,7 +155,9 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """Return a description of how the program ended."""
+        """Return a text for people about a program that sent no response: whether it ended, and with which exit
+        code or signal.
+        """
         try:
             code = self._exit_code()
         except ChildProcessError:  # other code has already reaped the process

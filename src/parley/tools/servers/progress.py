@@ -25,8 +25,8 @@ def progress_text(server: str, tool: str, done: float, total: float | None, mess
 
 @asynccontextmanager
 async def throttled_progress(report: Callable[[str], Awaitable[None]]) -> AsyncIterator[Callable[[str], None]]:
-    """Yield a function to which progress texts are passed. `report` is called with the latest text, at most once
-    per interval.
+    """Yield a function to which the caller passes progress texts. `report` is called with the latest text, at most
+    once per `INTERVAL_SECONDS`. Earlier texts that were not reported by then are discarded.
 
     The last text is always reported, except after a cancellation.
     """

@@ -30,7 +30,7 @@ MAX_DEPTH: Final = 30
 
 
 def reduced(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reduced schema of a tool's input. The result always describes an object."""
+    """Return the reduced form of `schema`, the schema of a tool's input. The result always describes an object."""
     return _reduced_object(schema, depth=1)
 
 
@@ -65,8 +65,8 @@ def _reduced_object(schema: Mapping[str, Any], *, depth: int) -> dict[str, Any]:
 
 
 def _of_union(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replace a union with its first branch that has a known type, and keep the description of the union. Return
-    any other schema unchanged.
+    """Return the first branch of a union (`anyOf` or `oneOf`) that has a known type, with the description of the
+    union. Return any other schema unchanged.
     """
     if "type" in schema:
         return schema

@@ -37,10 +37,11 @@ class ToolSession:
         """For each tool, the arguments that are also sent in HTTP headers, with the names of these headers."""
 
     async def tools(self) -> tuple[ToolSpec, ...]:
-        """Request the list of the server's tools and return it, under the server's own names.
+        """Request the list of the server's tools, and return the tools under the server's own names. The result is
+        empty if the server does not support the request.
 
         Raises:
-            SessionError: the connection was lost, or the server returned an error or an invalid response.
+            SessionError: the connection was lost, or the server returned another error or an invalid response.
         """
         tool_list = ToolList()
         self._headers.clear()
