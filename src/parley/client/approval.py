@@ -96,7 +96,7 @@ class Approval:
 OnApproval: TypeAlias = Callable[[Approval], Awaitable[None] | None]
 
 
-def asked(params: ElicitationParams, decide: Decide) -> Approval:
+def approval_from_request(params: ElicitationParams, decide: Decide) -> Approval:
     """Return the approval that the params of an `elicitation/create` request describe. `decide` sends the
     decision.
     """
@@ -117,7 +117,7 @@ def asked(params: ElicitationParams, decide: Decide) -> Approval:
     )
 
 
-def listed(item: tools.ListedApproval, decide: Decide) -> Approval:
+def approval_from_list(item: tools.ListedApproval, decide: Decide) -> Approval:
     """Return the approval that an item of an `approvalsList` result describes. `decide` sends the decision."""
     return Approval(
         decide,

@@ -14,7 +14,7 @@ from typing import Final, Unpack
 import msgspec
 from msgspec import UNSET, Raw
 
-from parley.client.approval import Approval, OnApproval, asked, listed
+from parley.client.approval import Approval, OnApproval, approval_from_list, approval_from_request
 from parley.client.codex_call import CodexCall, OnEvent, tool_result
 from parley.client.connection import Connection, read_result
 from parley.client.conversation import Conversation
@@ -338,7 +338,7 @@ class Client:
         found = await self._connection.call_typed(
             "approvalsList", arguments, ApprovalsListResult, timeout_seconds, is_repeatable=True
         )
-        return tuple(listed(one, partial(self._answer, one.approval_id)) for one in found.approvals)
+        return tuple(approval_from_list(one, partial(self._answer, one.approval_id)) for one in found.approvals)
 
     async def answer(
         self,
@@ -534,7 +534,7 @@ class Client:
             self._decide(request_id, response(request_id, encode(answer)))
 
         try:
-            answering = on_approval(asked(elicitation, decide))
+            answering = on_approval(approval_from_request(elicitation, decide))
             if inspect.isawaitable(answering):
                 await answering
         except Exception:

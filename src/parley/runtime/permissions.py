@@ -44,7 +44,7 @@ __all__ = ["PermissionGate", "Resumed"]
 class Resumed(Struct, frozen=True):
     """The answer to an approval that another process requested, for a turn that this process resumes."""
 
-    asked: ApprovalRequest
+    request: ApprovalRequest
     answered: Answered
 
 
@@ -101,17 +101,17 @@ class PermissionGate:
     async def _authorize(
         self, action: Action, settings: Settings, policy: SandboxPolicy | None, before: Resumed | None
     ) -> Verdict:
-        if before is not None and not before.answered.is_yes and action.call_id == before.asked.call_id:
+        if before is not None and not before.answered.is_yes and action.call_id == before.request.call_id:
             return await self._verdict(action, settings, before.answered, None)
         if isinstance(action, RunCommand) and self._is_granted(action, settings):
             return Granted(by_person=True)
         verdict = await self._decide(action, settings, policy)
         answers_from = settings.approvals.from_
-        if before is not None and _is_about(before.asked, action, verdict, answers_from):
+        if before is not None and _is_about(before.request, action, verdict, answers_from):
             return await self._verdict(action, settings, before.answered, verdict)
         if not isinstance(verdict, Ask):
             return verdict
-        if before is not None and before.answered.is_yes and before.asked.call_id == action.call_id:
+        if before is not None and before.answered.is_yes and before.request.call_id == action.call_id:
             action = replace(action, changed="unknown")
         request = _approval_request(action, verdict, answers_from)
         answered = await self._approvals.ask(*request, settings.approvals)
@@ -138,10 +138,10 @@ class PermissionGate:
         return self._grants.holds(action, settings, approvals, now=self._clock.now())
 
     async def _verdict(
-        self, action: Action, settings: Settings, answered: Answered, asked: Decision | None
+        self, action: Action, settings: Settings, answered: Answered, decision: Decision | None
     ) -> Verdict:
-        if isinstance(asked, Ask) and asked.within is not None:
-            return asked.within if answered.is_yes else RejectedByUser(reason=answered.reason)
+        if isinstance(decision, Ask) and decision.within is not None:
+            return decision.within if answered.is_yes else RejectedByUser(reason=answered.reason)
         if answered.decision == "approved_for_session" and isinstance(action, RunCommand):
             record = self._grants.record(action, settings, answered.principal)
             await self._log.append(*(() if record is None else (record,)))

@@ -118,12 +118,12 @@ class ConversationRegistry:
         self._in_memory: WeakValueDictionary[ConversationId, Conversation] = WeakValueDictionary()
         """All conversations that are in memory."""
         self._poller = Poller(store, self._in_memory, self._deps.activity, clock)
-        self._kept: dict[ConversationId, Conversation] = {}
+        self._cached: dict[ConversationId, Conversation] = {}
         """The conversations that stay in memory until they are evicted, even if no other object refers to them, in
         the order of their last use.
         """
         self._used: dict[ConversationId, float] = {}
-        """The time of the last use of each conversation in `_kept`, in seconds since the epoch."""
+        """The time of the last use of each conversation in `_cached`, in seconds since the epoch."""
         self._grants: dict[ConversationId, SessionGrants] = {}
         """The session grants. The grants of an evicted conversation are kept if the log does not contain all their
         data.
@@ -169,7 +169,7 @@ class ConversationRegistry:
             UnknownConversation: the conversation does not exist.
             StoreError: the conversation cannot be read.
         """
-        is_new = conversation_id not in self._kept
+        is_new = conversation_id not in self._cached
         conversation = self.get(conversation_id)
         await self._deps.peers.listen()
         try:
@@ -330,7 +330,7 @@ class ConversationRegistry:
             ShuttingDown: the server is shutting down.
             StoreError: the conversation cannot be deleted.
         """
-        is_new = conversation_id not in self._kept
+        is_new = conversation_id not in self._cached
         await self._deps.peers.listen()
         try:
             await self.get(conversation_id).delete(deadline=deadline)
@@ -477,8 +477,8 @@ class ConversationRegistry:
     def _keep(self, conversation: Conversation) -> None:
         if self._is_shared:  # otherwise, no other process can change the conversation
             self._poller.touch(conversation.id)
-        self._kept.pop(conversation.id, None)
-        self._kept[conversation.id] = conversation
+        self._cached.pop(conversation.id, None)
+        self._cached[conversation.id] = conversation
         self._grants[conversation.id] = conversation.grants
         self._used[conversation.id] = self._deps.clock.now()
         if self.closing:
@@ -498,7 +498,7 @@ class ConversationRegistry:
         loaded = self._in_memory.get(conversation_id)
         if is_deleted and loaded is not None and loaded.log.durable:  # the id may belong to no conversation
             self._deps.activity.notify(conversation_id, True)
-        self._kept.pop(conversation_id, None)
+        self._cached.pop(conversation_id, None)
         self._used.pop(conversation_id, None)
 
     def _on_availability(self, state: AvailabilityState) -> None:
@@ -527,7 +527,7 @@ class ConversationRegistry:
 
     async def _evict_unused(self) -> None:
         """Evict unused conversations periodically, while there are conversations in memory."""
-        while self._kept:
+        while self._cached:
             limits = self._settings()
             await self._deps.clock.sleep(max(MIN_EVICT_SECONDS, min(MAX_EVICT_SECONDS, limits.idle_seconds)))
             if self._evict(limits):
@@ -542,7 +542,7 @@ class ConversationRegistry:
         settings.
         """
         now = self._deps.clock.now()
-        idle = [one for one in self._kept.values() if one.is_evictable]
+        idle = [one for one in self._cached.values() if one.is_evictable]
         evicted = [
             one
             for surplus, one in enumerate(idle, start=limits.idle_conversations - len(idle))

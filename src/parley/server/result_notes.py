@@ -19,8 +19,8 @@ from parley.wire.ids import ApprovalId, ConversationId
 
 __all__ = ["ResultNotes", "returned_approval"]
 
-_ASKED: Final = record_type(ApprovalRequest)
-_SETTLED: Final = record_type(ApprovalSettlement)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
+_APPROVAL_SETTLEMENT: Final = record_type(ApprovalSettlement)
 _REASONS: Final = {NO_CLIENT: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
 """The maximum number of characters that a note quotes from the message of an earlier turn. `conversationRead`
@@ -47,10 +47,10 @@ class ResultNotes:
 
     def passed(self, entry: Entry) -> None:
         """Process one entry of the log. Collect approval requests, and denials that no person has decided."""
-        if entry.type == _ASKED:
+        if entry.type == _APPROVAL_REQUEST:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
             self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
-        elif entry.type == _SETTLED:
+        elif entry.type == _APPROVAL_SETTLEMENT:
             settled = msgspec.json.decode(entry.encoded, type=ApprovalSettlement)
             what = self._asked.pop(settled.approval_id, None)
             if what is not None and (why := _REASONS.get(settled.reason or "")) is not None:

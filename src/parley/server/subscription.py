@@ -22,7 +22,7 @@ from parley.wire.ids import START, ApprovalId, Seq
 
 __all__ = ["Subscription"]
 
-_ASKED: Final = record_type(ApprovalRequest)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 class _Approval(Struct):
@@ -116,7 +116,9 @@ class Subscription:
         send all events before the approval first, because the approval request ends the call.
         """
         log = self._conversation.log
-        return position < log.base or any(one.type == _ASKED for one in log.between(position, log.durable))
+        return position < log.base or any(
+            one.type == _APPROVAL_REQUEST for one in log.between(position, log.durable)
+        )
 
     def send_now(self) -> None:
         """Send all entries that are durable now, without waiting for further entries."""
@@ -135,7 +137,7 @@ class Subscription:
 
     def _passed(self, entry: Entry) -> None:
         # A slow client may reach an approval that was already decided, while a later approval is open.
-        if entry.type == _ASKED:
+        if entry.type == _APPROVAL_REQUEST:
             self._ask_open_approval(_approval_decoder.decode(entry.encoded).approval_id)
         if self._on_entry is not None:
             self._on_entry(entry)

@@ -26,8 +26,8 @@ from parley.wire.tasks import CreateTaskResult, Task, TaskStatusChanged
 
 __all__ = ["TaskFollower", "run_as_task"]
 
-_ASKED: Final = record_type(ApprovalRequest)
-_SETTLED: Final = record_type(ApprovalSettlement)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
+_APPROVAL_SETTLEMENT: Final = record_type(ApprovalSettlement)
 _ENDED: Final = record_type(TurnEnded)
 
 
@@ -122,9 +122,9 @@ class TaskFollower:
         if entry.type == _ENDED:
             self.close()
             task = self._task.ended(entry)
-        elif entry.type == _ASKED:
+        elif entry.type == _APPROVAL_REQUEST:
             task = self._task.running("input_required", entry.at)
-        elif entry.type == _SETTLED:
+        elif entry.type == _APPROVAL_SETTLEMENT:
             task = self._task.running("working", entry.at)
         else:
             return

@@ -49,7 +49,7 @@ BEFORE_THE_TURN: Final = EventId("0")
 _STARTED: Final = record_type(TurnStarted)
 _ENDED: Final = record_type(TurnEnded)
 _COMPLETE: Final = event_type(TaskComplete)
-_ASKED: Final = record_type(ApprovalRequest)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 async def resumed(call: ToolCall) -> bool:
@@ -234,7 +234,7 @@ class TurnWaiter:
             self._last_text = last_text((entry,))
         if entry.is_event and entry.type not in self._encoder.hidden:
             self._progress.event(entry.type)
-        if entry.type == _ASKED:
+        if entry.type == _APPROVAL_REQUEST:
             self._return_approval()
 
     def _ask_by_result(self, approval: PendingApproval, request: str) -> None:

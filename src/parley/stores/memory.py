@@ -56,7 +56,7 @@ from parley.wire.ids import ApprovalId, ConversationId, Seq
 
 __all__ = ["MemoryStore"]
 
-_ASKED: Final = record_type(ApprovalRequest)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 class _Conversation:
@@ -276,7 +276,7 @@ class MemoryStore:
             )
             for conversation_id, one in self._conversations.items()
             if query.archived in (None, one.archived)
-            and (query.asked is None or (_ASKED, query.asked) in one.keys)
+            and (query.asked is None or (_APPROVAL_REQUEST, query.asked) in one.keys)
             and (cwd is None or cwd == normalize_path(one.summary.cwd))
             and query.state in (None, one.summary.state)
             and query.conversation in (None, conversation_id)
@@ -340,7 +340,7 @@ class MemoryStore:
             approval_id_in(entry.body) in approval_ids
             for one in self._conversations.values()
             for entry in one.entries
-            if entry.type == _ASKED and not entry.is_event
+            if entry.type == _APPROVAL_REQUEST and not entry.is_event
         )
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:

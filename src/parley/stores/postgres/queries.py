@@ -43,7 +43,7 @@ __all__ = [
 IN_THREAD_BYTES: Final = 256 * 1024
 """Blobs whose total compressed size is at least this number of bytes are restored in a thread."""
 
-_ASKED: Final = record_type(ApprovalRequest)
+_APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 _OUTPUT: Final = record_type(CommandOutput).encode()
 
 
@@ -235,7 +235,7 @@ async def has_approvals(db: Connection, approval_ids: Collection[ApprovalId]) ->
     found: bool = await db.fetchval(
         "SELECT EXISTS (SELECT 1 FROM entries e JOIN conversations c ON c.number = e.conversation"
         " WHERE e.key = ANY($1::bytea[]))",
-        [digest_of_key(_ASKED, one) for one in approval_ids],
+        [digest_of_key(_APPROVAL_REQUEST, one) for one in approval_ids],
     )
     return found
 
@@ -317,7 +317,7 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
         if query.viewer is None:
             unread = "false"
     if query.asked is not None:
-        key = values.add(digest_of_key(_ASKED, query.asked), "bytea")
+        key = values.add(digest_of_key(_APPROVAL_REQUEST, query.asked), "bytea")
         where.append(f"c.number IN (SELECT conversation FROM entries WHERE key = {key})")
     if query.after is not None:
         at, name = values.add(query.after[0], "double precision"), values.add(query.after[1].encode(), "bytea")
