@@ -35,7 +35,8 @@ ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
 
 
 def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, began_by: PrincipalRef | None) -> bool:
-    """Return whether the setting `[approvals] from` allows a principal to answer the approvals of a turn.
+    """Return whether `answers_from`, the value of the setting `[approvals] from`, allows `principal` to answer the
+    approvals of a turn.
 
     `began_by` is the principal that began the turn; None if an older version of Parley began the turn and did not
     record the principal. In that case, the local user counts as the principal that began the turn.
@@ -50,7 +51,9 @@ def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, beg
 
 
 class PendingApproval(Struct, frozen=True, kw_only=True):
-    """An open approval: its request, the event that clients see, its turn and its time."""
+    """An open approval: the record of the request, the event that tells clients about the request, and the turn
+    that is waiting for the decision.
+    """
 
     request: ApprovalRequest
     event: ApprovalEvent
@@ -66,12 +69,14 @@ class PendingApproval(Struct, frozen=True, kw_only=True):
         return self.request.approval_id
 
     def may_be_answered_by(self, principal: PrincipalRef | None) -> bool:
-        """Return whether `[approvals] from` allows a principal to answer. The caller also checks the role."""
+        """Return whether the setting `[approvals] from` allows `principal` to answer this approval. The caller must
+        also check whether the role of the principal is sufficient.
+        """
         return may_answer(self.request.answers_from, principal, began_by=self.began_by)
 
 
 class SettledApproval(Struct, frozen=True, kw_only=True):
-    """The settlement of an approval: the decision, and how it was made."""
+    """The settlement of an approval: the decision, who or what made the decision, and the reason."""
 
     decision: Settlement
     by: SettledBy
@@ -92,7 +97,7 @@ class SettledApproval(Struct, frozen=True, kw_only=True):
 
 
 class Grant(Struct, frozen=True, array_like=True):
-    """The approval of an action for the session."""
+    """A session grant: the time when a principal approved an action for the session, and the principal."""
 
     at: float
     """The time of the approval, in seconds since the epoch."""
@@ -120,7 +125,8 @@ class ApprovalState:
         an unknown principal.
         """
         self.granted: dict[str, Grant] = {}
-        """Maps the key of each action that was approved for the session to the most recent approval of the action.
+        """Maps the key of each action that was approved for the session (`SessionGranted.key`) to the most recent
+        session grant for the action.
         """
 
     @classmethod
@@ -131,9 +137,11 @@ class ApprovalState:
         joined_by: tuple[PrincipalRef | None, ...],
         granted: dict[str, Grant],
     ) -> ApprovalState:
-        """Create the state from the values that a checkpoint contains. No approval is open in this state.
+        """Create the state from the values that a checkpoint contains. The new state has no open approval, because
+        a checkpoint is never made while an approval is open.
 
-        The state does not contain earlier settlements. They can be looked up by key in the store.
+        The new state does not contain the settlements before the checkpoint. The store finds them by approval id
+        (`conversation/keys.py`), and `learn` adds them.
         """
         approvals = cls()
         approvals.began_by, approvals.joined_by, approvals.granted = began_by, joined_by, granted
@@ -149,12 +157,14 @@ class ApprovalState:
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open, and the record of every approval event has been applied."""
+        """True if no approval is open, and no approval event is waiting for its record, which directly follows the
+        event in the log.
+        """
         return self.open is None and self._event is None
 
     def learn(self, settled: ApprovalSettlement, *, at: float) -> None:
-        """Add an earlier settlement that was read from the store. `at` is the time of the settlement, in seconds
-        since the epoch.
+        """Add a settlement, for example one that was read from the store because it precedes the checkpoint. `at`
+        is the time of the settlement, in seconds since the epoch.
         """
         self.settled[settled.approval_id] = SettledApproval(
             decision=settled.decision,

@@ -8,9 +8,10 @@ __all__ = ["EarlierEntriesNeeded", "ParentUnknown", "UnknownMessage"]
 
 
 class EarlierEntriesNeeded(ValueError):
-    """Raised when projections that were restored from a checkpoint lack an earlier message that an entry refers to.
+    """Raised when an entry refers to an earlier message that the projections lack, because they were restored from
+    a checkpoint or have removed the message from memory.
 
-    The caller must then apply the log from its first entry.
+    The caller must then create new projections and apply the log from its first entry.
     """
 
     def __init__(self, message_id: str) -> None:

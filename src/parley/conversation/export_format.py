@@ -1,8 +1,9 @@
 """The file format of an exported conversation: JSON Lines, with a header and then one line for each entry.
 
-The file contains all entries, including images and command output, but no session approvals and no queue. Reading
-is strict, because the entries become the log of a conversation. If a file is truncated, contradicts itself or was
-written by a newer version, the functions raise `BadFile` with the number of the line. The callers do the I/O.
+The file contains all entries, including images and command output, but without the content of session grants and of
+the queue (`log_queries.for_copy`). The functions that read a file check every line, because the entries become the
+log of a conversation. If a file is truncated, contradicts itself or was written by a newer version, they raise
+`BadFile` with the number of the line. The callers read and write the files.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ Line = tuple[int, bytes]
 class ExportHead(Struct, frozen=True, kw_only=True):
     """The header, which is the first line of a file.
 
-    Reading a file uses only the id, the number of entries and `archived`.
+    The functions that read a file use only the id, the number of entries and `archived`. The other fields are for
+    people and other programs.
     """
 
     parley_export: int = VERSION

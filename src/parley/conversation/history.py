@@ -48,7 +48,7 @@ ABORTED: Final = "aborted"
 
 
 REFUSED: Final = "\n[Left out: an image or file that the provider refused]"
-"""The text that replaces an image or file that the provider refused."""
+"""The text that the model gets in place of an image or file that the provider refused."""
 
 
 class UserItem(Struct, frozen=True):
@@ -83,7 +83,8 @@ class _Kind(IntEnum):
 
 
 _KINDS: Final = 8
-"""The factor by which the position is multiplied in a `_Ref`. The factor is greater than the value of every kind.
+"""The factor by which the position is multiplied in a `_Ref`. The factor is greater than the value of every kind,
+so a `_Ref` can be divided into its position and its kind.
 """
 _VALID_KINDS: Final = frozenset(_Kind)
 
@@ -102,19 +103,21 @@ def _seq_of(ref: _Ref) -> Seq:
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The history without texts, as stored in a checkpoint. It contains no unsent input and no open call."""
+    """The history without texts, as stored in a checkpoint. All its input was sent to the model, and every call has
+    its output.
+    """
 
     steps: tuple[int, ...]
-    """The positions of the items in order, each stored as the difference from the position before."""
+    """The positions of the items, in order. Each is stored as the difference from the previous position."""
     kinds: bytes
     cuts: tuple[int, ...]
-    """The indices of the items before which every call has its output, each stored as the difference from the index
-    before.
-    """
+    """The values of `History.cuts`. Each is stored as the difference from the previous value."""
 
 
 class _Turn:
-    """The items of one turn, and a reference to the turn before it. Branches share earlier turns."""
+    """The items of one turn, and a reference to the previous turn of its branch. Branches share the turns before
+    the message at which they begin.
+    """
 
     __slots__ = ("before", "cuts", "places")
 
@@ -125,7 +128,9 @@ class _Turn:
         output.
         """
         self.cuts: list[int] = []
-        """The indices in `places` before which every call has its output, so that a summary may end there."""
+        """The indices in `places` before which every call has its output. A summary may replace the items before
+        such an index.
+        """
 
     def branch(self) -> list[_Turn]:
         """Return this turn and all turns before it in its branch, the first turn first."""
@@ -152,14 +157,15 @@ class History:
     __slots__ = ("_is_partial", "_root", "_seq", "_texts", "_turn", "_turns", "_unanswered", "_waiting")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create an empty history. `root` is the parent id of a branch that begins before the first message."""
+        """Create an empty history. A message whose parent id is `root` begins a branch without earlier messages."""
         self._root = root
         self._seq = START
         """The position of the last applied entry."""
         self._waiting: list[_Ref] = []
         self._turn = _Turn(None)
         self._turns: dict[MessageId, _Turn] = {}
-        """The turns that handled messages, by the id of the message."""
+        """The turn that handled each message, by message id. A branch that begins at a message continues this turn.
+        """
         self._unanswered: dict[CallId, deque[int]] = {}
         """The indices of the missing outputs in `_Turn.places`, by call id. Each id is mapped to a list of indices,
         because a model may use a call id twice.
@@ -169,16 +175,15 @@ class History:
         `supply` adds their texts.
         """
         self._is_partial = False
-        """True if the history was restored from a checkpoint, or if `forget` has removed messages. No branch can
-        then begin at a message before the checkpoint or at a removed message.
+        """True if the history was restored from a checkpoint, or if `forget` has removed messages. A branch at a
+        message that is not in `_turns` then raises `EarlierEntriesNeeded`. If False, `_turns` contains every
+        message.
         """
 
     # --- checkpoints -------------------------------------------------------------------
 
     def copy(self) -> History:
-        """Return an independent copy without texts. All input must have been sent, and every call must have its
-        output.
-        """
+        """Return an independent copy without texts. `is_settled` must be True."""
         history = History(self._root)
         history._seq, history._is_partial = self._seq, self._is_partial
         history._turn = self._turn.merged()
@@ -188,8 +193,8 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the history without texts, in the form in which a checkpoint stores it. All input must have been
-        sent, and every call must have its output.
+        """Return the history in the form in which a checkpoint stores it, without texts. `is_settled` must
+        be True.
         """
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
@@ -217,7 +222,9 @@ class History:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether the positions in memory are sufficient for a branch that begins at a message."""
+        """Return whether a branch can begin at the message `message_id` without reading earlier entries. The result
+        is also True if the history is complete and has no such message.
+        """
         return message_id in self._turns or message_id == self._root or not self._is_partial
 
     @property
@@ -257,12 +264,16 @@ class History:
         return sorted(wanted - self._texts.keys())
 
     def supply(self, seq: Seq, payload: LogPayload) -> None:
-        """Keep `payload`, the content of the entry at `seq`, in memory."""
+        """Store the text of the entry at the position `seq` in memory. `payload` is the content of the entry. Do
+        nothing if the model does not see the entry.
+        """
         if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
     def take_texts(self, earlier: History, last: Seq) -> None:
-        """Copy the texts of the entries up to the position `last` from another history of the same log."""
+        """Replace the texts in memory with those of `earlier`, another history of the same log, up to the position
+        `last`.
+        """
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:
@@ -278,12 +289,14 @@ class History:
 
     @property
     def items(self) -> list[HistoryItem]:
-        """The items for the next request to the model, without unsent input."""
+        """The items of the history, without the input that has not been sent to the model yet. All texts must be in
+        memory (`missing`).
+        """
         return [self._text(ref) for ref in self._refs()]
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """The input that has not been sent to the model yet."""
+        """The input that has not been sent to the model yet. Its texts must be in memory (`missing`)."""
         return [self._text(ref) for ref in self._waiting]
 
     @property
@@ -315,12 +328,14 @@ class History:
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
-        """The ids of the calls that have no output yet."""
+        """The ids of the calls that have no output yet, in order (`open_calls`)."""
         return tuple(call.call_id for call in self.open_calls)
 
     @property
     def ends_with_model(self) -> bool:
-        """True if the last item of the next request is a text or reasoning of the model."""
+        """True if the next request ends with an item that the model sent, and not with input or with the output of
+        a call.
+        """
         refs = self._waiting or self._refs()
         return bool(refs) and refs[-1] % _KINDS == _Kind.ANSWER
 
@@ -337,7 +352,7 @@ class History:
         Most entries do not change the history.
 
         Raises:
-            EarlierEntriesNeeded: the entry begins a branch at a message that a restored history does not know.
+            EarlierEntriesNeeded: the entry begins a branch at a message whose position is not in memory (`knows`).
         """
         self._seq = seq = Seq(self._seq + 1) if seq is None else seq
         if (item := _item_of(payload)) is not None:
@@ -382,8 +397,8 @@ class History:
         del self._waiting[:number]
 
     def _compact(self, seq: Seq, replaced: int) -> None:
-        """Replace the first `replaced` items of the history with the summary at `seq`. Earlier turns stay
-        unchanged, because branches can begin at these turns.
+        """Replace the first `replaced` items of the history with the summary in the entry at `seq`. The items of
+        earlier turns stay unchanged in the branches that begin at those turns.
         """
         compacted = self._turn
         kept, cuts = self._refs()[replaced:], [cut - replaced + 1 for cut in self.cuts if cut >= replaced]

@@ -1,4 +1,6 @@
-"""The keys of entries. A key is an id with which a store finds an entry without reading the whole log."""
+"""The keys of entries. A key is an id, such as a message id, with which a store finds an entry without reading the
+whole log.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,9 @@ def key_of(entry: Entry) -> str | None:
 
 
 def key_in(body: bytes, kind: str, *, is_event: bool) -> str | None:
-    """Return the key of an entry from its encoded body; None if the entry has no key or is damaged.
+    """Return the key of an entry, given its encoded body; None if the entry has no key or the body is damaged.
 
-    `kind` is the type of the entry.
+    `kind` is the type of the entry. `is_event` is True for an event and False for a record.
     """
     try:
         if is_event:

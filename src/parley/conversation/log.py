@@ -71,7 +71,7 @@ LogPayload = EventMsg | Record
 
 
 class ItemKind(StrEnum):
-    """The kinds of open texts. The value of a kind is the type of the events that carry its deltas."""
+    """A kind of open text. The value is the type of the events with which clients get the deltas of such a text."""
 
     MESSAGE = event_type(AgentMessageDelta)
     REASONING = event_type(AgentReasoningDelta)
@@ -98,7 +98,7 @@ _COMMAND_OUTPUT: Final = record_type(CommandOutput)
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One event or record, encoded once for all readers."""
+    """An event or record of the log, with its position. The content is encoded once and shared by all readers."""
 
     seq: Seq
     at: float
@@ -106,12 +106,12 @@ class Entry(Struct, frozen=True, gc=False):
     type: str
     is_event: bool
     encoded: bytes
-    """The payload as JSON; empty if `output` is set. Output is encoded only on demand, because its JSON is a third
-    longer than the output itself.
+    """The content as JSON; empty if `output` is set. Command output is encoded only when it is needed, because its
+    JSON is a third longer than the output itself.
     """
     output: CommandOutput | None = None
-    """The payload, if the entry is a `CommandOutput` record; None for any other entry. Clients see the output as
-    deltas.
+    """The content, if the entry is a `CommandOutput` record; None for any other entry. Clients do not get this
+    record, but get the output as deltas.
     """
 
     @property
@@ -121,14 +121,16 @@ class Entry(Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """The approximate size of the body, in bytes."""
+        """The approximate size of `body`, in bytes."""
         if self.output is None:
             return len(self.encoded)
         return sum(len(kept.head) + len(kept.tail) for kept in self.output.streams)
 
     @classmethod
     def stored(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
-        """Create an entry from its stored fields."""
+        """Create an entry from the fields that a store contains. `kind` is the type of the entry, and `body` is its
+        content as JSON.
+        """
         if is_event or kind != _COMMAND_OUTPUT:
             return cls(seq, at, kind, is_event, body)
         return cls(seq, at, kind, is_event, b"", msgspec.json.decode(body, type=CommandOutput))
@@ -173,7 +175,7 @@ class Delta(Struct, frozen=True, gc=False):
 
     item: OpenItem
     offset: int
-    """The position of the piece in the text, in code points."""
+    """The number of code points of the text before the piece."""
     text: str
 
 
@@ -207,13 +209,15 @@ def visible(entries: Iterable[Entry], hidden: frozenset[str] = frozenset()) -> I
 
 
 class Earlier(Enum):
-    """The type of `EARLIER`, which is the only value of this type."""
+    """The type of the constant `EARLIER`. An enum lets the type checker distinguish the constant from an entry."""
 
     EARLIER = "earlier"
 
 
 EARLIER: Final = Earlier.EARLIER
-"""The value that `Cursor.next` returns if the next entry is not in memory."""
+"""The value that `Cursor.next` returns if the next entry is not in memory. The caller must then read the entry from
+the store.
+"""
 
 
 class LogView(Protocol):
@@ -256,7 +260,9 @@ class Log:
 
     def __init__(self, base: Seq = START) -> None:
         self.base = base
-        """The position before the first entry in memory. Entries up to this position can be read from the store."""
+        """The position directly before the first entry in memory; 0 if all entries are in memory. Entries up to
+        this position can be read from the store.
+        """
         self.entries: list[Entry] = []
         """The entries after `base`. Only these entries are in memory."""
         self.durable = base
@@ -266,8 +272,8 @@ class Log:
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
         """The open outputs of running commands, by call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
-        """The items that were closed by an entry which is not durable yet. Each item is stored with the position of
-        the entry that closed it. If `truncate` removes this entry, the item is opened again.
+        """The items that entries have closed since the log was last durable. Each item is stored with the position
+        of the entry that closed it. If `truncate` removes this entry, the item is opened again.
         """
         self._items_opened = 0
         self._series = ""
@@ -295,22 +301,22 @@ class Log:
     def trim(self, base: Seq) -> None:
         """Remove the entries up to the position `base` from memory.
 
-        The entries must be durable, so that they can be read from the store.
+        Entries that are not durable stay in memory, because they cannot be read from the store yet.
         """
         if base > self.base:
             del self.entries[: min(base, self.durable) - self.base]
             self.base = Seq(min(base, self.durable))
 
     def begin_after(self, base: Seq) -> None:
-        """Remove all entries from memory, and continue after the position `base`.
+        """Set the position after which the entries of an empty log begin.
 
-        The entries up to this position must be in the store.
+        The entries up to this position must be in the store, where readers can read them.
         """
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Begin a new series of item ids, each of which contains `number`. No process may have used the number for
-        this log before.
+        """Include `number` in the ids of all items that are opened from now on. No process may have used the number
+        for this log before, so the ids are unique.
         """
         self._series, self._items_opened = f"{number}.", 0
 
@@ -332,7 +338,9 @@ class Log:
         return added
 
     def append_entries(self, entries: Sequence[Entry]) -> None:
-        """Add encoded entries after the last entry, and close the items that these entries end or discard."""
+        """Add entries that are already encoded after the last entry, and close the items that these entries end or
+        discard.
+        """
         if self.is_durable:
             self._ended.clear()
         self.entries += entries
@@ -356,7 +364,8 @@ class Log:
     def truncate(self, after: Seq) -> None:
         """Remove the entries after the position `after`.
 
-        The items that these entries closed are opened again. They replace items that were opened later.
+        Items that these entries closed are opened again. A reopened item replaces an item of the same kind, or of
+        the same command and stream, that was opened later.
         """
         del self.entries[after - self.base :]
         while self._ended and self._ended[-1][0] > after:
@@ -367,7 +376,7 @@ class Log:
                 self.outputs[item.call_id, item.stream] = item
 
     def discard_open(self) -> None:
-        """Remove all open texts and outputs."""
+        """Remove all open texts and outputs. Clients get no final event for these items."""
         self.open.clear()
         self.outputs.clear()
         self._ended.clear()
@@ -384,7 +393,10 @@ class Log:
         return delta
 
     def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> Iterator[OutputDelta]:
-        """Append `data` to the open output of a command, and yield the new output as deltas."""
+        """Append `data` to the open output of a command on the stream `stream`, and yield `data` as deltas. If
+        there is no such open output, open it first. The data is appended only as the caller iterates over the
+        deltas.
+        """
         item = self.outputs.get((call_id, stream))
         if item is None:
             item = self.outputs[call_id, stream] = OpenOutput(self._next_item(), call_id, stream)
@@ -392,11 +404,11 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Append a piece to a text that another process receives from the model, and return the added part of the
-        piece as a delta.
+        """Append a piece to the open text of a kind in a turn that another process is running. Return the part of
+        the piece that the text lacked as a delta.
 
-        `offset` is the position of the piece in the text, in code points. Return None if the log already contains
-        the piece.
+        `offset` is the position of the piece in the text, in code points. Return None if the text already contains
+        the piece. If the open text has an id other than `item_id`, a new text replaces it.
         """
         item = self.open.get(kind)
         if item is None or item.id != item_id:
@@ -411,11 +423,11 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Append a piece to a command output that another process is receiving, and return the added part of the
-        piece as a delta.
+        """Append a piece to the open output of a command that another process is running. Return the part of the
+        piece that the output lacked as a delta.
 
-        `offset` is the position of the piece in the output, in bytes. Return None if the log already contains the
-        piece.
+        `offset` is the position of the piece in the output, in bytes. Return None if the output already contains
+        the piece. If the open output has an id other than `item_id`, a new output replaces it.
         """
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
@@ -426,8 +438,8 @@ class Log:
         return item.extend(lacking) if lacking else None
 
     def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
-        """Yield the record that ends the open outputs of the call `call_id`. If `call_id` is None, yield such a
-        record for each call with an open output.
+        """Yield the record that ends the open outputs of the call `call_id`. Yield nothing if the call has no open
+        output. If `call_id` is None, yield such a record for each call with an open output.
         """
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
             streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
@@ -461,7 +473,9 @@ class Log:
         return deltas
 
     def lengths(self) -> dict[ItemId, int]:
-        """Return the lengths of all items that are open or whose final entry is not durable yet, by item id."""
+        """Return the lengths of all items that are open or whose final entry is not durable yet, by item id. The
+        length of a text is in code points, and the length of an output is in bytes.
+        """
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
             lengths[output.id] = output.length
@@ -474,10 +488,10 @@ class Cursor:
     """The position of a reader in a log: the last entry and the length of each open item that the reader has
     received.
 
-    A cursor passes only durable entries. While a cursor is `live`, its reader has received everything and gets each
-    new delta directly, so the cursor does not change. If the reader cannot get a new entry or delta directly, a
-    call of `appended` or `missed` sets `live` to False. `next` then returns the entries and deltas that the reader
-    lacks, one at a time.
+    A cursor never moves past an entry that is not durable. While a cursor is `live`, its reader has received
+    everything and gets each new delta directly, so the cursor does not change. If the reader cannot get a new entry
+    or delta directly, a call of `appended` or `missed` sets `live` to False. `next` then returns the entries and
+    deltas that the reader lacks, one at a time.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -510,7 +524,9 @@ class Cursor:
 
     @classmethod
     def after_snapshot(cls, log: LogView) -> Cursor:
-        """Create the cursor of a reader that will get a snapshot of the current log."""
+        """Create the cursor of a reader that will get a snapshot of the current log. The snapshot contains the
+        durable entries and the open items so far, so `next` does not return them.
+        """
         cursor = cls(log.durable)
         cursor._offsets = log.lengths() if log.is_durable else {}
         return cursor
@@ -537,8 +553,8 @@ class Cursor:
             self._offsets[delta.item.id] = delta.offset
 
     def supply(self, entries: Sequence[Entry]) -> None:
-        """Add a page of entries from the store. Its first entry must follow the position of the cursor or the
-        previous page.
+        """Add a page of entries from the store, which `next` then returns. The first entry must be the one directly
+        after the position of the cursor or after the previous page.
         """
         self._earlier.extend(entries)
 

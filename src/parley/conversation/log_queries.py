@@ -1,4 +1,6 @@
-"""Functions that find entries, such as the end of a turn, and that prepare entries for copies of a conversation."""
+"""Functions that find entries of a log, such as the end of a turn, or that prepare entries for a copy of a
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ _NOT_COPIED: Final = {
     (True, event_type(QueueChanged)): encode(QueueChanged(messages=(), paused=False)),
 }
 """Bodies without content, which replace the bodies of session grants and of queue entries in a copy of a
-conversation. The keys are `Entry.is_event` and `Entry.type`.
+conversation. The entries themselves stay, so that positions do not change. The keys are `Entry.is_event` and
+`Entry.type`.
 """
 
 
@@ -45,7 +48,8 @@ def for_copy(entry: Entry) -> Entry:
     """Return an entry in the form in which a copy of the conversation contains it. Forks, exports and imports are
     copies.
 
-    A copy contains no session grants, and no queue, because a copy must not begin a turn without a message.
+    Session grants and entries of the queue lose their content. A copy therefore has no session grants and no queued
+    messages, and begins no turn before it gets a message.
     """
     encoded = _NOT_COPIED.get((entry.is_event, entry.type))
     return entry if encoded is None else replace(entry, encoded=encoded)
@@ -66,13 +70,13 @@ class EndedTurn(NamedTuple):
 
     ended: TurnEnded
     text: str | None
-    """The last text of a completed turn, or the reason why the turn was not completed; None if there is no such
-    text.
+    """The last text of a completed turn, or the message that explains why the turn was not completed; None if a
+    completed turn has no text.
     """
 
 
 def turn_end_in(entries: Sequence[Entry]) -> EndedTurn | None:
-    """Return the end of the last turn that ended in `entries`; None if no turn ended."""
+    """Return the end of the last turn whose end is in `entries`; None if `entries` contains no end of a turn."""
     for place in reversed(range(len(entries))):
         if is_turn_end(entries[place]):
             ended = _ended.decode(entries[place].encoded)

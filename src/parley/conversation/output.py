@@ -41,7 +41,7 @@ class OpenOutput:
 
     @classmethod
     def from_record(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
-        """Create the output from its stored record."""
+        """Create the output of the call `call_id` from `kept`, its record in the log."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
         item._head, item._tail = bytearray(kept.head), bytearray(kept.tail)
@@ -62,8 +62,8 @@ class OpenOutput:
         return delta
 
     def skip_to(self, offset: int) -> None:
-        """Continue at an offset, because the output before this offset is missing. The missing output counts as
-        omitted.
+        """Continue at `offset`, because the output before this offset is missing. The missing output counts as
+        omitted, except that zero bytes replace it in the stored beginning.
         """
         self.length = offset
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
@@ -100,7 +100,7 @@ class OpenOutput:
         return [(0, head), (begin, tail)]
 
     def preview(self) -> Iterator[OutputDelta]:
-        """Yield the beginning and the end of the output, for a snapshot."""
+        """Yield at most `PREVIEW_BYTES` from the beginning and from the end of the output, for a snapshot."""
         if self.length <= 2 * PREVIEW_BYTES:
             yield from self.pieces()
             return

@@ -113,19 +113,22 @@ class Projections:
         self.history, self.settings_history = History(root), SettingsHistory(root)
         self.queue = Queue()
         self.workspace: WorkspaceUpdated | None = None
-        """The event that describes the newest commit; None if the conversation has not worked in a repository yet.
+        """The last event `workspace_updated`, which describes the newest commit in the conversation's worktree;
+        None if there was no such event.
         """
         self.position = START
         """The position of the last applied entry."""
 
     @property
     def is_settled(self) -> bool:
-        """True if a checkpoint can be made: no approval is open, all input was sent, and each call has output."""
+        """True if a checkpoint can be made: no approval is open, all input was sent to the model, and each call has
+        its output.
+        """
         is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
         return not is_asking and self.history.is_settled
 
     def copy(self) -> Projections:
-        """Return an independent copy without the texts of the history. The conversation must be idle."""
+        """Return an independent copy without the texts of the history. `is_settled` must be True."""
         copied = Projections(self._root)
         copied.position = self.position
         copied.state, copied.history, copied.approvals = (
@@ -144,19 +147,20 @@ class Projections:
 
     @property
     def size(self) -> int:
-        """The approximate number of items in a checkpoint."""
+        """The approximate number of items in a checkpoint, which determines how long it takes to make one."""
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether these projections contain what a branch that begins at a message needs.
+        """Return whether a branch that begins at the message `message_id` needs no entries that are missing from
+        these projections.
 
         If the result is False although the message exists, the caller must apply the log from its first entry.
         """
         return self.history.knows(message_id) and self.settings_history.knows(message_id)
 
     def forget(self, last: Seq) -> None:
-        """Remove the messages up to the position `last` from memory. They can still be looked up by key in the
-        store.
+        """Remove the messages up to the position `last` from memory, to free it. The store still finds their
+        positions by message id (`conversation/keys.py`).
         """
         forgotten = self.state.forget(last)
         self.history.forget(forgotten)
@@ -187,8 +191,9 @@ class Projections:
         """Create the projections from `data`, an encoded checkpoint. `root` is the same as in `__init__`.
 
         These projections lack the texts of the history (`History.missing`). They also lack the messages and
-        approval settlements before the checkpoint, which can be looked up by key in the store. If an entry begins a
-        branch at one of these messages, `apply` raises `EarlierEntriesNeeded`.
+        approval settlements before the checkpoint, which the store finds by message id or approval id
+        (`conversation/keys.py`). If an entry begins a branch at one of these messages, `apply` raises
+        `EarlierEntriesNeeded`.
 
         Raises:
             ValueError: the data is not a checkpoint, or has another version.
@@ -211,7 +216,9 @@ class Projections:
         return projections
 
     def supply(self, entry: Entry) -> None:
-        """Load the text of a history item from its entry into memory again."""
+        """Store the text of a history item in memory again. `entry` is the entry with this item, read from the
+        store.
+        """
         events, records = _decoders()
         decoder = (events if entry.is_event else records).get(entry.type)
         if decoder is not None:
@@ -251,7 +258,8 @@ class Projections:
 def _refuse_no_json(data: bytes) -> None:
     """Check that `data` is valid JSON in UTF-8.
 
-    Raises: ValueError: `data` is not valid JSON in UTF-8.
+    Raises:
+        ValueError: `data` is not valid JSON in UTF-8.
     """
     _json.decode(data)
     if not data.isascii():
@@ -259,8 +267,8 @@ def _refuse_no_json(data: bytes) -> None:
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """Return a payload in the form in which it is held in memory. In this form, long texts from the user are stored
-    as JSON.
+    """Return a payload in the form in which it is held in memory. To save memory, long texts from the user stay
+    encoded as JSON.
     """
     if (
         isinstance(payload, UserMessage | InputRead)

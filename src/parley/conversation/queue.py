@@ -28,7 +28,9 @@ __all__ = ["Queue", "QueuedMessage", "SavedQueue"]
 
 
 class QueuedMessage(Struct, frozen=True, array_like=True):
-    """The positions at which the log contains a queued message, and the principal that queued the message."""
+    """The positions of the records that contain a queued message, and the principal to which the message
+    belongs.
+    """
 
     queued: Seq
     """The position of the record that queued the message. This record contains the settings of the message."""
@@ -64,8 +66,8 @@ class Queue:
         message or the record `QueueResumed` ends the pause.
         """
         self.known: dict[MessageId, Seq] = {}
-        """The positions of the records that queued messages, by message id. Older positions can be looked up by key
-        in the store.
+        """The positions of the records that queued messages, by message id, including messages that have left the
+        queue. The store finds positions that are missing here by message id (`conversation/keys.py`).
         """
 
     def saved(self) -> SavedQueue:
@@ -86,8 +88,8 @@ class Queue:
         return queue
 
     def forget(self, last: Seq) -> None:
-        """Remove the positions up to `last` from `known`, to free memory. The store can still find these positions
-        by key.
+        """Remove the positions up to `last` from `known`, to free memory. The store still finds these positions by
+        message id.
         """
         for message_id in [one for one, _ in takewhile(lambda item: item[1] <= last, self.known.items())]:
             del self.known[message_id]
@@ -100,15 +102,16 @@ class Queue:
         principal: PrincipalRef | None = None,
     ) -> QueueChanged:
         """Return the event that reports a change of the queue by `principal` to clients. The event contains the
-        queue after the change. The change adds the message `added`, removes the message `removed`, or does neither.
+        queue after the change, which has not been applied yet. The change adds the message `added`, removes the
+        message `removed`, or does neither.
         """
         ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
         paused = self.is_paused and added is None and bool(ids)
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
     def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
-        """Return the event that tells clients that a turn of `principal` ends the pause, in a tuple. The tuple is
-        empty if the queue is not paused or has no messages.
+        """Return a tuple with the event that tells clients that a turn of `principal` ends the pause. Return an
+        empty tuple if the queue is not paused or has no messages.
         """
         if not self.is_paused or not self.waiting:
             return ()

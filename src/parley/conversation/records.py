@@ -54,7 +54,9 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""The kinds of change after which an action that was already approved needs another approval."""
+"""What has changed since an action was approved, so that the action needs another approval: the working directory,
+the program, the files of a patch, or something that cannot be determined.
+"""
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
 """The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`
@@ -66,12 +68,12 @@ means only the principal that began the turn. `local` means only local clients.
 
 
 class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """A text that the assistant wrote in a response."""
+    """A text that the model wrote in a response."""
 
     text: str
     id: str | None = None
-    """The id that the provider gave to the item; None if the provider gave no id. The id is sent back only to this
-    provider.
+    """The id that the provider gave to the item; None if the provider gave no id. Only requests to the same
+    provider contain the id.
     """
     by: str = ""
     """The provider that chose the id; empty if there is no id."""
@@ -89,15 +91,17 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     back unchanged.
     """
     extra_content: Raw | UnsetType = UNSET
-    """The member `extra_content` of a call in Chat Completions, such as a thought signature. It is sent back
-    unchanged.
+    """The member `extra_content` of a call in Chat Completions, such as a thought signature. Later requests contain
+    it unchanged.
     """
     by: str = ""
     """The provider that sent the call; for Chat Completions, the provider and the model."""
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
-    """An item of a response that only its provider understands, such as reasoning. It is sent back unchanged."""
+    """An item of a response that only its provider understands, such as encrypted reasoning. Later requests to this
+    provider contain the item unchanged.
+    """
 
     verbatim: Raw
     by: str = ""
@@ -105,17 +109,20 @@ class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaqu
 
 
 class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
-    """The members of a Chat Completions message that contain the model's reasoning.
+    """The members of a response message in Chat Completions that contain the model's reasoning, such as
+    `reasoning_content`.
 
     The text and the calls of the same response have their own records, which follow this record.
     """
 
     fields: Raw
-    """A JSON object whose members are sent back under the same names. `content` is a list of thinking parts,
-    which are sent before the text.
+    """A JSON object. Later requests contain its members under the same names. The member `content`, if it exists,
+    is a list of thinking parts, which precede the text in the request.
     """
     by: str
-    """The provider and the model that sent the fields."""
+    """The provider and the model that sent the fields. Only requests to the same provider and model contain the
+    fields.
+    """
 
 
 ModelItem = MessageItem | CallItem | OpaqueItem | MessageFields
@@ -147,13 +154,17 @@ class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):
 
 
 class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
-    """Records that a turn began. The event `task_started` and the user's message follow directly."""
+    """Records that a turn began. The event `task_started` and, if a message began the turn, the event
+    `user_message` follow directly.
+    """
 
     event_id: EventId
     principal: PrincipalRef | None = None
     """The principal that began the turn; None in logs of older versions."""
     compacts: bool | UnsetType = UNSET
-    """True if the turn replaces the history with a summary before it handles messages."""
+    """True if the turn was begun to compact the history: it replaces the history with a summary before it handles
+    messages. Not set for any other turn.
+    """
 
 
 class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined"):
@@ -171,8 +182,8 @@ class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
     """
 
     inputs: int | None = None
-    """The number of inputs that were sent for the first time in this request. None means all inputs that were not
-    sent before; this value occurs in imported sessions and in logs of older versions.
+    """The number of inputs that this request sent to the model for the first time. None, which occurs in imported
+    sessions and in logs of older versions, means all inputs that were not sent before.
     """
 
 
@@ -183,8 +194,8 @@ class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The number of tokens that a response with calls used. Clients get this number in a `token_count` event after
-    the calls have ended.
+    """The usage of a response with calls. Clients get the same usage in a `token_count` event after the calls have
+    ended.
     """
 
     usage: TokenCount
@@ -193,7 +204,7 @@ class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated", omit_defaults=True):
     """An estimate of the number of tokens that a response used.
 
-    The record is appended if the provider does not report the number and a limit depends on it.
+    The record is appended if the provider does not report the number and a limit of the settings depends on it.
     """
 
     tokens: int
@@ -202,7 +213,7 @@ class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimat
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
-    """The output of a call, in the form in which the model reads it. The call belongs to the same turn."""
+    """The output of a call of the same turn, in the form in which the model reads it."""
 
     call_id: CallId
     output: str
@@ -215,8 +226,8 @@ class StreamOutput(Struct, frozen=True, kw_only=True):
     stream: OutputStream
     head: bytes
     tail: bytes
-    """The bytes after `head`. If `size` is greater than the lengths of `head` and `tail` together, these are the
-    last bytes of the output.
+    """The bytes after `head` or, if the middle of the output was omitted, the last bytes of the output. In that
+    case, `size` is greater than the lengths of `head` and `tail` together.
     """
     size: int
     """The number of bytes that the command wrote."""
@@ -225,11 +236,11 @@ class StreamOutput(Struct, frozen=True, kw_only=True):
 
 
 class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
-    """The output of a command. This record closes the open items that hold the partial output."""
+    """The output of a command or a patch. This record closes the open items that contain the output so far."""
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]
-    """The output on each stream to which the command wrote."""
+    """The output on each stream to which the command wrote anything."""
 
 
 class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
@@ -256,10 +267,12 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     has_failed: bool = False
     """True if the action failed in the sandbox, and the request asks to repeat it without the sandbox."""
     unrestored: tuple[str, ...] = ()
-    """The protected files that could not be restored and that the command may change again."""
+    """The protected files that an earlier command changed, that could not be restored, and that this command may
+    change again.
+    """
     covers: str = ""
-    """The identities of the directories and files for which the approval is valid, as a single string for
-    comparison.
+    """The identities of the directories and files for which the approval is valid, as a single string. If the
+    string is different when the action runs, the approval is no longer valid.
     """
     changed: Changed | None = None
     """The kind of change since an earlier approval of the same action; None if the action was not approved earlier.
@@ -275,30 +288,34 @@ class ApprovalSettlement(RecordBase, frozen=True, kw_only=True, tag="question_se
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """The id of the answer, which identifies a repeated answer; empty if no client answered."""
+    """The id that the client gave to its answer; empty if no client answered. A later answer with the same id is a
+    repetition of this answer.
+    """
     principal: PrincipalRef | None = None
     """The principal that answered the approval or interrupted the turn; None if no principal did."""
 
 
 class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted"):
     """Records that a principal approved an action for the session. The action then needs no further approval for
-    the time in `[approvals] session_hours`.
+    `[approvals] session_hours` hours.
     """
 
     principal: str
-    """The name of the principal. It is empty in a copy of the conversation, where the approval has no effect."""
+    """The name of the principal; empty in a copy of the conversation, where the record has no effect."""
     token_id: str = ""
     """The id of the principal's token; empty for local clients."""
     key: str
-    """A digest of the approved command, directory, program, sandbox, network and escalation."""
+    """A digest that identifies the action. It is computed from the command, its directory and program, the sandbox
+    and network settings, and whether the model asked to leave the sandbox.
+    """
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
     """Input in the form in which the model gets it. For a message that names files, this includes the content of
     the files.
 
-    The record replaces the content of the message `message_id`. If `message_id` is None, the model gets the input
-    in addition to all messages.
+    The model gets this content in place of the content of the message `message_id`. If `message_id` is None, the
+    model gets the input in addition to all messages.
     """
 
     content: tuple[InputItem, ...]
@@ -313,7 +330,9 @@ class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
 
 
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
-    """A summary that replaces the first items of the history in all later requests."""
+    """A summary that replaces the first items of the history in all later requests of this turn and of the turns
+    that continue it.
+    """
 
     summary: str
     replaced: int
@@ -329,7 +348,9 @@ class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued")
     """The id of the message; empty in a copy of the conversation, which has no queue."""
     content: tuple[InputItem, ...]
     read: tuple[InputItem, ...] | None = None
-    """The content of the message, including the files that it names; None if the message names no files."""
+    """The content of the message together with the content of the files that it names; None if the message names no
+    files.
+    """
     asked: dict[str, Any] | None = None
     """The settings that the message contains, without secrets; None if the message contains no settings."""
     principal: PrincipalRef | None = None
@@ -346,7 +367,7 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     message_id: MessageId
     content: tuple[InputItem, ...]
     read: tuple[InputItem, ...] | None = None
-    """The new content, including the files that it names; None if the message names no files."""
+    """The new content together with the content of the files that it names; None if the message names no files."""
     principal: PrincipalRef | None = None
     """The principal that edited the message; None in logs of older versions. This principal counts as the one that
     begins the message's turn.
@@ -356,7 +377,7 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
 
 
 class QueuedMessageRemoved(RecordBase, frozen=True, kw_only=True, tag="queued_message_removed"):
-    """Records that a queued message was removed."""
+    """Records that a client removed a queued message."""
 
     message_id: MessageId
     principal: PrincipalRef | None = None
@@ -381,7 +402,7 @@ class QueueResumed(RecordBase, frozen=True, kw_only=True, tag="queue_resumed"):
 
 
 class TurnEnded(RecordBase, frozen=True, kw_only=True, tag="turn_ended"):
-    """The end of a turn."""
+    """Records that a turn ended. It is always the last entry of the turn."""
 
     why: TurnEndReason
     message: str | None = None

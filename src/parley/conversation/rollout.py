@@ -41,11 +41,13 @@ T = TypeVar("T")
 UNFINISHED: Final = "Turn interrupted: it was recorded without an end"
 
 _GENERATED_TAGS: Final = ("environment_context", "user_instructions")
-"""The tags of messages that Codex CLI generates before the first message from the user."""
+"""The XML tags that enclose the messages which Codex CLI generates at the start of a session. These messages are
+left out.
+"""
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """The first line of a rollout file."""
+    """The description of a session, from the first line of a rollout file."""
 
     id: str
     timestamp: str
@@ -127,7 +129,9 @@ class RolloutReader:
         self._messages = 0
         self._in_turn = False
         self._model_is_asked = False
-        """True if all input in the lines that were read so far was sent to the model."""
+        """True if the record `ModelAsked` was already created for the response to which the next item of the model
+        belongs.
+        """
         self._unanswered: list[CallId] = []
         self._last_text: str | None = None
         self._ends_in_text = False
@@ -259,7 +263,7 @@ class RolloutReader:
 
 
 def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
-    """Return the decoded line; None if the line does not match the type of the decoder."""
+    """Decode a line. Return None if the line does not match the type of the decoder."""
     try:
         return decode_lenient(decoder, line)
     except msgspec.DecodeError:

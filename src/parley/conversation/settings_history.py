@@ -21,16 +21,22 @@ __all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
-    """The settings that a client gave with one call. They override the settings from the previous change."""
+    """The settings that a client gave with one call. They override the settings in `before`, the previous change of
+    the branch.
+    """
 
     def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
         self.by = by
-        """The id of the message that gave the settings; None for the call that created the conversation."""
+        """The id of the message with which the client gave the settings; None for the call that created the
+        conversation.
+        """
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """The form in which a checkpoint stores the settings of all changes."""
+    """The form in which a checkpoint stores the settings: the changes that the current settings, the settings of
+    the last turn and the first settings consist of.
+    """
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """The changes. Each change consists of the index of the previous change in `chain` (-1 if there is none), the
@@ -44,8 +50,8 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The index in `chain` of the settings at the beginning of the last turn."""
     turn_message: MessageId | None
     message: MessageId | None
-    """The id of the message to which the next record of settings belongs; None if the record belongs to no
-    message.
+    """The id of the message to which a record `SettingsChosen` belongs if it is the next entry; None if such a
+    record belongs to no message.
     """
 
 
@@ -55,20 +61,23 @@ class SettingsHistory:
     __slots__ = ("_by_message", "_is_partial", "_message", "_root", "_turn_message", "first", "now")
 
     def __init__(self, root: MessageId | None = None) -> None:
-        """Create an empty history. `root` is the parent id of a branch that begins before the first message."""
+        """Create an empty history. A message whose parent id is `root` begins a branch with the settings before the
+        first message.
+        """
         self._root = root
         self.first = self.now = SettingsChange(None, {})
         """`first` contains the settings before the first message, and `now` contains the current settings."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
-        """The id of the last message, as long as the next record may contain the settings of this message;
+        """The id of the last message, as long as the next entry may be the record `SettingsChosen` of this message;
         otherwise None.
         """
         self._turn_message: MessageId | None = None
         """The id of the message that began the last turn; None if no message did."""
         self._is_partial = False
         """True if the projection was restored from a checkpoint, or if `forget` has removed messages. The settings
-        after a message before the checkpoint, or after a removed message, are unknown.
+        after a message that is not in `_by_message` are then unknown. If False, `_by_message` contains every
+        message.
         """
 
     def saved(self) -> SavedSettingsHistory:
@@ -117,12 +126,14 @@ class SettingsHistory:
         return history
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether the settings that apply after a message are in memory."""
+        """Return whether the settings that apply after the message `message_id` are in memory. The result is also
+        True if no message has this id and all messages are in memory.
+        """
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Remove the settings that applied after the given messages from memory. `after` then raises
-        `EarlierEntriesNeeded` for these messages.
+        """Remove the settings that apply after the given messages from memory, except for the message that began
+        the last turn. `after` then raises `EarlierEntriesNeeded` for the removed messages.
         """
         for message_id in message_ids:
             if message_id != self._turn_message:

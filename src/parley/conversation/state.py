@@ -31,18 +31,22 @@ from parley.wire.tools import NO_TOKENS, Tokens
 __all__ = ["FAILURES", "NEXT", "Compaction", "Phase", "SavedState", "State", "TurnOutcome"]
 
 Compaction = Literal["pending", "done"]
-"""The progress of a turn that was begun to compact the history. It is `pending` until the turn has compacted the
-history, and `done` after that.
+"""The progress of a turn that was begun to compact the history: `pending` until the turn has compacted the history,
+and `done` after that.
 """
 
 TITLE_LENGTH: Final = 80
 OUTCOME_LENGTH: Final = 300
 """The maximum number of characters in `TurnOutcome.text`."""
 FAILURES: Final[tuple[TurnEndReason, ...]] = ("failed", "restarted", "stopped")
-"""The reasons for the end of a turn that count as failures: the turn failed, or its server stopped."""
+"""The reasons for the end of a turn that count as failures: the turn failed, or its server stopped or was
+restarted.
+"""
 
 _CONTROLS: Final = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
-"""A table for `str.translate` that replaces characters which would break a line of a list or control a terminal."""
+"""A table for `str.translate` that replaces line breaks and control characters with spaces, so that a title fits on
+one line and cannot control a terminal.
+"""
 
 
 class Phase(Enum):
@@ -57,7 +61,9 @@ NEXT: Final[Mapping[tuple[Phase, type[Record]], Phase]] = {
     (Phase.ASKING, ApprovalSettlement): Phase.RUNNING,
     (Phase.RUNNING, TurnEnded): Phase.IDLE,
 }
-"""The transitions between phases. A record that is not listed here does not change the phase."""
+"""The transitions between phases: maps a phase and the type of a record to the next phase. A type of record that
+does not occur here does not change the phase.
+"""
 
 _MOVES: Final = frozenset(record for _, record in NEXT)
 
@@ -71,7 +77,7 @@ class TurnOutcome(Struct, frozen=True, kw_only=True):
     """The time when the turn ended, in seconds since the epoch."""
     reason: TurnEndReason
     text: str = ""
-    """The beginning of the agent's last message, or of the error message."""
+    """The beginning of the agent's last message or, if the turn was not completed, of the error message."""
     code: str | None = None
     """The error code of a failed turn; None for any other turn."""
 
@@ -152,15 +158,17 @@ class State:
         self.outcome: TurnOutcome | None = None
         """The outcome of the last turn that has ended; None before the end of the first turn."""
         self.inputs: dict[MessageId, Seq] = {}
-        """The messages that the turn `event_id` handles, with their positions."""
+        """The messages that began or joined the turn `event_id`, with their positions."""
         self.messages: dict[MessageId, Seq] = {}
-        """The positions of messages in the order of the log. Missing messages can be looked up by key in the
-        store.
+        """The positions of messages, in the order of the log. Messages before a checkpoint and messages that
+        `forget` has removed are missing; the store finds their positions by message id (`conversation/keys.py`).
         """
         self._seq = START
         """The position of the last applied entry."""
         self._last_message = ""
-        """The beginning of the agent's last message in the turn, from the event `task_complete`."""
+        """The beginning of the agent's last message in the turn, from the event `task_complete`; empty before this
+        event.
+        """
         self._numbers = {0}  # 0 is the id of `session_configured`
         """The turn ids in use that are numbers."""
         self._names: set[EventId] = set()
@@ -200,7 +208,8 @@ class State:
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
         """Create the state from `saved`, its form in a checkpoint. `last` is the position of the last applied
-        entry. The state lacks the positions of messages, which can be looked up by key in the store.
+        entry. The state lacks the positions of messages, which the store finds by message id
+        (`conversation/keys.py`).
         """
         state = cls()
         state._seq, state.phase, state.inputs = last, saved.phase, saved.inputs
@@ -223,17 +232,18 @@ class State:
         return self.compaction is not None and not self.inputs
 
     def forget(self, last: Seq) -> list[MessageId]:
-        """Remove the messages up to the position `last` from memory, and return their ids."""
+        """Remove the messages up to the position `last` from `messages`, to free memory, and return their ids."""
         forgotten = [one for one, _ in takewhile(lambda item: item[1] <= last, self.messages.items())]
         for message_id in forgotten:
             del self.messages[message_id]
         return forgotten
 
     def apply(self, payload: LogPayload, seq: Seq | None = None, *, at: float) -> None:
-        """Update the projection with one entry, by default at the next position.
+        """Update the projection with one entry at the position `seq`; the default is the next position. `at` is the
+        time of the entry, in seconds since the epoch.
 
         Raises:
-            ValueError: the record cannot occur in the current phase, so the entry contradicts the log.
+            ValueError: the entry is a record that cannot occur in the current phase, so the log is invalid.
         """
         self._seq = Seq(self._seq + 1) if seq is None else seq
         self.updated_at = at
@@ -273,7 +283,9 @@ class State:
                 pass
 
     def skip(self, seq: Seq, *, at: float) -> None:
-        """Update only the position and the time, because an entry does not change the rest of the state."""
+        """Update only the position and the time of the last activity. Call this method for an entry that changes
+        nothing else in the state.
+        """
         self._seq, self.updated_at = seq, at
 
     def _apply_event(self, event: EventBase) -> None:

@@ -1,5 +1,5 @@
-"""Creates the last entries of a turn: of a completed, failed or interrupted turn, and of a turn that a later
-process finds unfinished.
+"""Creates the last entries of a turn that was completed, failed or was interrupted, or that another process finds
+unfinished after its server has ended.
 
 The caller appends the entries to the log.
 """
@@ -30,15 +30,15 @@ __all__ = [
 ]
 
 Interruption = Literal["interrupted", "stopped", "restarted"]
-"""The reasons for the end of a turn that neither completed nor failed."""
+"""The reasons for the end of a turn that was neither completed nor failed."""
 INTERRUPTED: Final[dict[Interruption, str]] = {
     "interrupted": " Turn interrupted",  # clients compare this text, including the leading blank
     "stopped": "Turn interrupted: the server was stopped",
     "restarted": "Turn interrupted: the server was restarted",
 }
-"""The messages of interrupted turns, by the reason for the interrupt."""
+"""The messages that clients get for interrupted turns, by the reason for the interrupt."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
-"""The message of a turn that ended because its server was killed."""
+"""The message of a turn that ended because its server was killed. The process that recovers the turn appends it."""
 CUT_OFF: Final = "Turn interrupted: the server lost its connection to the database"
 """The message of a turn that its server has stopped because it could not reach the database."""
 KILLED_OR_CUT_OFF: Final = (
@@ -68,12 +68,13 @@ def turn_end(
 ) -> tuple[LogPayload, ...]:
     """Return the last entries of a turn that ended for the reason `why`.
 
-    `message` explains why the turn was not completed. The default for an interrupted turn is the text in
-    `INTERRUPTED`. `unanswered` contains the ids of the calls without an output, and `unreported` is the usage that
-    clients have not seen yet. `queued` contains the ids of the messages in the queue. `outputs` contains the output
-    records of commands that were still running. `last_message` is the last text of a completed turn. `code` is the
-    error code of a failed turn. `principal` is the principal that interrupted the turn. A turn that is not
-    completed pauses the queue.
+    `message` explains why the turn was not completed; None for a completed turn. The default for an interrupted
+    turn is the text in `INTERRUPTED`. `unanswered` contains the ids of the calls without an output, and
+    `unreported` is the usage that clients have not received yet. `queued` contains the ids of the messages in the
+    queue. `outputs` contains the output records of commands that were still running. `last_message` is the last
+    text of a completed turn. `code` is the error code of a failed turn. `principal` is the principal that
+    interrupted the turn; None if no principal did. If the turn was not completed and the queue has messages, the
+    entries contain the event that reports the pause of the queue.
     """
     if why != "done" and why != "failed":
         message = message or INTERRUPTED[why]

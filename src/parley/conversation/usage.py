@@ -1,4 +1,5 @@
-"""Counts the tokens, costs and calls in the log, and stores which limits a person has allowed to be exceeded.
+"""Counts the tokens, costs and calls in the log, and stores which limits a person has allowed the conversation to
+exceed.
 
 The usage is a projection: each entry updates it when it is appended. The module `agent/limits.py` compares the
 usage with the limits.
@@ -24,8 +25,8 @@ from parley.wire.events import LimitReached, TokenCount
 __all__ = ["SavedUsage", "UsageTotals"]
 
 CONVERSATION_LIMITS: Final = frozenset({"conversation_tokens", "conversation_cost"})
-"""The limits that apply to the whole conversation. The permission to exceed one of them is also valid in later
-turns.
+"""The names of the limits that apply to the whole conversation. A permission to exceed one of them stays valid in
+later turns. A permission to exceed any other limit is valid only in its turn.
 """
 
 
@@ -77,7 +78,9 @@ class UsageTotals:
         self.turn_calls = 0
         """The number of calls in the turn that have an output."""
         self.agreed: dict[str, int] = {}
-        """Maps the name of each limit that a person has allowed to be exceeded to the usage at that time."""
+        """Maps the name of each limit that a person has allowed the conversation to exceed to the usage at that
+        time.
+        """
         self.unreported: TokenCount | None = None
         """The usage of the last response, which clients receive when its calls have ended; None if clients have
         received all usage.
@@ -123,8 +126,8 @@ class UsageTotals:
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
-        """Return how long the turn has been running, in seconds. The time for which an approval was open is not
-        included. `now` is the current time in seconds since the epoch.
+        """Return how long the turn has been running, in seconds, without the time during which its settled
+        approvals were open. `now` is the current time in seconds since the epoch.
         """
         return max(0.0, now - self._since - self._waited_seconds)
 

@@ -1,1 +1,3 @@
-"""The interfaces that the core needs from adapters, as protocol classes, with the errors of each interface."""
+"""The interfaces of the adapters, such as stores, models and tools, as protocol classes. The agent and the runtime
+use adapters only through these interfaces.
+"""

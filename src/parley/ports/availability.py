@@ -26,9 +26,13 @@ class ReportsAvailability(Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """True if a request to the store has been waiting for some seconds, or if the store is not available."""
+        """True if a request to the store has been waiting for some seconds, or if `availability` is not
+        `available`.
+        """
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call `call` in the event loop after each future change of the availability."""
+        """Call `call` with the new state, in the event loop, after each future change of the availability. Each
+        call of this method adds a callback.
+        """
         ...

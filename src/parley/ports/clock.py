@@ -15,5 +15,5 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for a number of seconds. A cancellation ends the wait immediately."""
+        """Wait for the given number of seconds. If the caller is cancelled, the wait ends immediately."""
         ...

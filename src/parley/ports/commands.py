@@ -41,7 +41,9 @@ output as soon as the piece is read.
 
 
 class WritableRoot(Struct, frozen=True, kw_only=True):
-    """A writable directory, with the identity that it had when it was chosen."""
+    """A writable directory, with the device and inode numbers that it had when the policy was created. If another
+    directory has replaced it since then, commands with the policy do not start.
+    """
 
     path: str
     """The absolute path, without symbolic links."""
@@ -58,13 +60,16 @@ class SandboxPolicy(Struct, frozen=True, kw_only=True):
     """The directories whose contents are writable, except protected files such as `.git`."""
     network: bool = False
     unix_sockets: bool = False
-    """True if the command may connect to named Unix sockets, and thus use the services that listen on them."""
+    """True if the command may connect to Unix sockets in the file system, and thus use the services that listen on
+    them.
+    """
     hidden: tuple[str, ...] = ()
-    """Absolute paths that the command cannot read. They need not exist."""
+    """Absolute paths of files and directories whose contents the command cannot read. The paths need not exist."""
     installed: tuple[str, ...] = ()
     """Absolute paths where Parley is installed. They are read-only, even inside a writable root."""
     mechanism: Mechanism = "auto"
-    """The sandbox mechanism to use."""
+    """The sandbox mechanism to use, such as bubblewrap or Landlock; `auto` selects one that works on this system.
+    """
 
 
 class Approved(Struct, frozen=True, kw_only=True):
@@ -75,7 +80,7 @@ class Approved(Struct, frozen=True, kw_only=True):
     directory: tuple[int, int]
     """The identity of the command's working directory, as device and inode numbers."""
     program: tuple[int, int]
-    """The identity of the executable file of the command, which the first word of the command names."""
+    """The identity of the executable file that the first word of the command names."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -94,35 +99,39 @@ class Command(Struct, frozen=True, kw_only=True):
     descriptor is at the beginning of its file.
     """
     approved: Approved | None = None
-    """The working directory and the program that a person approved for a command without a sandbox. The command
-    does not start if one of them was replaced since then. None means that they are not checked.
+    """The working directory and the program that a person approved, for a command that runs without a sandbox. If
+    one of them was replaced after the approval, the command does not start. None means that they are not checked.
     """
     accepted: tuple[str, ...] = ()
-    """Paths that `CommandRunner.unrestored` returned and that a person has accepted in their current state."""
+    """The protected files that could not be restored (`CommandRunner.unrestored`) but that a person has accepted in
+    their current state, so that the command can start.
+    """
 
 
 class CommandResult(Struct, frozen=True, kw_only=True):
-    """The result of a command. Exactly one of the first three fields is set."""
+    """The result of a command. Exactly one of the fields `exit_code`, `signal` and `timed_out` is set."""
 
     exit_code: int | None = None
     signal: int | None = None
-    """The number of the signal that killed the command; None if the server sent the signal, or if no signal killed
-    the command.
+    """The number of the signal that killed the command; None if no signal killed the command, or if the server
+    killed it because of the timeout.
     """
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """Sentences that report changes to protected files, and whether these files were restored. The same sentences
-    are appended to the command's stderr.
+    """One or more sentences that report which protected files the command changed, and whether they were restored;
+    empty if the command changed none. The same sentences are appended to the command's stderr.
     """
 
 
 class CommandRunner(Protocol):
-    """Runs commands. A command with a policy runs in a sandbox."""
+    """Runs commands. A command with a policy runs in a sandbox that enforces the policy; a command without a policy
+    runs without a sandbox.
+    """
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
-        """Run a command to its end. `output` is called whenever output is read, but never after this call has
-        returned.
+        """Run a command until all its processes have ended. `output` is called with each piece of output as soon as
+        it is read, but never after this call has returned.
 
         When the call returns or raises, no process of the command is left, unless a command without a sandbox has
         attacked its supervisor. If a process that does not belong to the command holds the command's pipes open,
@@ -139,8 +148,9 @@ class CommandRunner(Protocol):
         ...
 
     async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
-        """Return the reason why this system cannot enforce a policy, as a part of a sentence; None if the system
-        can enforce the policy. The first call takes longer, because it runs a self-test.
+        """Return the reason why this system cannot enforce a policy, as a clause for use in a longer sentence; None
+        if the system can enforce the policy. The first call takes longer, because it runs a self-test of the
+        sandbox.
         """
         ...
 
@@ -156,8 +166,8 @@ class CommandRunner(Protocol):
     def confine_thread(self, policy: SandboxPolicy) -> bool:
         """Allow the calling thread, and the threads that it starts, to write only where the policy allows.
 
-        Return False, and restrict nothing, if this system does not support the restriction. The restriction is
-        permanent, so the thread should end soon afterwards.
+        Return True if the restriction was applied. It is permanent, so the thread should end soon afterwards.
+        Return False, and restrict nothing, if this system does not support such a restriction.
 
         Raises:
             SandboxUnavailable: the system supports the restriction, but applying it failed.
@@ -166,7 +176,9 @@ class CommandRunner(Protocol):
 
 
 def unrestored_reason(paths: Sequence[str]) -> str:
-    """Return the reason why a command that may write to these paths needs a person's approval."""
+    """Return the reason why a command needs a person's approval if it may write to `paths`, which are protected
+    files that could not be restored (`CommandRunner.unrestored`).
+    """
     return f"an earlier command changed protected files that could not be restored: {listed([*map(quoted, paths)])}"
 
 
@@ -191,7 +203,7 @@ class Restriction(Struct, frozen=True, kw_only=True):
     handled_network: int
     scoped: int
     rules: tuple[Rule, ...]
-    """The rules. A rule whose path no longer exists is ignored."""
+    """The rules that grant rights. A rule whose path no longer exists is ignored."""
     seccomp: bytes
     """A seccomp filter: a BPF program as an array of `struct sock_filter`; empty if no filter is applied."""
 
@@ -219,14 +231,14 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     descriptor is at the beginning of its file.
     """
     reports: bool = False
-    """True for a launcher that reports the start of the command and its exit code on the descriptor after
-    `files`, as bubblewrap does with `--json-status-fd`.
+    """True if `argv` is a launcher that reports the start of the command and its exit code on the descriptor after
+    those of `files`, as bubblewrap does with `--json-status-fd`. False if the command is started directly.
     """
     mounts: tuple[Mount, ...] = ()
     """All mounts that the launcher must make, including `/` and `/dev`. Each mount comes after the mounts that
-    contain it. If the tuple is empty, mounts are not checked. Otherwise, the launcher waits after mounting until
-    there is data on the descriptor after the one for its reports, as bubblewrap does with `--block-fd`. The data is
-    written when all mounts have been checked.
+    contain it. If the tuple is empty, mounts are not checked. Otherwise, the starter checks the mounts before the
+    command runs: the launcher waits after mounting until there is data on the descriptor after the one for its
+    reports, as bubblewrap does with `--block-fd`, and the starter writes the data when all mounts are correct.
     """
     max_processes: int | None = None
     """The maximum number of processes of the command, for a launcher whose mounts are checked; None if there is no
@@ -242,16 +254,17 @@ class Starter(Protocol):
     """Starts a process, and ends it together with all its descendants."""
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
-        """Run a process as `CommandRunner.run` does, without a policy.
+        """Run the process that `start` describes, as `CommandRunner.run` does. The caller has already translated
+        the sandbox policy into the launcher and the restriction in `start`.
 
         Raises:
             CommandNotStarted: the program does not exist, or the operating system could not start it.
             CommandReplaced: the directory or the program is not the approved one; the command has not run.
-            SandboxUnavailable: the restriction failed, a mount of the launcher is wrong, or the launcher ended
-                without starting the command; the command has not run.
+            SandboxUnavailable: the restriction could not be applied, a mount of the launcher is wrong, or the
+                launcher ended without starting the command; the command has not run.
         """
         ...
 
     async def close(self) -> None:
-        """Kill all processes. No further process can be started afterwards."""
+        """Kill all processes that this object has started. No further process can be started afterwards."""
         ...

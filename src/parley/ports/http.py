@@ -14,8 +14,8 @@ __all__ = ["HttpRequest", "MessageStream"]
 
 
 class MessageStream(FrameOutbox, Protocol):
-    """An HTTP response that consists of messages, which are sent one after another. The response is an outbox
-    until the client disconnects.
+    """An HTTP response to which the server can add messages for as long as the client is connected. It is used as
+    an outbox.
     """
 
     @property
@@ -23,17 +23,19 @@ class MessageStream(FrameOutbox, Protocol):
 
     @property
     def is_in_message(self) -> bool:
-        """True while a message is being sent in parts."""
+        """True while a message is being sent in parts (`begin_frame`). Other messages are delayed until its end."""
         ...
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
-        """Send one message with the id `event_id`; None means no id. A client that reconnects sends the last id
-        that it received.
+        """Send one message with the event id `event_id`; None means no id. A client that reconnects sends the last
+        event id that it received, so that the server can continue after that message.
         """
         ...
 
     def begin_frame(self, event_id: str | None = None) -> OpenFrame:
-        """Begin a message that is sent in parts. `event_id` has the same meaning as for `send`."""
+        """Begin a message that is sent in parts, and return the object to which the parts are written. `event_id`
+        has the same meaning as for `send`.
+        """
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
@@ -48,7 +50,7 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def end(self) -> None:
-        """Close the stream when all messages are written."""
+        """Close the stream as soon as all messages are written. Return without waiting for this."""
         ...
 
     def close(self) -> None:
@@ -69,7 +71,7 @@ class HttpRequest(Protocol):
 
     @property
     def remote(self) -> str:
-        """The network address of the client."""
+        """The IP address of the client; empty if it is unknown."""
         ...
 
     @property
@@ -82,11 +84,12 @@ class HttpRequest(Protocol):
         ...
 
     def authenticated(self, limited_as: str | None = None) -> bool:
-        """Record that the client is authenticated. Its connection is then not closed to make room for other
-        connections.
+        """Record that the client is authenticated, and return True. The server closes connections of clients that
+        are not authenticated when there are too many connections, but does not close this connection for that
+        reason.
 
         `limited_as` names a principal that may have at most half of all connections; None means no such limit. If
-        the principal already has that many connections, return False and record nothing.
+        the principal already has that many connections, record nothing and return False.
         """
         ...
 
@@ -97,7 +100,7 @@ class HttpRequest(Protocol):
         ...
 
     async def body(self, max_bytes: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read and return the body.
+        """Read the body of the request and return it.
 
         `why_too_large` is called with a number of bytes. It returns the reason why there is not enough memory for
         this number of bytes, or None if there is enough memory.
@@ -115,12 +118,13 @@ class HttpRequest(Protocol):
         ...
 
     def open_link(self, protocol: str, accept: Callable[[socket], None]) -> object:
-        """Return a response that opens a WebSocket with the subprotocol `protocol`.
+        """Return the response that upgrades the connection to a WebSocket with the subprotocol `protocol`. The
+        endpoint returns this response to the HTTP library.
 
         When the WebSocket is open, `accept` is called with a socket whose bytes the WebSocket carries.
         """
         ...
 
     def open_stream(self) -> MessageStream:
-        """Respond with a stream of messages, and return the stream."""
+        """Return a new stream of messages. The endpoint returns the stream as its response to this request."""
         ...

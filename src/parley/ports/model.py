@@ -52,11 +52,13 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     developer_instructions: str = ""
     """Further instructions from the client; empty if there are none."""
     context: tuple[str, ...]
-    """User messages that come before the history: a description of the environment, and project notes."""
+    """Texts that the model gets as user messages before the history: a description of the environment, and project
+    notes.
+    """
     history: Sequence[HistoryItem]
     breaks: Sequence[int] = ()
-    """The indices in `history` before which a response from the model, with the outputs of its calls, is
-    complete.
+    """The indices in `history` at which a response from the model ends, together with the outputs of its calls.
+    Some model APIs need these boundaries to group the items into messages.
     """
     tools: tuple[ToolSpec, ...] = ()
     output_schema: dict[str, Any] | None = None
@@ -73,13 +75,13 @@ class TextDelta(Struct, frozen=True, gc=False):
 
 
 class ReasoningDelta(Struct, frozen=True, gc=False):
-    """A piece of a reasoning summary."""
+    """A piece of a summary of the model's reasoning."""
 
     text: str
 
 
 class RawReasoningDelta(Struct, frozen=True, gc=False):
-    """A piece of raw reasoning."""
+    """A piece of the model's reasoning itself, which only some providers send."""
 
     text: str
 
@@ -91,7 +93,9 @@ class MessageDone(Struct, frozen=True):
 
 
 class ReasoningDone(Struct, frozen=True):
-    """A complete reasoning item. `item` is sent back with the next request if the API requires it."""
+    """A complete reasoning item. If the model API requires that later requests contain the item, `item` is this
+    item; otherwise None.
+    """
 
     summaries: tuple[str, ...]
     raw: tuple[str, ...]
@@ -99,40 +103,41 @@ class ReasoningDone(Struct, frozen=True):
 
 
 class CallDone(Struct, frozen=True):
-    """A complete function call. It is executed when the response has ended."""
+    """A complete function call. It is executed only after the response has ended."""
 
     item: CallItem
 
 
 class OpaqueDone(Struct, frozen=True):
-    """An item of the response that must be sent back unchanged in later requests, or a web search that has no such
-    item.
-    """
+    """An item of the response that later requests must contain unchanged, a web search of the provider, or both."""
 
     item: OpaqueItem | MessageFields | None
-    """The item to send back; None for a web search without such an item."""
+    """The item that later requests must contain; None for a web search without such an item."""
     search: WebSearch | None = None
     """The web search that the response reports here; None if there was no search."""
 
 
 class ResponseDone(Struct, frozen=True):
-    """The end of a complete response. It is always the last chunk."""
+    """The end of a response, which is always its last chunk."""
 
     usage: TokenCount | None
     cut_by: str | None = None
-    """The provider's reason for cutting off the response, such as `length`; None for a complete response. After a
-    cut, the arguments of the last call may be incomplete.
+    """The provider's reason for ending the response early, such as `length`; None if the model ended the response.
+    If the response ended early, the arguments of its last call may be incomplete.
     """
     refused: str | None = None
-    """The model's explanation for declining the request, with a category; None if the model did not decline. The
-    explanation may be empty. If the model declined, the calls in the response must not run.
+    """The model's explanation for declining the request, with the provider's category; None if the model did not
+    decline. An empty explanation means that the model declined without one. If the model declined, the calls in the
+    response must not be executed.
     """
     is_paused: bool = False
     """True if the provider has paused the response. The response to the next request continues the paused
     response.
     """
     cache_write_tokens: int = 0
-    """The number of input tokens that the provider wrote to its cache. These tokens have a price of their own."""
+    """The number of input tokens that the provider wrote to its prompt cache. Providers charge a separate price for
+    these tokens.
+    """
 
 
 class Retrying(Struct, frozen=True, kw_only=True):
@@ -162,13 +167,14 @@ class Model(Protocol):
     """Sends the requests of one conversation to its model."""
 
     max_retries: int
-    """The maximum number of times that a turn repeats a request if the connection is lost during the response."""
+    """The maximum number of times that the caller of `stream` should repeat a request whose response broke off."""
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
         """Send a request and yield the response as it arrives. The last chunk is `ResponseDone`.
 
-        The request is repeated after transient errors: status 429 or 5xx, or a lost connection. A `Retrying` is
-        yielded before each delay. Closing the generator, or a cancellation, closes the connection.
+        Until the response begins, the request is repeated after transient errors: status 429 or 5xx, or a lost
+        connection. A `Retrying` is yielded before each delay. Closing the generator, or a cancellation, closes the
+        connection.
 
         Raises:
             ModelError: there is no response, or the response is incomplete. The caller must discard the chunks that
@@ -180,7 +186,8 @@ class Model(Protocol):
         """Return the reason, as a sentence, why an item of a new message cannot be sent to the model; None if it
         can be sent.
 
-        Call this only for new messages. If an item of the history cannot be sent, a text is sent in its place.
+        Call this method only for new messages. For an item of the history that cannot be sent, `stream` sends a
+        text that describes it.
         """
         ...
 
@@ -197,9 +204,9 @@ _JITTER: Final = 0.1
 def backoff_seconds(attempt: int, chance: float) -> float:
     """Return the delay before a retry, in seconds.
 
-    `attempt` is 1 for the first retry. The delay doubles with each attempt. `chance` is a random number from 0 to
-    1, which changes the delay by up to a tenth. Without this change, conversations that failed at the same time
-    would retry at the same time.
+    `attempt` is 1 for the first retry. The delay doubles with each attempt. `chance` is a random number from 0 to 1
+    that varies the delay by up to a tenth, so that conversations whose requests failed at the same time do not
+    retry at the same time.
     """
     spread = 1 + _JITTER * (2 * chance - 1)
     return float(_FIRST_DELAY_SECONDS * 2 ** (attempt - 1) * spread)

@@ -23,8 +23,8 @@ class Node(Struct, frozen=True, kw_only=True):
     version: str
     """The version of Parley that the node runs."""
     mode: WorkspaceMode = "local"
-    """The place of the working directories. `local` means the node's own disk, `shared` means a file system that
-    all nodes share, and `git` means worktrees of Git repositories.
+    """Where the working directories of conversations are. `local` means the node's own disk, `shared` means a file
+    system that all nodes share, and `git` means worktrees of Git repositories on the node's own disk.
     """
     roots: tuple[str, ...] = ()
     """The directories below which the node can run turns. If empty, the node can run turns in every directory that
@@ -37,7 +37,7 @@ class Node(Struct, frozen=True, kw_only=True):
     running: int = 0
     """The number of turns that the node is running."""
     is_draining: bool = False
-    """True if the node begins no more turns, because it is stopping."""
+    """True if the node begins no more turns, because its server is shutting down."""
     is_alive: bool = True
     """False if the node has ended, or if its connection to the database has been lost for longer than a lease is
     valid.
@@ -54,13 +54,15 @@ class WorkingDirectory(Struct, frozen=True, kw_only=True):
     repository: str | None = None
     """The name of the repository of which the directory is a worktree; None if it is not a worktree."""
     node: str | None = None
-    """The id of the node on whose disk the directory is; None if this node is unknown, or if any node can use the
+    """The id of the node on whose disk the directory is; None if that node is unknown, or if every node can use the
     directory.
     """
 
 
 class NodeLoad(Struct, frozen=True, kw_only=True):
-    """The part of a node's description that changes while the node is running."""
+    """The part of a node's description that changes while the node is running. The fields are the same as in
+    `Node`.
+    """
 
     running: int
     is_draining: bool
@@ -73,12 +75,12 @@ class Placement(Protocol):
 
     @property
     def is_draining(self) -> bool:
-        """True if this node begins no more turns, because it is stopping."""
+        """True if this node begins no more turns, because its server is shutting down."""
         ...
 
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
-        """Return the node that is to run a turn in a directory; None if this node is to run it. `refused` contains
-        the ids of nodes that have refused the turn.
+        """Return the other node that is to run a turn in `directory`; None if this node is to run it. Nodes whose
+        ids are in `refused` are not considered, because they have already refused the turn.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
@@ -87,7 +89,9 @@ class Placement(Protocol):
         ...
 
     def node_of(self, directory: str) -> str | None:
-        """Return the id of this node if the directory is on a disk that only this node can use; otherwise None."""
+        """Return the id of this node if `directory` is on this node's own disk, so that other nodes cannot use the
+        directory; otherwise None.
+        """
         ...
 
 
@@ -105,9 +109,10 @@ class Nodes(Protocol):
         ...
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None = None) -> None:
-        """Announce this process as the node `node` until the store is closed.
+        """List this process as the node `node` in the database until the store is closed.
 
-        The store calls `load` regularly, and stores the result for the other nodes.
+        The store calls `load` regularly, and stores the result for the other nodes. None means that the load of
+        `node` does not change.
 
         Raises:
             BadHome: another running node has the same id, or the database cannot be used.
@@ -138,5 +143,7 @@ class Nodes(Protocol):
         ...
 
     def note_refused(self, url: str) -> None:
-        """Record that the node at `url` has ended, because its computer refused a connection."""
+        """Record that the computer of the node at `url` refused a connection, which means that the node has ended.
+        For some seconds, this process then treats the leases of the node as free without waiting for their expiry.
+        """
         ...

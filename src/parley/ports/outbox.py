@@ -13,8 +13,8 @@ class Outbox(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while the client has more unread bytes than the high-water mark. A sender should then wait if it
-        can.
+        """False while more bytes than the high-water mark are waiting for the client to read them. A sender should
+        then wait (`when_writable`) if it can. Sending is still possible.
         """
         ...
 
@@ -26,7 +26,8 @@ class Outbox(Protocol):
         ...
 
     def when_writable(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as soon as the outbox is writable.
+        """Call `wake` once, as soon as the outbox is writable. If the outbox is already writable, call `wake` soon
+        after this method returns.
 
         Callbacks are called in the order of their registration. They are not called after the client has
         disconnected.
@@ -39,7 +40,7 @@ class OpenFrame(Protocol):
 
     @property
     def closed(self) -> bool:
-        """True if the client has disconnected. Further parts are then not sent."""
+        """True if the client has disconnected. Further parts are then discarded."""
         ...
 
     def write(self, part: bytes) -> None:
@@ -53,7 +54,7 @@ class OpenFrame(Protocol):
         ...
 
     def end(self) -> None:
-        """End the message. Messages that were delayed in the meantime are then sent."""
+        """End the message. Other messages that were delayed since its beginning are then sent."""
         ...
 
 
@@ -63,7 +64,7 @@ class FrameOutbox(Outbox, Protocol):
     def begin_frame(self) -> OpenFrame:
         """Begin a message that is sent in parts.
 
-        The outbox must be writable. The outbox is then not writable until the message ends. Other messages are
-        delayed until then.
+        The outbox must be writable. Until the message ends, the outbox is not writable, and other messages are
+        delayed.
         """
         ...

@@ -17,8 +17,8 @@ __all__ = ["Link", "Peers"]
 class Link(Protocol):
     """A connection to another process.
 
-    If the connection breaks, the callback `on_lost` of `Peers.connect` is called. Messages that are sent after that
-    are lost.
+    If the connection breaks, the callback `on_lost` that was passed to `Peers.connect` is called. Messages that are
+    sent after that are discarded.
     """
 
     @property
@@ -37,7 +37,7 @@ class Link(Protocol):
         ...
 
     def notify(self, method: str, params: bytes) -> None:
-        """Send a notification."""
+        """Send a notification, without waiting."""
         ...
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Link(Protocol):
 
 
 class Peers(Protocol):
-    """Connects to the other processes, and listens for their connections."""
+    """Connects to the other processes of the home and to the other nodes, and listens for their connections."""
 
     @property
     def address(self) -> str:
@@ -79,14 +79,17 @@ class Peers(Protocol):
         ...
 
     def notify_all(self, method: str, params: bytes) -> None:
-        """Send a notification to every other process, without waiting.
+        """Send a notification to all other processes of the home and, if this process is a node, to all other
+        nodes. Return without waiting.
 
         A process that misses the notification finds the change in the store later.
         """
         ...
 
     def has_others(self) -> bool:
-        """Return whether another process is listening. Return True if this cannot be determined."""
+        """Return whether another process of the home, or another node, may be listening. Return True if this cannot
+        be determined.
+        """
         ...
 
     async def close(self) -> None:

@@ -58,8 +58,8 @@ StateName = Literal["idle", "running", "asking"]
 STATES: Final[tuple[str, ...]] = get_args(StateName)
 RoleName = Literal["observer", "driver", "approver", "admin"]
 UnreadEnd = Literal["failed", "finished"]
-"""The values that describe how an unread turn ended. A turn is unread if it ended after the position up to which a
-principal has read the conversation.
+"""How an unread turn ended: `failed` if it failed (`TurnOutcome.has_failed`), otherwise `finished`. A turn is
+unread by a principal if it ended after the position up to which the principal has read the conversation.
 """
 CALL_SECONDS: Final = 5.0
 """The maximum time, in seconds, for which a client's call waits for another process that holds the write lock or is
@@ -98,13 +98,15 @@ class Owner(Struct, frozen=True, kw_only=True):
     """
     pid: int
     address: str
-    """The address at which other processes can reach the owner; empty if the owner is not listening."""
+    """The socket name or URL at which other processes can connect to the owner (`Peers.address`); empty if the
+    owner is not listening.
+    """
     since: float
     """The time when the owner acquired the lease, in seconds since the epoch."""
 
     def node_unless(self, own: str) -> str:
-        """Return the id of the owner's node if the id is known and differs from `own`; otherwise return an empty
-        string.
+        """Return the id of the owner's node (`node`) if it is known and differs from `own`, the id of this
+        process's node; otherwise return an empty string.
         """
         return "" if self.node == own else self.node
 
@@ -120,7 +122,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     model: str
     state: StateName
     updated_at: float
-    """The time of the last activity, in seconds since the epoch."""
+    """The time of the last activity in the conversation, in seconds since the epoch."""
     is_active: bool = False
     """True if `updated_at` is the current time; False if it is an earlier time, as in an import. If the field is
     True, the store lists the conversation first, even if the clock was set back. This field is not stored.
@@ -159,16 +161,16 @@ class Head(Struct, frozen=True, kw_only=True):
     last: Seq
     epoch: int
     owner: Owner | None
-    """The process that holds the lease; None if no process holds the lease. For an idle conversation, the field may
-    also be None while a process is about to release the lease.
+    """The process that holds the lease; None if no process holds the lease. The field may also be None while a
+    process still holds the lease of an idle conversation, because the process is about to release it.
     """
     summary: Summary
     archived: bool
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """The encoded projections of a log at a position. A process that loads the log applies only the later
-    entries.
+    """The encoded projections of a log at a position. A process that loads the log restores the projections and
+    applies only the later entries.
     """
 
     seq: Seq
@@ -184,29 +186,31 @@ id is needed because two conversations can have the same time.
 
 
 class Viewer(Struct, frozen=True, kw_only=True):
-    """The principal that reads a list, and the data that determine which conversations count as read by this
-    principal.
+    """The principal that requests a list of conversations. The store lists as unread the conversations whose last
+    turn ended after the end of what this principal has read.
     """
 
     identity: str
     since: float = 0.0
-    """A time in seconds since the epoch. Turns that ended up to this time count as read."""
+    """A time in seconds since the epoch. Turns that ended at or before this time count as read."""
 
 
 class Query(Struct, frozen=True, kw_only=True):
     """The conditions that a listed conversation must meet."""
 
     cwd: str | None = None
-    """The working directory of the conversations; None means any directory. Redundant slashes and `.` are
-    ignored.
+    """The working directory that the conversation must have; None means any directory. Redundant slashes and `.`
+    are ignored.
     """
     text: str | None = None
-    """A text that occurs in the title, or in a message from the user or the agent; None means any conversation.
+    """A text that must occur in the title, or in a message from the user or the agent; None means any conversation.
     Case is ignored.
     """
     state: StateName | None = None
     archived: bool | None = False
-    """True for archived conversations only, False for other conversations only, None for both."""
+    """True selects only archived conversations, False selects only conversations that are not archived, and None
+    selects both.
+    """
     asked: ApprovalId | None = None
     """The id of an approval that the conversation must have requested; None means any conversation."""
     conversation: ConversationId | None = None
@@ -217,7 +221,7 @@ class Query(Struct, frozen=True, kw_only=True):
     """
     unread: UnreadEnd | None = None
     """`failed` selects idle, unread conversations whose last turn failed (`TurnOutcome.has_failed`). `finished`
-    selects all other idle, unread conversations. None selects all conversations.
+    selects all other idle, unread conversations. None selects read and unread conversations.
     """
     after: PageCursor | None = None
     """The position in the list after which the page begins; None for the first page."""
@@ -231,7 +235,9 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     summary: Summary
     archived: bool
     owned: bool
-    """True if a process holds the lease. If the conversation is not idle and has no owner, its turn is orphaned."""
+    """True if a process holds the lease. If the conversation is not idle and this is False, the turn of the
+    conversation is orphaned.
+    """
     unread: bool = False
     """True if the last turn ended after the position up to which the viewer has read."""
 
@@ -279,9 +285,11 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     snippet: str
     """The part of the message that contains the first occurrence of the search text, on one line."""
     start: int
-    """The offset in the snippet where the search text begins, in code points."""
+    """The offset of the search text in the snippet, in code points."""
     end: int
-    """The offset in the snippet where the search text ends, in code points."""
+    """The offset of the end of the search text in the snippet, in code points; the character at this offset is the
+    first one after the search text.
+    """
 
 
 class SearchPage(Struct, frozen=True, kw_only=True):
@@ -297,7 +305,7 @@ class StoredToken(Struct, frozen=True, kw_only=True):
     """A bearer token for HTTP clients. The store contains only the digest of the token."""
 
     name: str
-    """The name, which is unique among all tokens."""
+    """The name of the token, which no other stored token has."""
     digest: bytes
     """The SHA-256 digest of the token. The token has 256 random bits."""
     role: RoleName
@@ -307,8 +315,8 @@ class StoredToken(Struct, frozen=True, kw_only=True):
     """The time of the creation, in seconds since the epoch."""
     expires_at: float | None = None
     used_at: float | None = None
-    """The time of the last use, in seconds since the epoch; None if the token was never used. The time may be some
-    minutes too early.
+    """The time of the last use, in seconds since the epoch; None if the token was never used. Uses are stored with
+    a delay, so the last use may be some minutes later than this time.
     """
 
     @property
@@ -334,7 +342,9 @@ class StoredSession(Struct, frozen=True, kw_only=True):
 
 
 class StoredSignIn(Struct, frozen=True, kw_only=True):
-    """A browser that is signed in to the web page, or an unused one-time code. The store contains only digests."""
+    """A browser that is signed in to the web page, or an unused one-time code with which a browser can sign in. The
+    store contains only digests of the secrets.
+    """
 
     digest: bytes
     """The SHA-256 digest of the cookie or of the code."""
@@ -359,13 +369,13 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
 
 
 class Freed(Struct, frozen=True, kw_only=True):
-    """The number and size of unused blobs that were removed or can be removed. A blob is a large part of an entry,
-    such as an image, that is stored separately from the entry.
+    """The number and size of blobs that no entry needs, and that were removed or can be removed. A blob is a large
+    part of an entry, such as an image, that is stored separately from the entry.
     """
 
     blobs: int
     bytes: int
-    """The stored size of the blobs, in bytes."""
+    """The size of the blobs in the store, in bytes."""
 
 
 class Draft(Protocol):
@@ -374,7 +384,9 @@ class Draft(Protocol):
     """
 
     async def add(self, entries: Sequence[Entry]) -> None:
-        """Write at most `PAGE` entries after the last entry. The first entry of a log has position 1."""
+        """Write `entries`, at most `PAGE`, after the last entry of the draft. The first entry of a draft must have
+        position 1.
+        """
         ...
 
     async def finish(
@@ -385,8 +397,8 @@ class Draft(Protocol):
         archived: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Turn the draft into a conversation without an owner. `checkpoint` is a checkpoint of the conversation's
-        log; None if there is no checkpoint.
+        """Turn the draft into a conversation without an owner, and make it visible. `checkpoint` is a checkpoint of
+        its log; None if there is no checkpoint. `archived` is True for an archived conversation.
 
         Turns in the draft count as read by every principal.
 
@@ -396,8 +408,8 @@ class Draft(Protocol):
         ...
 
     async def drop(self) -> None:
-        """Remove the draft. Do nothing if the draft was finished or already removed. The draft may still exist for
-        some time after this call returns.
+        """Remove the draft. Do nothing if the draft was finished or already removed. The entries may be removed
+        only some time after this call has returned.
         """
         ...
 
@@ -416,9 +428,10 @@ class Store(Protocol):
     async def create(
         self, conversation_id: ConversationId, entries: Sequence[Entry], summary: Summary, *, archived: bool = False
     ) -> None:
-        """Create a log with at most `PAGE` entries, beginning at position 1, without an owner.
+        """Create a conversation without an owner. Its log contains `entries`, at most `PAGE`, beginning at position
+        1. `archived` is True for an archived conversation.
 
-        The entries count as read by every principal.
+        Every principal counts as having read these entries.
 
         Raises:
             StoreFailed: a conversation with this id exists.
@@ -426,7 +439,9 @@ class Store(Protocol):
         ...
 
     async def draft(self) -> Draft:
-        """Begin a draft: a log that is too long for `create` and is written in pages."""
+        """Begin a draft and return it. A draft is a log that is too long for `create` and is therefore written in
+        pages.
+        """
         ...
 
     async def acquire(
@@ -437,7 +452,7 @@ class Store(Protocol):
         until: float | None = None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> Lease:
-        """Acquire the lease and increase the epoch, in one step.
+        """Acquire the lease of a conversation, and increase its epoch. `address` is stored as `Owner.address`.
 
         `on_lost` is called at most once, in the event loop, when the store detects that the lease is lost, because
         another process has acquired it or deleted the conversation. The store detects the loss in `check`, or soon
@@ -445,7 +460,8 @@ class Store(Protocol):
         `delete` or `close`. After the loss, appends fail with `LeaseLost`, and there is nothing to release.
 
         Raises:
-            OwnedElsewhere: another process, or another caller in this process, holds the lease.
+            OwnedElsewhere: another process, or another caller in this process, holds the lease. The caller may try
+                again later.
         """
         ...
 
@@ -456,19 +472,22 @@ class Store(Protocol):
     def append(
         self, lease: Lease, entries: Sequence[Entry], summary: Summary, *, until: float | None = None
     ) -> Future[None]:
-        """Append either all entries or none. Appends are executed in the order of the calls.
+        """Append either all of `entries` or none, and replace the summary of the conversation. Appends are executed
+        in the order of the calls.
 
         The future is done when the entries are on disk, which may be immediately. Cancelling the future does not
         stop the append. If `until` is None, the append waits for the write lock for `TURN_SECONDS`.
 
         Fails with:
-            LeaseLost: the lease is no longer held, or the log already has entries at these positions.
+            LeaseLost: the lease is no longer held, or the log already has an entry at the first position of
+                `entries`.
             StoreFailed: the operating system or the database could not execute the write or an earlier append.
         """
         ...
 
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
-        """Replace the checkpoint of a log. The checkpoint is written after all appends that were submitted earlier.
+        """Replace the checkpoint of the log to which the lease belongs. The checkpoint is written after all appends
+        that were submitted earlier.
 
         A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is less
         than `CHECKPOINT_ENTRIES` entries after the saved one.
@@ -487,8 +506,8 @@ class Store(Protocol):
         ...
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Register the callback `lost`. It is called once, in the event loop, when the store detects that files of
-        the home directory were removed or replaced.
+        """Register a callback. It is called once with the error, in the event loop, when the store detects that
+        files of the home directory were removed or replaced. Each call of this method adds a callback.
 
         After that, every call raises `HomeLost`.
         """
@@ -504,10 +523,11 @@ class Store(Protocol):
         ...
 
     async def writable(self, *, until: float) -> None:
-        """Wait until this process can acquire the write lock.
+        """Wait until this process can acquire the write lock. Another process may acquire the lock before the next
+        write.
 
         Raises:
-            WriteLockHeld: another process still holds the lock at the time `until`.
+            WriteLockHeld: another process still holds the lock at the time `until` on the event loop's clock.
         """
         ...
 
@@ -520,11 +540,12 @@ class Store(Protocol):
         max_bytes: int = PAGE_BYTES,
         visible_only: bool = False,
     ) -> list[Entry]:
-        """Return the entries after a position, in order; an empty list if the log ends there.
+        """Return a page of the entries after the position `after`, in order; an empty list if the log has no later
+        entries.
 
         A page has at most `limit` entries, and never more than `PAGE`. The page ends with the entry that makes the
-        page larger than `max_bytes`. If `visible_only` is true, entries that clients do not see may be left out,
-        except for the last entry of the page.
+        page larger than `max_bytes`. If `visible_only` is true, the page may omit entries that clients do not see,
+        except for the last entry of the page, whose position shows where the next page begins.
 
         Raises:
             Unreadable: the next entry is damaged or missing.
@@ -534,7 +555,8 @@ class Store(Protocol):
     async def read_before(
         self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
     ) -> list[Entry]:
-        """Return the last entries before a position, in order; an empty list if the log begins there.
+        """Return a page of the last entries before the position `before`, in order; an empty list if there are
+        none.
 
         The limits are the same as for `read`, counted backwards from the last entry.
 
@@ -577,29 +599,32 @@ class Store(Protocol):
         ...
 
     async def has_approvals(self, approval_ids: Collection[ApprovalId]) -> bool:
-        """Return whether any of the approvals was requested in any conversation."""
+        """Return whether any conversation has requested an approval with one of these ids. The approval may already
+        be settled.
+        """
         ...
 
     async def archive(self, conversation_id: ConversationId, *, archived: bool) -> None:
-        """Archive a conversation, or restore an archived conversation if `archived` is False.
+        """Archive a conversation if `archived` is True; make it an ordinary conversation again if `archived` is
+        False. Do nothing if the conversation already has this state.
 
         Lists omit archived conversations by default.
         """
         ...
 
     async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
-        """Record that a principal has read a log up to a position. Return False if the principal had already read
-        up to this position.
+        """Record that a principal has read a log up to the position `seq`. Return False, and change nothing, if
+        this position or a later one is already recorded.
 
         `reader` is the identity of the principal (`Viewer`).
         """
         ...
 
     async def delete(self, lease: Lease, *, leave_entries: bool = False) -> None:
-        """Remove the log and release its lease. The disk space may be reclaimed later.
+        """Delete the conversation and release its lease. The disk space may be reclaimed later.
 
-        If `leave_entries` is True, the entries stay in the store until the next `tidy` or deletion, because
-        removing the entries of many logs at once is faster.
+        If `leave_entries` is True, the entries stay in the store until the next call of `tidy`, or of `delete`
+        without this flag. This is faster if many conversations are deleted one after another.
 
         Raises:
             LeaseLost: the lease is no longer held.
@@ -607,7 +632,7 @@ class Store(Protocol):
         ...
 
     async def add_token(self, token: StoredToken) -> bool:
-        """Store a token. Return False if its name is in use."""
+        """Store a token. Return False, and store nothing, if its name is in use."""
         ...
 
     async def tokens(self) -> list[StoredToken]:
@@ -627,8 +652,8 @@ class Store(Protocol):
         ...
 
     async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
-        """Store a session if the state that is currently stored is `replacing`. If `replacing` is None, store the
-        session only if it is not stored yet.
+        """Store a session if its currently stored state (`StoredSession.data`) is `replacing`. If `replacing` is
+        None, store the session only if no session with its digest is stored.
 
         Return True if the session is stored, even if an earlier call whose result was lost has stored it. Return
         False and change nothing if another process has stored another state or has removed the session.
@@ -646,7 +671,7 @@ class Store(Protocol):
         ...
 
     async def remove_sessions(self, digests: Collection[bytes]) -> None:
-        """Remove sessions. Digests without a session are ignored."""
+        """Remove the sessions with these digests. Digests without a session are ignored."""
         ...
 
     async def remove_unused_sessions(self, *, since: float) -> None:
@@ -678,8 +703,8 @@ class Store(Protocol):
         ...
 
     async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
-        """Remove sign-ins and codes, and return how many of them existed. If several callers remove the same code,
-        only one of them gets 1.
+        """Remove the sign-ins and codes with these digests, and return how many of them existed. If several callers
+        remove the same code at the same time, it is counted for only one of them.
         """
         ...
 
@@ -689,14 +714,14 @@ class Store(Protocol):
 
 
 class MaintainedStore(Store, Protocol):
-    """A store in which unneeded data can be found and removed."""
+    """A store that can report and remove data that it no longer needs."""
 
     async def unused_blobs(self) -> Freed:
         """Return the number and size of the blobs that `tidy` would remove."""
         ...
 
     async def log_bytes(self, conversation_id: ConversationId) -> int:
-        """Return the total size of the entries of a log, in bytes. The size of an unknown log is 0.
+        """Return the total size of the entries of a log, in bytes; 0 if the conversation does not exist.
 
         Raises:
             Unreadable: the log is damaged.
@@ -710,7 +735,7 @@ class MaintainedStore(Store, Protocol):
     async def tidy(self) -> Freed:
         """Remove the entries of deleted conversations, and unused blobs.
 
-        Return the number and size of the blobs that this store has removed since the last call. The work is done in
-        steps, between which other processes can write.
+        Return the number and size of the blobs that this store object has removed since the last call, by this call
+        or by deletions. The work is done in steps, between which other processes can write.
         """
         ...

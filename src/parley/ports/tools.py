@@ -43,13 +43,13 @@ class RunCommand(Struct, frozen=True, kw_only=True):
     call_id: CallId
     argv: tuple[str, ...]
     cwd: str
-    """The absolute path of the working directory. If the model's call contains the directory, symbolic links are
+    """The absolute path of the working directory. If the model chose the directory, symbolic links in the path are
     resolved, so that the approval shows where the command really runs.
     """
     search_path: str | None = None
-    """The `PATH` of the command; None if it has none."""
+    """The value of the environment variable `PATH` with which the command runs; None if the variable is not set."""
     home: str | None = None
-    """The `HOME` of the command; None if it has none."""
+    """The value of the environment variable `HOME` with which the command runs; None if the variable is not set."""
     escalated: bool = False
     """True if the model asked to run the command without the sandbox."""
     justification: str | None = None
@@ -78,9 +78,10 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     inside_cwd: bool
     """True if every file is inside the working directory of the conversation."""
     has_failed: bool = False
-    """True if writing has failed in the sandbox, and this is a request to repeat it without the sandbox."""
+    """True if writing the files has failed in the sandbox, and this is a request to repeat it without the sandbox.
+    """
     covers: str = ""
-    """The identities of the patch's directories and the contents of its files, as a single string. An approval is
+    """A string that identifies the directories of the patch and the current contents of its files. An approval is
     valid only as long as this string does not change.
     """
     changed: Changed | None = None
@@ -100,11 +101,13 @@ class Granted(Struct, frozen=True, kw_only=True):
     by_person: bool = False
     """True if a person approved the action; False if the settings allow it."""
     known_safe: bool = False
-    """True for a command that is known to be safe. If such a command fails, the failure is never attributed to the
-    sandbox.
+    """True for a command that is known to be safe, because it only reads. If such a command fails, the tool does
+    not assume that the sandbox was the cause.
     """
     ask_again: bool = False
-    """True if the tool must request authorization again, with `has_failed` set, after a failure in the sandbox."""
+    """True if the tool, after a failure in the sandbox, must call `authorize` again with `has_failed` set. If
+    False, the failure is the result of the action.
+    """
     accepted: tuple[str, ...] = ()
     """The paths of protected files that could not be restored, but that a person has accepted in their current
     state.
@@ -124,16 +127,17 @@ class RejectedByUser(Struct, frozen=True, kw_only=True):
     """The verdict that a person denied an action."""
 
     reason: str | None = None
-    """The reason that the model gets for the denial; None if the person gave no reason."""
+    """The reason that the person gave, which the model gets; None if the person gave no reason."""
 
 
 Verdict = Granted | RejectedByPolicy | RejectedByUser
 
 
 class Authorize(Protocol):
-    """Decides whether an action is allowed, by the settings or by asking a person.
+    """Decides whether an action is allowed: by the settings or, if they require an approval, by asking a person.
 
-    Only this function creates a `Granted`. A person may also interrupt the turn, which cancels the call.
+    Tools get a `Granted` only from this function. A person may interrupt the turn instead of deciding, which
+    cancels the call.
     """
 
     async def __call__(self, action: Action) -> Verdict:
@@ -158,7 +162,7 @@ class TurnTools(Protocol):
     """The tools of one turn."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the tools that the model may call, in order."""
+        """Return the tools that the model may call, in the order in which the model gets them."""
         ...
 
     async def run(self, call: CallItem) -> str:
@@ -174,7 +178,7 @@ class Tools(Protocol):
     """The tools that this process can offer to models."""
 
     def open(self, context: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
-        """Open the tools of one turn.
+        """Open the tools of one turn. The result is a context manager, at whose exit the tools are closed.
 
         The tool servers that the turn may use keep running until the tools are closed.
         """
@@ -183,9 +187,9 @@ class Tools(Protocol):
     async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Start the tool servers in the settings that are not running yet.
 
-        Wait until all of them have started, but at most until ten seconds after the last one began to start. Return
-        the name of each server that could not be started and a sentence about the failure, in the order of the
-        settings. A server that needs longer continues to start and is not reported.
+        Wait until all of them have started or failed, but at most until ten seconds after the last one began to
+        start. Return a pair for each server that could not be started, in the order of the settings: its name and a
+        sentence about the failure. A server that needs longer continues to start and is not reported.
         """
         ...
 

@@ -35,30 +35,32 @@ class Transcript(Protocol):
         ...
 
     async def durable(self) -> None:
-        """Wait until no append is in progress, so that the complete history is durable."""
+        """Wait until no append is in progress, so that all entries of the log are durable."""
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Append `text` to an open text, and send the delta to clients.
+        """Append `text` to the open text of a kind, and send it to clients as a delta. If no text of this kind is
+        open, open one.
 
         The delta is not stored, because the event that ends the text contains the complete text and is stored.
         """
         ...
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the part of an open text that the model has written so far. `kind` is the kind of the text. Return
-        an empty string if no text of this kind is open.
+        """Return what the model has written so far of the open text of a kind; an empty string if no text of this
+        kind is open.
         """
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Send further output of a command to clients. Only the beginning and the end of the output are stored
+        """Send further output of a command to clients. Of a long output, only the beginning and the end are stored
         (`output_so_far`).
         """
         ...
 
     def output_so_far(self, call_id: CallId) -> CommandOutput | None:
-        """Return the record that contains the stored output of a command; None if there was no output. The caller
-        appends the record directly before the event that ends the command or the patch.
+        """Return the record with the stored output of the call `call_id`, which is a command or a patch; None if
+        there was no output. The caller appends the record directly before the event that ends the command or the
+        patch.
         """
         ...

@@ -12,7 +12,7 @@ __all__ = ["Workspaces"]
 
 
 class Workspaces(Protocol):
-    """The worktrees on the disk of this process. Each conversation has at most one."""
+    """The Git worktrees on the disk of this process. Each conversation has at most one worktree."""
 
     def directory_of(self, conversation_id: ConversationId) -> str:
         """Return the absolute path of the worktree of a conversation. The worktree need not exist.
@@ -25,14 +25,15 @@ class Workspaces(Protocol):
     async def prepare(
         self, conversation_id: ConversationId, settings: Settings, last: WorkspaceUpdated | None
     ) -> WorkspaceUpdated | None:
-        """Create the worktree of a conversation, or check out the newest commit of the conversation in it.
+        """Create the worktree of a conversation or, if it exists, check out the newest commit of the conversation
+        in it.
 
         `last` is the last `workspace_updated` event in the conversation's log. The event may come from another node
         or, in a fork, from another conversation. None means that there is no such event. Return the event to append
         to the log; None if `last` still describes the worktree.
 
-        Uncommitted files are kept, unless the conversation has continued on another node. In that case, the files
-        are first committed under `refs/parley/kept/`.
+        Uncommitted files stay in the worktree, unless the conversation has continued on another node. In that case,
+        they are first committed under `refs/parley/kept/`, because the checkout replaces them.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.
@@ -48,8 +49,9 @@ class Workspaces(Protocol):
         *,
         is_urgent: bool,
     ) -> WorkspaceUpdated | None:
-        """Commit the files of a worktree and push the branch. `message` is the message or title from which the
-        commit message is made. If `is_urgent` is True, the push takes at most a few seconds.
+        """Commit the files in the worktree of a conversation, and push its branch. The commit message is made from
+        `message`, which is the message of the turn or the title. `last` is the last `workspace_updated` event in
+        the log. If `is_urgent` is True, the push is given up after a few seconds.
 
         Return the event to append to the log; None if nothing has changed. The call never raises an error. After a
         failure, the event describes the failure, and the files and commits stay on the disk.
