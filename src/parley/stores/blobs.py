@@ -1,4 +1,5 @@
-"""Removes long runs of base64, such as images, from the bodies of entries, and restores the original bodies.
+"""Removes long runs of base64, such as images, from the bodies of entries, so that they can be stored compressed,
+and restores the original bodies.
 
 A run that was removed is called a blob. A blob is stored in compressed form, under the hash of its bytes. The
 SQLite store stores each blob once; the PostgreSQL store stores each blob once for each conversation. A `Cut`
@@ -31,16 +32,18 @@ _WHOLE_BLOCK: Final = re.compile(rb"[A-Za-z0-9+/]{%d}" % _BLOCK)
 
 
 class Blob(NamedTuple):
-    """The bytes of a base64 run, decoded and then compressed."""
+    """A base64 run that was cut out: the decoded bytes in compressed form, and the hash under which they are
+    stored.
+    """
 
     hash: bytes
     size: int
-    """The number of bytes before compression."""
+    """The number of decoded bytes before compression."""
     data: bytes
 
 
 class Cut(NamedTuple):
-    """A blob, and the position in the body from which it was cut out."""
+    """A blob, and the position of its base64 run in the body."""
 
     offset: int
     """The offset of the base64 run in the original body, in bytes."""
@@ -48,7 +51,7 @@ class Cut(NamedTuple):
 
 
 def cut(body: bytes) -> tuple[bytes, list[Cut]]:
-    """Return the body without its long runs of base64, and a cut for each run."""
+    """Return the body without its long runs of base64, and a cut for each run, in the order of the runs."""
     if not _may_hold_a_run(body):
         return body, []
     pieces: list[bytes] = []
@@ -91,9 +94,10 @@ def _may_hold_a_run(body: bytes) -> bool:
 
 
 def _exact(run: memoryview) -> int:
-    """Return how many leading characters of a base64 run are unchanged after decoding and encoding.
+    """Return how many leading characters of a base64 run are the same after decoding and encoding. Only these can
+    be restored exactly.
 
-    Only the last few characters of a run can change.
+    Only the last few characters of a run can differ.
     """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:

@@ -67,13 +67,15 @@ class _Conversation:
     def __init__(self, entries: Sequence[Entry], summary: Summary, *, archived: bool) -> None:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
-        """Maps each type and key to the position of the first entry with this type and key."""
+        """Maps the type and the key (`conversation/keys.py`) of each entry with a key to the position of the first
+        entry that has them.
+        """
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
         self.epoch = 0
         self.owner: Owner | None = None
         self.read = Seq(len(entries))
-        """The position up to which the conversation counts as read by all principals."""
+        """The position up to which the conversation counts as read by every principal, even without a read mark."""
         self.marks: dict[str, Seq] = {}
         """Maps each principal to the position up to which the principal has read the conversation."""
         self.extend(entries)
@@ -125,8 +127,8 @@ class MemoryStore:
         self._epochs = itertools.count(1)
         self._node = os.uname().nodename
         self._newest: float | None = None
-        """The time of the newest activity in any conversation, in seconds since the epoch; None if there was no
-        activity.
+        """The latest recorded time of activity in any conversation, in seconds since the epoch; None if there was
+        no activity.
         """
         self._messages: list[tuple[ConversationId, Entry]] = []
         """The messages of all conversations, in the order in which they were stored."""
@@ -462,7 +464,9 @@ class MemoryStore:
 
 
 def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Return the first entries, up to and including the entry at which their total size exceeds `max_bytes`."""
+    """Return the first of `entries`, up to and including the entry at which their total size exceeds `max_bytes`.
+    Return all entries if it never does.
+    """
     found: list[Entry] = []
     size = 0
     for entry in entries:

@@ -25,14 +25,16 @@ __all__ = [
 ]
 
 SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
-"""The types of the events whose text is searched."""
+"""The types of the events whose text is searched: messages from the user and from the agent."""
 
 BEFORE_MATCH: Final = 60
 """The maximum number of characters that a snippet shows before a match."""
 AFTER_MATCH: Final = 140
 """The maximum number of characters that a snippet shows after a match."""
 BLOCK: Final = 4096
-"""The number of characters that are casefolded at a time, when the position of a match is determined."""
+"""The number of characters that are casefolded at a time when the position of a match in the original text is
+determined.
+"""
 
 SLACK_SECONDS: Final = 1.0
 """If the clock is more than this number of seconds earlier than the newest recorded activity, the clock counts as
@@ -41,13 +43,13 @@ the clock.
 """
 
 STEP_SECONDS: Final = 0.001
-"""The difference between the recorded times of two successive activities while the clock counts as set back, in
-seconds.
+"""While the clock counts as set back, the recorded time of each activity is later than that of the activity before
+by this number of seconds.
 """
 
 
 class _Message(Struct):
-    """The fields of a message that a search needs. Other fields are not decoded."""
+    """A message from the user or the agent, decoded only as far as its texts."""
 
     class Item(Struct):
         text: str = ""
@@ -60,15 +62,15 @@ class Match(NamedTuple):
     """The first occurrence of a text in a message."""
 
     snippet: str
-    """The occurrence, with some text before and after it."""
+    """The occurrence, with some text before and after it, on one line."""
     start: int
     """The index in `snippet` at which the occurrence begins."""
     end: int
-    """The index in `snippet` after the last character of the occurrence."""
+    """The index in `snippet` directly after the last character of the occurrence."""
 
 
 class _ApprovalRecord(Struct):
-    """The field of an approval record that identifies the approval."""
+    """An approval record, decoded only as far as the id of the approval."""
 
     approval_id: ApprovalId
 
@@ -78,13 +80,15 @@ _approvals: Final = msgspec.json.Decoder(_ApprovalRecord)
 
 
 def contains_text(text: str, body: bytes) -> bool:
-    """Return whether an event of a type in `SEARCHED` contains a text. The text must be casefolded."""
+    """Return whether a message contains `text`, ignoring case. `text` must be casefolded. `body` is the encoded
+    message, an event of a type in `SEARCHED`.
+    """
     return any(text in words.casefold() for words in words_of(body))
 
 
 def match_in(text: str, body: bytes) -> Match | None:
-    """Return the first match of a text in an event of a type in `SEARCHED`; None if there is no match. The text
-    must be casefolded.
+    """Return the first occurrence of `text` in a message, ignoring case; None if there is none. `text` must be
+    casefolded. `body` is the encoded message, an event of a type in `SEARCHED`.
     """
     for words in words_of(body):
         folded = words.casefold()
@@ -100,7 +104,9 @@ def match_in(text: str, body: bytes) -> Match | None:
 
 
 def words_of(body: bytes) -> Iterator[str]:
-    """Yield the texts of an event of a type in `SEARCHED`."""
+    """Yield the texts of a message, an event of a type in `SEARCHED`. Yield nothing if the event cannot be
+    decoded.
+    """
     try:
         event = _messages.decode(body)
     except ValueError:
@@ -110,8 +116,9 @@ def words_of(body: bytes) -> Iterator[str]:
 
 
 def _letter_at(words: str, offset: int) -> int:
-    """Return the index of the character in `words` whose casefolded form contains the character at `offset` of the
-    casefolded text.
+    """Return the index of the character in `words` whose casefolded form contains the character at the index
+    `offset` of the casefolded `words`. The two indices can differ, because casefolding may replace one character
+    with several.
     """
     passed = index = 0
     for index in range(0, len(words), BLOCK):
@@ -146,8 +153,9 @@ def normalize_path(path: str) -> str:
 
 
 def active_at(summary: Summary, newest: object) -> float:
-    """Return the time that the store records as the time of a conversation's last activity, in seconds since the
-    epoch. `newest` is the latest recorded time of any conversation; None if no time is recorded.
+    """Return the time to record as the time of a conversation's last activity, in seconds since the epoch.
+    `summary` is the new summary of the conversation. `newest` is the latest recorded time of any conversation; None
+    if no time is recorded.
 
     The time of a conversation that is active now is chosen so that the conversation is listed first, even if the
     clock was set back.
@@ -159,7 +167,7 @@ def active_at(summary: Summary, newest: object) -> float:
 
 
 def unread_end(listed: ConversationListing) -> UnreadEnd | None:
-    """Return the outcome of a conversation's last turn if the conversation is idle and unread; otherwise None."""
+    """Return how a conversation's last turn ended if the conversation is idle and unread; otherwise None."""
     outcome = listed.summary.outcome
     if outcome is None or not listed.unread or listed.summary.state != "idle":
         return None

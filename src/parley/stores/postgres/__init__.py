@@ -1,1 +1,1 @@
-"""The PostgreSQL store, for several computers that share their conversations."""
+"""The store in a PostgreSQL database, with which several computers share their conversations."""

@@ -17,13 +17,13 @@ __all__ = ["NO_ANSWER_SECONDS", "Availability", "Part"]
 log = logging.getLogger(__name__)
 
 NO_ANSWER_SECONDS: Final = 2.0
-"""The time, in seconds, after which a database that does not respond counts as unreachable."""
+"""If the database does not respond within this time, in seconds, it counts as unreachable."""
 
 Part = Literal["calls", "writes", "leases"]
 
 
 class Availability:
-    """The state of the connection to a database, and the callbacks for changes of this state."""
+    """The availability of a database (`AvailabilityState`), and the callbacks for its changes."""
 
     def __init__(self, location: str) -> None:
         """Create the object. `location` describes the database in log messages."""
@@ -34,7 +34,9 @@ class Availability:
         self.state: AvailabilityState = AVAILABLE
 
     def on_change(self, call: Callable[[AvailabilityState], None]) -> None:
-        """From now on, call `call` with the new state after each change of the availability."""
+        """From now on, call `call` with the new state after each change of the availability. Earlier callbacks stay
+        registered.
+        """
         self._callbacks.append(call)
 
     def failed(self, part: Part, reason: str) -> None:
@@ -52,9 +54,10 @@ class Availability:
         self._update()
 
     def answered(self, part: Part) -> None:
-        """Record that the part `part` of the store got a response from the database.
+        """Record that the part `part` of the store got a response from the database. The database is available
+        again when no part lacks a response.
 
-        Only a renewal of the leases ends the state `turns_stopped`.
+        A renewal of the leases counts for all parts, and only such a renewal ends the state `turns_stopped`.
         """
         if part == "leases":
             self._has_given_up = False

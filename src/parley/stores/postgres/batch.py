@@ -21,9 +21,9 @@ would block the event loop.
 
 
 class Shape(NamedTuple):
-    """The columns that are needed to write a group of entries.
+    """Which optional columns are needed to write a group of entries: the keys, and the columns for blobs.
 
-    Columns that are empty for all entries are left out, because asyncpg takes time for each value.
+    Optional columns that are empty for all entries are left out, because asyncpg takes time for each value.
     """
 
     has_keys: bool
@@ -68,7 +68,7 @@ class Batch:
         self.size = sum(entry.size for entry in entries)
         """The approximate size of the entries in bytes."""
         self.packed: list[tuple[Any, ...]] | None = None
-        """The columns of each entry, without the number of its conversation; None before `pack`."""
+        """The values of the columns of each entry, without the number of its conversation; None before `pack`."""
         self.cuts: list[tuple[int, Cut]] = []
         """The blobs that were cut out of the entries, each with the position of its entry."""
 
@@ -106,7 +106,9 @@ _SIZE: Final = 9
 
 
 async def pack(batches: Iterable[Batch]) -> None:
-    """Pack batches. If their total size is at least `IN_THREAD_BYTES`, pack them in a thread."""
+    """Pack the batches that are not packed yet (`Batch.pack`). If their total size is at least `IN_THREAD_BYTES`,
+    pack them in a thread.
+    """
     unpacked = [batch for batch in batches if batch.packed is None]
     if sum(batch.size for batch in unpacked) >= IN_THREAD_BYTES:
         await asyncio.get_running_loop().run_in_executor(None, _pack_all, unpacked)
@@ -122,7 +124,7 @@ def _pack_all(batches: Sequence[Batch]) -> None:
 def arrays_of(batches: Sequence[tuple[int, Batch]]) -> tuple[Shape, list[Sequence[Any]]]:
     """Return the shape of the entries, and an array for each column of the entries and of their blobs.
 
-    Each batch is given together with the number of its conversation.
+    Each item of `batches` is the number of a conversation and a packed batch of its entries.
     """
     rows = [(number, *packed) for number, batch in batches for packed in batch.packed or ()]
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * (_SIZE + 1)

@@ -1,7 +1,8 @@
 """The connections to the database: a small pool, and separate connections for single purposes.
 
-A call that loses its connection is repeated on a new connection until its deadline. A flag tells the repeated call
-that an earlier attempt may have been committed. If the caller is cancelled, its work in the database continues.
+If a call loses its connection, its statements are executed again on a new connection, until its deadline. A flag
+tells the call that an earlier attempt may have been committed. If the caller is cancelled, its work in the database
+continues.
 """
 
 from __future__ import annotations
@@ -45,21 +46,23 @@ CONNECT_SECONDS: Final = 5.0
 
 FIRST_PAUSE_SECONDS: Final = 0.02
 MAX_PAUSE_SECONDS: Final = 1.0
-"""The maximum pause between two attempts to connect, in seconds. The pause begins with `FIRST_PAUSE_SECONDS` and
-doubles each time.
+"""The maximum pause between two attempts to connect, in seconds. The first pause is at most `FIRST_PAUSE_SECONDS`,
+and this maximum doubles with each attempt.
 """
 
 PROBE_SECONDS: Final = 0.5
-"""If the database does not accept a new connection within this time, in seconds, it counts as unreachable."""
+"""The time, in seconds, for which the database may fail to accept a new connection after a call has failed, before
+the database counts as unreachable.
+"""
 
 CLOSE_SECONDS: Final = 1.0
-"""The maximum time for closing a connection cleanly, in seconds."""
+"""The maximum time for closing a connection cleanly, in seconds. After this time, the connection is terminated."""
 
 T = TypeVar("T")
 
 Work = Callable[[Connection, bool], Coroutine[Any, Any, T]]
-"""A function that executes statements. The function is called again if the connection is lost. The flag is True if
-an earlier attempt may have been committed.
+"""A function that executes statements on the given connection. The function is called again if the connection is
+lost. The flag is True if an earlier call may have been committed.
 """
 
 
@@ -71,7 +74,9 @@ def location_of(url: str) -> str:
 
 
 class Backoff:
-    """Waits between attempts. The maximum wait doubles with each attempt, up to `MAX_PAUSE_SECONDS`."""
+    """Waits between attempts to connect or to execute statements. The maximum wait doubles with each attempt, up to
+    `MAX_PAUSE_SECONDS`.
+    """
 
     def __init__(self) -> None:
         self._seconds = FIRST_PAUSE_SECONDS
@@ -92,8 +97,8 @@ class Database:
     """The connections of one process to a PostgreSQL database."""
 
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
-        """Create the connections. `migrations` are the migrations that this process can apply; the default is
-        all.
+        """Create the object without connecting. `migrations` are the migrations that this process can apply; the
+        default is all (`schema.MIGRATIONS`).
         """
         self._url = url
         self.location = location_of(url)
@@ -109,7 +114,8 @@ class Database:
         """True if this process has been connected to the database at least once."""
 
     async def connect(self) -> Connection:
-        """Open a connection to a database with the current format. The caller closes the connection.
+        """Open a connection, and migrate the database first if its format is older than this process needs. The
+        caller closes the connection.
 
         Raises:
             BadHome: further attempts would also fail, for example because of a wrong password or a newer format.
@@ -195,7 +201,9 @@ class Database:
         return await self.keep(self._run(work, until))
 
     async def keep(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end, even if the caller is cancelled. `close` waits for the work."""
+        """Run `work` to its end, even if the caller is cancelled, and return its result. `close` waits for the
+        work.
+        """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -255,8 +263,9 @@ class Database:
     async def _probe(self, cause: BaseException) -> None:
         """Determine, after a call has failed, whether the database can be reached.
 
-        If the database cannot be reached, report this and wait until it can be reached again. The call may also
-        have failed only because its own statement took too long. `cause` is the error with which the call failed.
+        If the database cannot be reached, report this to `availability`, and wait until it can be reached again. If
+        it can be reached, report nothing: the call has failed only because its own statement took too long. `cause`
+        is the error with which the call failed.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(
@@ -275,7 +284,9 @@ class Database:
             self._probing = None
 
     def unreachable(self, cause: BaseException) -> StoreFailed:
-        """Return the error for a call that could not reach the database in time."""
+        """Return the error for a call that could not reach the database in time. `cause` is the last error of a
+        connection.
+        """
         return StoreFailed(f"{self.location} cannot be reached: {reason_of(cause)}")
 
     def _take(self) -> Connection | None:
@@ -299,7 +310,7 @@ class Database:
         self._idle.clear()
 
     async def close(self) -> None:
-        """Wait for the calls in progress, and close the connections of the pool."""
+        """Wait for the calls in progress, at most `CALL_SECONDS`, and close the connections of the pool."""
         self._closing = True
         if (probing := self._probing) is not None:
             probing.cancel()

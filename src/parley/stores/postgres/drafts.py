@@ -1,4 +1,4 @@
-"""Creates new logs: conversations that are written with one statement, and drafts that are written page by page.
+"""Creates new logs: conversations that are written in one transaction, and drafts that are written page by page.
 
 Until a draft is finished, it counts as deleted: the table `removed` contains the draft and the process that writes
 it. After that process has ended, any process may remove the entries of the draft.
@@ -56,7 +56,8 @@ async def create(
 ) -> int | None:
     """Create a conversation, and return its number.
 
-    Return None if an earlier attempt of the same call has created the conversation before its connection was lost.
+    Return None if an earlier attempt of the same call has already created the conversation, although its connection
+    was lost. The number is then not known.
 
     Raises:
         StoreFailed: a conversation with this id exists.
@@ -97,7 +98,9 @@ async def _insert(db: Connection, number: int, batch: Batch) -> None:
 
 
 async def reserve(database: Database, holder: int) -> int:
-    """Begin a draft, and return its number. `holder` is the number of the lease holder that writes the draft."""
+    """Begin a draft, and return the number that its conversation will have. `holder` is the lease holder number of
+    this process, which writes the draft.
+    """
 
     async def work(db: Connection, _: bool) -> int:
         number: int = await db.fetchval(
@@ -147,7 +150,7 @@ class PostgresDraft:
         read: ReadMarks | None = None,
     ) -> None:
         """Turn the draft into a conversation, as `Draft.finish` does. `read` contains the read marks of the log
-        from which the draft was copied; None means that the log counts as read.
+        from which the draft was copied; None means that every principal counts as having read the log.
         """
         token = os.urandom(TOKEN_BYTES)
         values = _new_values(conversation_id, self._last, token, summary, archived=archived)
@@ -205,10 +208,11 @@ _FINISH: Final = (
 
 
 async def remove_some(db: Connection, _: bool) -> Freed | None:
-    """Remove the last page of entries of one deleted conversation. Return the number and size of the blobs that
-    were removed.
+    """Remove the last page of entries of one deleted conversation or abandoned draft. Return the number and size of
+    the blobs that were removed.
 
-    Return None if no deleted conversation has any data left.
+    Return None if there is nothing left to remove. The flag of the caller is ignored, because the function can be
+    repeated.
     """
     freed = Freed(blobs=0, bytes=0)
     async with db.transaction():
@@ -229,14 +233,16 @@ async def remove_some(db: Connection, _: bool) -> Freed | None:
 
 
 async def removable_blobs(db: Connection) -> Freed:
-    """Return the number and size of the blobs of deleted conversations. These blobs can be removed."""
+    """Return the number and size of the blobs of deleted conversations and abandoned drafts, which `remove_some`
+    can remove.
+    """
     return _freed(
         await db.fetchrow(f"{_BLOBS} FROM blobs WHERE conversation IN (SELECT r.conversation {_REMOVABLE})")
     )
 
 
 async def removable_bytes(db: Connection) -> int:
-    """Return the size of the entries of deleted conversations, in bytes."""
+    """Return the size of the entries of deleted conversations and abandoned drafts, in bytes."""
     size: int = await db.fetchval(
         "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM entries"
         f" WHERE conversation IN (SELECT r.conversation {_REMOVABLE})"

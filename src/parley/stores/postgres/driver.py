@@ -1,4 +1,4 @@
-"""The parts of asyncpg that the store uses, with types. Functions in this module classify the errors of asyncpg.
+"""The parts of asyncpg that the store uses, with types, and functions that classify the errors of asyncpg.
 
 asyncpg is imported when the first connection is opened, because most processes do not use PostgreSQL.
 """
@@ -31,13 +31,13 @@ __all__ = [
 T = TypeVar("T")
 
 STATEMENT_SECONDS: Final = 120
-"""The time, in seconds, after which the database server cancels a statement. Calls of this process fail earlier.
-The limit ends statements whose client has disconnected.
+"""The time, in seconds, after which the database server cancels a statement. Calls of this process have a shorter
+deadline; this limit ends statements whose client has disconnected.
 """
 
 LOCK_SECONDS: Final = 10
 """The time, in seconds, after which the database server cancels a statement that waits for a lock. Calls of this
-process fail earlier.
+process have a shorter deadline; this limit ends waits whose client has disconnected.
 """
 
 SETTINGS: Final = {
@@ -85,7 +85,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
     Raises:
         ImportError: asyncpg is not installed.
-        Exception: any error of asyncpg or of the operating system.
+        Exception: no host accepted the connection within `seconds`; an error of asyncpg or of the operating system.
     """
     connection: Connection | None = None
     attempts = [asyncio.ensure_future(_connect_to(one, seconds)) for one in _each_host(url)]
@@ -127,9 +127,10 @@ async def _connect_to(url: str, seconds: float) -> Connection:
 
 
 _WARNING: Final = "01000"
-"""The SQLSTATE of the warning that a commit no longer waits for a standby.
+"""The SQLSTATE of the warning with which PostgreSQL reports that the wait of a commit for a standby was cancelled.
 
-Other warnings have the same SQLSTATE. The text of a warning depends on the language of the server.
+Other warnings have the same SQLSTATE. They cannot be told apart by their text, which depends on the language of the
+server.
 """
 
 _unreplicated: Final[WeakSet[Any]] = WeakSet()
@@ -142,15 +143,15 @@ def _note_cancelled_wait(connection: Any, message: Any) -> None:
 
 
 async def execute_until(until: float, connection: Connection, work: Coroutine[Any, Any, T]) -> T:
-    """Execute the statements of `work`. If they are not finished at the time `until` on the event loop's clock,
-    terminate the connection.
+    """Execute the statements of `work` on `connection`, and return the result of `work`. If they are not finished
+    at the time `until` on the event loop's clock, terminate the connection.
 
-    The statements are never cancelled: if PostgreSQL cancels a commit that waits for a standby, other processes see
-    the transaction although no standby has it. If an administrator cancels such a commit, the call waits for the
-    standby again.
+    The call never cancels a statement: if a commit that waits for a standby is cancelled, other processes see the
+    transaction although no standby has it. If an administrator cancels such a wait, the call waits for the standby
+    again.
 
     Raises:
-        TimeoutError: the time has passed, and the connection was terminated.
+        TimeoutError: the statements were not finished at the time `until`, and the connection was terminated.
         Exception: the error of a statement.
     """
     from asyncpg import QueryCanceledError
@@ -193,8 +194,8 @@ async def replicated(connection: Connection) -> None:
 
 
 def is_lost(error: BaseException, connection: Connection | None) -> bool:
-    """Return whether the error means that the connection is lost. After such an error, the last statement may or
-    may not have been committed.
+    """Return whether `error` means that `connection` is lost, or that no connection could be opened if `connection`
+    is None. After such an error, the last statement may or may not have been committed.
     """
     from asyncpg import exceptions
 
@@ -236,7 +237,7 @@ def is_permanent(error: BaseException) -> bool:
 def is_rolled_back(error: BaseException) -> bool:
     """Return whether the server has rolled the transaction back because of a conflict with another transaction.
 
-    The transaction may then be repeated.
+    If so, the caller may execute the transaction again.
     """
     from asyncpg import exceptions
 
@@ -244,7 +245,9 @@ def is_rolled_back(error: BaseException) -> bool:
 
 
 def refusal_of(error: Exception) -> Exception:
-    """Return the error to raise in the caller, given the error of a statement that was not executed."""
+    """Convert the error of a statement that had no effect to the error for the caller. Return an unknown error
+    unchanged.
+    """
     if isinstance(error, ParleyError):
         return error
     from asyncpg import PostgresError

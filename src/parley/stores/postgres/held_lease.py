@@ -1,4 +1,4 @@
-"""The lease of one conversation that this process holds. `leases.py` renews the leases of the process."""
+"""The state of one lease that this process holds. `leases.py` renews the leases of the process."""
 
 from __future__ import annotations
 
@@ -46,12 +46,16 @@ class HeldLease:
         self.last: int = lease.last
         """The last position of the log that this process knows."""
         self.batch = batch
-        """The id of the last write to the log."""
+        """The id of the last batch of entries that was written to the log. The next write checks that the database
+        contains the same id.
+        """
         self.summary: Summary | None = None
-        """The summary that was last written under the lease; None if no summary was written."""
+        """The last summary that this process has written under the lease; None if it has written none."""
         self.is_lost = False
         """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
         self.is_given_up = False
         """True if this process gave up the lease because the database could not be reached."""
         self.is_deleting = False
-        """True while this process deletes the conversation."""
+        """True while this process is deleting the conversation. The missing row then does not count as the loss of
+        the lease.
+        """

@@ -1,13 +1,13 @@
 """Keeps the leases of this process.
 
 All leases of a process share one row in the table `holders` and one advisory lock. The clock of the database
-determines when the row expires. The database releases the lock when the connection ends. Another process may take a
-lease if the lock is free or the row has expired. The epoch of the conversation then protects the log from the
-former holder.
+determines when the row expires. The database releases the lock when the connection ends. Another process may
+acquire a lease if the lock of its holder is free or the row of its holder has expired. The epoch of the
+conversation then protects the log from the former holder, whose appends fail.
 
 The process renews the row on a separate connection. If the process cannot renew the row for two thirds of the lease
-time by its own clock, it gives up all leases. After a reconnection, the process takes no leases from other
-processes for two lease times, because the locks of all processes vanish when the server fails over.
+time by its own clock, it gives up all leases. For two lease times after a reconnection, the process acquires no
+leases that still have a holder, because after a failover the new server has none of the locks of running processes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,26 @@ __all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "LeaseKeeper"]
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 15.0
-"""The time in seconds after which another process may acquire a lease that was not renewed."""
+"""The lease time: the default time, in seconds, after which another process may acquire a lease that was not
+renewed.
+"""
 
 RENEWALS: Final = 5
-"""The number of renewals in one lease time."""
+"""The number of times that a process renews its leases in one lease time."""
 
 GIVE_UP_SHARE: Final = 2 / 3
 """The fraction of the lease time after which a process gives up leases that it could not renew."""
 
 FORGET_SECONDS: Final = 3600.0
-"""The time in seconds after the expiry of a lease holder for which its row stays in the table."""
+"""The time, in seconds, for which the row of a lease holder stays in the table after the row has expired."""
 
 RELOCK_SECONDS: Final = 0.02
-"""The time between two attempts to acquire the advisory lock again, in seconds."""
+"""The time between two attempts to acquire the advisory lock of this process again on a new connection, in
+seconds.
+"""
 
 REFUSED_SECONDS: Final = 5.0
-"""For this time, in seconds, after a connection to a node was refused, the node counts as ended."""
+"""The time, in seconds, for which a node counts as ended after a connection to it was refused."""
 
 JOIN_AGAIN_SECONDS: Final = 0.1
 """The time between two attempts to register this process as a node while another process has the same node id, in
@@ -58,11 +62,12 @@ seconds.
 ALIVE_OR_CUT_OFF: Final = f"""({ALIVE} OR (
     h.expires_at > clock_timestamp() AND c.owner_address LIKE 'http%'::bytea AND c.owner_address <> ALL($3::bytea[])
 ))"""
-"""An SQL condition that is true if the holder `h` of the conversation `c` may be running.
+"""An SQL condition that is true if the process of the row `h` of the table `holders`, which holds the lease of the
+conversation `c`, may be running.
 
 A node that is cut off from the database loses its lock and continues its turns until its lease is about to expire.
-For a node, the condition can therefore be true although the lock is free, unless the parameter $3 contains the URL
-of the node.
+For a node whose row has not expired, the condition is therefore true although its lock is free, unless the
+parameter $3, the URLs of the nodes that refused a connection, contains its URL.
 """
 
 _EXPIRY: Final = "clock_timestamp() + make_interval(secs => $2::double precision)"
@@ -110,12 +115,14 @@ class LeaseKeeper:
         self._is_locked = False
         self._expiry: TimerHandle | None = None
         self._alarm: TimerHandle | None = None
-        """The timer after which the database is reported as unresponsive; None if no renewal is in progress."""
+        """The timer that reports the database as unresponsive if a renewal takes too long; None if no renewal is in
+        progress.
+        """
         self._steals_after = 0.0
 
     @property
     def may_steal(self) -> bool:
-        """True if this process may take leases of processes that have ended.
+        """True if this process may acquire leases whose holder has ended without releasing them.
 
         The value is False while the connection is lost, and for two lease times after the reconnection.
         """
@@ -176,10 +183,10 @@ class LeaseKeeper:
         return number
 
     def _use(self, connection: Connection) -> None:
-        """Renew the leases on a connection from now on.
+        """Use `connection` for the renewals from now on.
 
-        The loss of this connection is detected immediately, because the advisory lock is lost together with the
-        connection.
+        A listener detects the loss of the connection immediately. This is necessary because the advisory lock is
+        lost together with the connection.
         """
         self._connection = connection
         self._is_cut = cut = asyncio.Event()
@@ -198,7 +205,9 @@ class LeaseKeeper:
         self._expiry = loop.call_at(sent + self._seconds * GIVE_UP_SHARE, self._give_up)
 
     def _give_up(self) -> None:
-        """Give up all leases, because they could not be renewed."""
+        """Give up all leases, because they could not be renewed in time. Their turns stop, and this process
+        registers again when the database can be reached.
+        """
         log.error("%s: the leases could not be renewed in time and are given up", self._database.location)
         self._unregister()
         for held in self.held.values():
@@ -224,13 +233,13 @@ class LeaseKeeper:
                 await backoff.pause()
 
     async def join(self, node: Node, load: Callable[[], NodeLoad] | None, db: Connection) -> None:
-        """Register this process as a node. `load` is a function that returns the current load of the node. `db` is
-        any connection to the database.
+        """Register this process as the node `node`. `load` is a function that returns the current load of the node;
+        None if the load is not stored. `db` is any connection to the database.
 
         If another process has the same node id, wait until that process has ended or its lease has expired.
 
         Raises:
-            NodeIdTaken: another process still has the node id.
+            NodeIdTaken: another process still has the node id after the wait.
             Exception: any other error of the database or of the connection.
         """
         self._node, self._load = node, load
@@ -252,7 +261,9 @@ class LeaseKeeper:
         self._is_cut.set()
 
     def note_refused(self, url: str) -> None:
-        """Record that a connection to the node at `url` was refused. This means that the node has ended."""
+        """Record that a connection to the node at `url` was refused, which means that the node has ended. For
+        `REFUSED_SECONDS`, its leases can then be acquired as soon as its lock is free.
+        """
         self._refused[url] = asyncio.get_running_loop().time()
 
     def refused(self) -> list[bytes]:
@@ -275,7 +286,9 @@ class LeaseKeeper:
             self._renewing = None
 
     def lose(self, held: HeldLease) -> None:
-        """Mark a lease as lost, and call its callback `on_lost`."""
+        """Mark a lease as lost, and call its callback `on_lost`. Do not call the callback again if the lease was
+        already lost.
+        """
         held.is_lost = True
         if self.held.get(held.id) is held:
             del self.held[held.id]
@@ -302,7 +315,9 @@ class LeaseKeeper:
                 await self._reconnect()
 
     def _start_alarm(self) -> None:
-        """Report that the database does not respond, unless a renewal succeeds within `NO_ANSWER_SECONDS`."""
+        """Start a timer that reports the database as unresponsive, unless a renewal succeeds within
+        `NO_ANSWER_SECONDS`.
+        """
         if self._alarm is None:
             fail = self._database.availability.failed
             self._alarm = asyncio.get_running_loop().call_later(NO_ANSWER_SECONDS, fail, "leases", "no answer")
@@ -334,7 +349,7 @@ class LeaseKeeper:
         self._renewed(sent)
 
     async def _lock(self, connection: Connection) -> None:
-        """Try to acquire the advisory lock again.
+        """Try to acquire the advisory lock of this process again. If this fails, the next renewal tries again.
 
         Until the database server has ended the lost connection, the attempts fail, because that connection still
         holds the lock. During this time, other processes correctly see the lock as held.
@@ -346,7 +361,9 @@ class LeaseKeeper:
             await asyncio.sleep(RELOCK_SECONDS)
 
     async def _reconnect(self) -> None:
-        """Reconnect to the database, and detect which leases were lost in the meantime."""
+        """Reconnect to the database, trying again until this succeeds, and detect which leases were lost in the
+        meantime.
+        """
         loop = asyncio.get_running_loop()
         if self._connection is not None:
             self._connection.terminate()
@@ -391,7 +408,7 @@ class LeaseKeeper:
                 self.lose(held)
 
     async def close(self) -> None:
-        """Release all leases without calling their callbacks."""
+        """Release all leases without calling their callbacks, and unregister this process."""
         self.held.clear()
         if self._joining is not None:
             self._joining.cancel()

@@ -14,20 +14,23 @@ __all__ = ["ReadMarks", "begin_migration", "end_migration", "raise_epochs"]
 
 
 class ReadMarks(NamedTuple):
-    """The positions up to which principals have read a log."""
+    """The positions up to which principals have read a log (`Store.mark_read`)."""
 
     by_all: Seq
     """The position up to which the log counts as read by every principal."""
     by_reader: list[tuple[str, Seq]]
-    """The principals that have marked the log as read, each with its position."""
+    """The principals that have read more of the log, each with the position up to which the principal has
+    read it.
+    """
 
 
 async def begin_migration(db: Connection, source: str, location: str) -> None:
-    """Begin or continue a migration from the home with the name `source`.
+    """Begin a migration from the home with the name `source`, or continue it if it has begun. `location` describes
+    the database in error messages.
 
     Raises:
-        BadHome: a migration from `source` is complete, or no migration from `source` has begun and the database is
-        not empty.
+        BadHome: the migration from `source` is already complete, or no migration from `source` has begun and the
+            database is not empty.
     """
     async with db.transaction():
         await db.execute("LOCK TABLE migrated_from IN EXCLUSIVE MODE")
@@ -47,7 +50,7 @@ async def end_migration(db: Connection, source: str) -> None:
 
 
 async def raise_epochs(db: Connection, epoch: int) -> None:
-    """Ensure that all later epochs are higher than `epoch`.
+    """Ensure that all epochs of later leases are higher than `epoch`, the highest epoch of the home.
 
     The ids of items in a log contain the epoch, and must not be used twice.
     """

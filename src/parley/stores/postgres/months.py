@@ -1,4 +1,4 @@
-"""Monthly partitions: the tables that contain the entries, the cuts and the blobs of conversations.
+"""The monthly partitions of the tables that contain the entries, the cuts and the blobs of conversations.
 
 The upper bits of a conversation's number are the month in which the conversation was created. A partition contains
 a range of numbers, so a conversation stays in one partition, and (conversation, position) is a unique key. The
@@ -25,8 +25,8 @@ PARTITIONED: Final = ("entries", "cuts", "blobs")
 """The tables with one partition for each month."""
 
 NUMBER_BITS: Final = 36
-"""The number of low bits in a conversation's number that do not belong to the month. The SQL function
-`new_conversation_number` uses the same number.
+"""The number of low bits in a conversation's number that distinguish the conversations of one month; the higher
+bits are the month. The SQL function `new_conversation_number` uses the same value.
 """
 
 MONTHS_AHEAD: Final = 2
@@ -98,8 +98,8 @@ async def drop_empty_months(db: Connection) -> Freed:
     """Drop the partitions of months in which no conversation remains. Return the number and size of the blobs that
     were in these partitions.
 
-    If a call is interrupted, the next call continues its work. Do nothing while another process is changing the
-    schema.
+    If a call is interrupted, the next call drops the remaining partitions. Do nothing while another process is
+    changing the schema.
     """
     freed = Freed(blobs=0, bytes=0)
     if not await db.fetch(_EMPTY) or not await db.fetchval("SELECT pg_try_advisory_lock($1)", MIGRATION_LOCK):

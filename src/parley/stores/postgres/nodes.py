@@ -16,8 +16,8 @@ holder.
 """
 
 MAY_RETURN: Final = "(h.expires_at > clock_timestamp())"
-"""An SQL condition that is true if the row `h` of the table `holders` has not expired. In this case, the process of
-the row may be running, even if it has lost its connection for a moment.
+"""An SQL condition that is true if the row `h` of the table `holders` has not expired. As long as it is true, the
+process of the row may be running, even if it is currently not connected to the database.
 """
 
 ALIVE: Final = f"""({MAY_RETURN} AND (
@@ -25,15 +25,16 @@ ALIVE: Final = f"""({MAY_RETURN} AND (
 ))"""
 """An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
 
-If the process acquired its advisory lock on another server, before a failover, the lock is not checked.
+The process is connected if it holds its advisory lock. If it acquired the lock on another server, before a
+failover, the condition ignores the lock.
 """
 
 
 async def announce(db: Connection, node: Node, number: int, former: int | None) -> None:
     """Store that the lease holder `number` is the node `node`.
 
-    If an earlier process of the node has ended, that process loses its leases. `former` is the earlier number of
-    the current process; None if the process was not registered before.
+    If the node id belongs to an earlier process that has ended, that process loses its leases. `former` is the
+    number under which the current process was registered before; None if it was not registered.
 
     Raises:
         NodeIdTaken: another running process has the same node id.
@@ -78,7 +79,9 @@ async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> N
 
 
 async def other_nodes(db: Connection, number: int | None) -> list[Node]:
-    """Return the running nodes, except the node whose lease holder has the number `number`."""
+    """Return the running nodes, except the node whose lease holder has the number `number`. None excludes
+    no node.
+    """
     return await _nodes(db, f"{ALIVE} AND n.holder IS DISTINCT FROM $1", number)
 
 

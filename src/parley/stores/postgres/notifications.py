@@ -1,5 +1,5 @@
-"""Notifies other processes about the conversations that this process has changed, and receives the notifications of
-other processes.
+"""Notifies other processes that share the database about the conversations that this process has changed, and
+receives the notifications of the other processes.
 
 The notifications use a separate connection and are sent after the commit, because a NOTIFY inside a transaction
 makes the commits of all processes wait for each other. Notifications can be lost, so each process also queries the
@@ -29,15 +29,17 @@ BATCH_SECONDS: Final = 0.01
 """The time, in seconds, for which changes are collected before a notification about them is sent."""
 
 PAYLOAD_BYTES: Final = 7500
-"""The maximum size of a notification, in bytes. PostgreSQL accepts less than 8000 bytes."""
+"""The maximum size of a notification, in bytes. PostgreSQL accepts fewer than 8000 bytes."""
 
 MAX_ID: Final = 100
-"""The maximum length of the id of a conversation in a notification, in bytes. A longer id is not sent."""
+"""The maximum length of a conversation id in a notification, in bytes. A longer id is not sent; other processes
+find the change with their next query.
+"""
 
 
 class Notifications:
-    """Sends notifications about the changes of this process, and calls callbacks when other processes report
-    changes.
+    """Sends notifications about conversations that this process has changed, and calls callbacks when other
+    processes report changes.
     """
 
     def __init__(self, database: Database) -> None:
@@ -50,7 +52,7 @@ class Notifications:
         self._log = LimitedLog(log)
 
     def note(self, changed: Iterable[ConversationId]) -> None:
-        """Schedule a notification for other processes that conversations have changed."""
+        """Schedule a notification that tells other processes that the conversations `changed` have changed."""
         self._changed.update(dict.fromkeys(changed))
         self._more.set()
         self._start()
@@ -112,7 +114,7 @@ class Notifications:
             callback(changed)
 
     async def close(self) -> None:
-        """Send the remaining notifications, and close the connection."""
+        """Send the remaining notifications if the connection is open, and close the connection."""
         running, connection = self._running, self._connection
         if running is None:
             return

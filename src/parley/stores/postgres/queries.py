@@ -41,14 +41,16 @@ __all__ = [
 ]
 
 IN_THREAD_BYTES: Final = 256 * 1024
-"""Blobs whose total compressed size is at least this number of bytes are restored in a thread."""
+"""If the blobs of a page have at least this compressed size, in bytes, the page is converted in a thread, because
+decompressing them would block the event loop.
+"""
 
 _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 _OUTPUT: Final = record_type(CommandOutput).encode()
 
 
 async def number_of(db: Connection, conversation_id: ConversationId) -> int:
-    """Return the internal number of a conversation.
+    """Return the number of a conversation, by which the other tables refer to it.
 
     Raises:
         UnknownConversation: there is no conversation with this id.
@@ -77,7 +79,9 @@ async def log_bytes(db: Connection, conversation_id: ConversationId) -> int:
 def _page_sql(bounds: str, order: str, visible: str = "true") -> str:
     """Return SQL for a page of entries. The page ends with the entry whose size makes the total exceed `$4` bytes.
 
-    If no entry matches, the SQL returns one row with only the number and the last position of the conversation.
+    `bounds` is the SQL condition for the positions of the page, `order` is the direction in which the page is
+    filled, and `visible` is an additional condition. If no entry matches, the SQL returns one row with only the
+    number and the last position of the conversation.
     """
     return f"""
     SELECT c.number, c.last, e.seq, e.at, e.type, e.is_event, e.is_cut, e.body FROM conversations c
@@ -100,7 +104,7 @@ _ENTRIES_BEFORE: Final = _page_sql("seq <= least($2 - 1, c.last) AND seq > least
 async def entries_after(
     db: Connection, conversation_id: ConversationId, after: Seq, limit: int, max_bytes: int, *, visible_only: bool
 ) -> list[Entry]:
-    """Return a page of entries after a position, in ascending order."""
+    """Return a page of entries after a position, in ascending order, as `Store.read` does."""
     values = (conversation_id.encode(), after, min(limit, PAGE), max_bytes)
     if visible_only:
         rows = await db.fetch(_VISIBLE_AFTER, *values, _OUTPUT)
@@ -117,7 +121,7 @@ async def entries_after(
 async def entries_before(
     db: Connection, conversation_id: ConversationId, before: Seq, limit: int, max_bytes: int
 ) -> list[Entry]:
-    """Return the last page of entries before a position, in ascending order."""
+    """Return the last page of entries before a position, in ascending order, as `Store.read_before` does."""
     values = (conversation_id.encode(), before, min(limit, PAGE), max_bytes)
     number, last, found = _found(conversation_id, await db.fetch(_ENTRIES_BEFORE, *values))
     end = min(before - 1, last)
@@ -129,7 +133,12 @@ async def entries_before(
 
 
 def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tuple[int, int, list[Sequence[Any]]]:
-    """Return the number and the last position of a conversation, and the columns of the entries in `rows`."""
+    """Return the number and the last position of a conversation, and the columns of its entries, from the result of
+    `_page_sql`.
+
+    Raises:
+        UnknownConversation: `rows` is empty, because the conversation does not exist.
+    """
     if not rows:
         raise UnknownConversation(conversation_id)
     number, last, *_ = rows[0]
@@ -249,13 +258,13 @@ _IS_UNREAD: Final = """(c.ended_seq > c.read_seq AND c.ended_at > {since} AND NO
 
 
 class _Values:
-    """Collects the parameters of a statement."""
+    """Collects the values of the parameters of a statement while its SQL is being composed."""
 
     def __init__(self) -> None:
         self.all: list[object] = []
 
     def add(self, value: object, kind: str) -> str:
-        """Add a parameter, and return its placeholder."""
+        """Add a value, and return its placeholder. `kind` is the SQL type of the value."""
         self.all.append(value)
         return f"${len(self.all)}::{kind}"
 
@@ -295,8 +304,8 @@ async def find(db: Connection, query: Query) -> ConversationPage:
 
 
 def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
-    """Return the SQL conditions for the conversations that match a query, and an SQL expression that is true if the
-    viewer has not read the conversation.
+    """Return the SQL conditions for the conversations that match a query, except for its text, and an SQL
+    expression that is true if the viewer has not read the conversation. Add the parameters to `values`.
     """
     where: list[str] = []
     viewer, unread = query.viewer, "false"
@@ -326,7 +335,9 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
 
 
 async def _text_condition(db: Connection, text: str, values: _Values) -> str:
-    """Return an SQL condition that is true if the title or a message of a conversation contains a text."""
+    """Return an SQL condition that is true if the title or a message of a conversation contains `text`. Add its
+    parameters to `values`.
+    """
     pattern = pattern_of(text)
     if await trigrams.can_use_index(db, text):
         async with trigrams.index_scans(db):

@@ -32,13 +32,15 @@ SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
 
 SEPARATOR: Final = "\x01"
 NUL_REPLACEMENT: Final = "\x02"
-"""The character that replaces NUL in searchable texts and in the text of a search."""
+"""The character that replaces NUL in searchable texts and in the text of a search, because the type `text` of
+PostgreSQL cannot contain NUL.
+"""
 
 _REASONS: Final = frozenset(get_args(TurnEndReason))
 
 
 class _Details(Struct, frozen=True, array_like=True):
-    """The parts of a summary that no query uses to search or to sort."""
+    """The parts of a summary that no query uses to search or to sort, which one column contains as JSON."""
 
     title: str
     cwd: str
@@ -53,13 +55,15 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class SummaryColumns(NamedTuple):
-    """The columns of a summary. The columns up to `directory` seldom change during a turn."""
+    """The values of the columns for a summary. The columns `details`, `title` and `directory` seldom change during
+    a turn.
+    """
 
     details: bytes
     title: str
-    """The casefolded title, in which lists of conversations are searched."""
+    """The casefolded title, in which `Query.text` is searched."""
     directory: bytes
-    """The digest of the normalized working directory. An index cannot contain a long path."""
+    """The digest of the normalized working directory. The column has an index, which cannot contain a long path."""
     state: str
     updated_at: float
     is_active: bool
@@ -89,8 +93,9 @@ class SummaryColumns(NamedTuple):
 
 
 def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...] | None:
-    """Return the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`; None if all of
-    them are the same as in the summary `before`.
+    """Return the values of the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`;
+    None if all of them are the same as for `before`, the summary that the database contains. None as `before` means
+    that this summary is unknown.
     """
     is_same = (
         before is not None
@@ -145,7 +150,7 @@ def searchable(body: bytes) -> str:
 
 
 def folded(text: str) -> str:
-    """Casefold a text and replace each NUL."""
+    """Return a text casefolded, with each NUL replaced with `NUL_REPLACEMENT`, for comparisons that ignore case."""
     return text.casefold().replace("\0", NUL_REPLACEMENT)
 
 

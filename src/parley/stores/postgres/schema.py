@@ -41,10 +41,10 @@ class Format(NamedTuple):
     number: int
     """The number of migrations that were applied; 0 if the database has no tables of Parley."""
     compatible: int
-    """The lowest format that a server must know so that it can use the database."""
+    """The lowest format that a server must know to be able to use the database."""
 
     def check(self, known: int) -> None:
-        """Check that a server that knows the formats up to `known` can use the database.
+        """Check that a server that knows the formats up to the number `known` can use the database.
 
         Raises:
             NewerFormat: the server is too old for the database.
@@ -66,7 +66,7 @@ async def format_of(db: Connection) -> Format:
 
 
 async def migrate(db: Connection, migrations: Sequence[Migration] | None = None) -> None:
-    """Apply the migrations that the database lacks. The default is `MIGRATIONS`.
+    """Apply those of `migrations` that the database lacks. The default of `migrations` is `MIGRATIONS`.
 
     If several processes migrate at the same time, one process applies the migrations and the others wait.
 
@@ -307,7 +307,7 @@ async def m005_sign_ins(db: Connection) -> None:
 
 @_migration
 async def m006_compatible_formats(db: Connection) -> None:
-    """Add the lowest format that a server must know to use the database.
+    """Add the column `compatible`: the lowest format that a server must know to use the database.
 
     The column initially contains the format of this migration, because earlier versions do not read the column.
     """
@@ -316,19 +316,19 @@ async def m006_compatible_formats(db: Connection) -> None:
 
 @_migration
 async def m007_repositories(db: Connection) -> None:
-    """Add a column for the repositories of each node."""
+    """Add a column for the names of the repositories of which each node can create worktrees."""
     await db.execute("ALTER TABLE nodes ADD COLUMN repositories text[] NOT NULL DEFAULT '{}'")
 
 
 @_migration
 async def m008_missing_roots(db: Connection) -> None:
-    """Add a column for the roots of each node that are currently missing."""
+    """Add a column to the table of nodes: the roots of the node that currently do not exist."""
     await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
 
 
 @_migration
 async def m009_titles(db: Connection) -> None:
-    """Copy the searchable titles to a table of their own, with a trigram index if the database has one.
+    """Copy the searchable titles to a table of their own, with a trigram index if the messages have one.
 
     Each append changes the row of its conversation, so an index of titles in the table `conversations` would make
     each append slower. Triggers keep the copies current, because servers of the previous version do not know the
@@ -366,8 +366,8 @@ async def m009_titles(db: Connection) -> None:
 
 
 async def _index_words(db: Connection) -> None:
-    """Create the trigram index of messages, if the database has the extension `pg_trgm` or this user may add the
-    extension.
+    """Create the trigram index of messages. Do nothing if the database does not have the extension `pg_trgm` and
+    this user may not add it.
     """
     from asyncpg import PostgresError
 

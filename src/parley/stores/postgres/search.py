@@ -20,7 +20,8 @@ __all__ = ["search"]
 
 
 def _window_sql(number: str, table: str, condition: str) -> str:
-    """Return SQL for the hits in a window, the latest first.
+    """Return SQL for the hits in a window, the latest first. `number` is the expression for the number of a
+    message, and `table` and `condition` select the messages to search.
 
     An additional row contains the lowest number in the window and the number of examined messages. The window ends
     after `$3` messages, or with the message whose size makes the total size exceed `$4` bytes.
@@ -89,8 +90,9 @@ async def search(db: Connection, query: SearchQuery) -> SearchPage:
 async def _following(db: Connection, pattern: str, before: int) -> int | None:
     """Return the number below which the next window begins. `before` is the lowest number in the current window.
 
-    The next window begins with the next message that matches `pattern`. Return None if no earlier message matches.
-    If too many messages match, return `before`.
+    The next window begins with the next earlier message that matches `pattern`. Return None if no earlier message
+    matches. If at least `MAX_CANDIDATES` messages match, return `before`, so that the next window directly follows
+    the current one.
     """
     async with trigrams.index_scans(db):
         count, latest = await db.fetchrow(_CANDIDATES, pattern, before, trigrams.MAX_CANDIDATES) or (0, None)

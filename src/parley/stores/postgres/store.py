@@ -64,8 +64,8 @@ id, the node waits for an additional lease time.
 """
 
 TIDY_SECONDS: Final = 60.0
-"""The maximum time, in seconds, that one call of `tidy` needs to drop the partitions of old months. The next `tidy`
-drops the rest.
+"""The maximum time, in seconds, for which one call of `tidy` drops the partitions of old months. The next call
+drops the remaining ones.
 """
 
 
@@ -96,7 +96,7 @@ class PostgresStore:
         self._host = os.uname().nodename
         self._node: Node | None = None
         self._background: set[Task[Any]] = set()
-        """Tasks that run to completion even if their callers are cancelled."""
+        """Tasks that run to completion even if their callers are cancelled. `close` waits for them."""
         self._freed = Freed(blobs=0, bytes=0)
         """The number and size of the blobs that this store has removed since the last call of `tidy`."""
         self._prepared_in = 0
@@ -110,7 +110,9 @@ class PostgresStore:
 
     @property
     def _open(self) -> _Parts:
-        """The components that use the database. The first access creates them."""
+        """The components that use the database. The first access creates them, without connecting. If the store is
+        closed, the access raises `StoreFailed`.
+        """
         if self._closed:
             raise StoreFailed("the store is closed")
         if self._parts is None:
@@ -126,7 +128,7 @@ class PostgresStore:
         """From now on, call `callback` in the event loop with the ids of conversations that other processes have
         changed.
 
-        Notifications can be lost, so some changes are not reported.
+        Notifications can be lost, so some changes are not reported. `changed_since` finds all changes.
         """
         self._listeners.append(callback)
         if self._parts is not None:
@@ -169,7 +171,8 @@ class PostgresStore:
         """Create the partitions of the next months in the background, once in each month. After an error, the next
         call tries again.
 
-        `number` is the number of the conversation or draft that was just created; None if it is unknown.
+        `number` is the number of the conversation or draft that was just created, which contains the current month;
+        None if it is unknown. Do nothing in that case.
         """
         if number is None or month_of(number) == self._prepared_in:
             return
@@ -204,7 +207,7 @@ class PostgresStore:
             raise
 
     def _release_unwanted(self, acquiring: Future[Lease]) -> None:
-        """Release the lease if `acquiring` acquires it after its caller was cancelled."""
+        """Release the lease if `acquiring`, whose caller was cancelled, has acquired it."""
         if not acquiring.cancelled() and acquiring.exception() is None:
             self._run_in_background(self.release(acquiring.result()))
 
@@ -308,7 +311,9 @@ class PostgresStore:
         await asyncio.shield(deletion)
 
     async def _try_to_remove_deleted(self) -> None:
-        """Remove the entries of deleted conversations. After an error, the next deletion removes the rest."""
+        """Remove the entries of deleted conversations. If the database reports an error, stop; the next deletion
+        removes the remaining entries.
+        """
         with suppress(StoreError):
             await self._remove_deleted()
 
@@ -374,17 +379,17 @@ class PostgresStore:
     # --- migration from a home ---------------------------------------------------------
 
     async def begin_migration(self, source: str) -> None:
-        """Begin or continue a migration from the home with the name `source`.
+        """Begin a migration from the home with the name `source`, or continue it if it has begun.
 
         Raises:
-            BadHome: a migration from `source` is complete, or no migration from `source` has begun and the database
-            is not empty.
+            BadHome: the migration from `source` is already complete, or no migration from `source` has begun and
+                the database is not empty.
         """
         location = self._open.database.location
         await self._read(lambda db: migration.begin_migration(db, source, location))
 
     async def raise_epochs(self, epoch: int) -> None:
-        """Ensure that all later epochs are higher than `epoch`."""
+        """Ensure that all epochs of later leases are higher than `epoch`, the highest epoch of the home."""
         await self._read(lambda db: migration.raise_epochs(db, epoch))
 
     async def end_migration(self, source: str) -> None:
@@ -512,7 +517,7 @@ class PostgresStore:
 
 
 class _Parts:
-    """The components of an open store: its connections, its writer and its leases."""
+    """The components of an open store: the connections, the writer, the leases and the notifications."""
 
     def __init__(self, database: Database, host: str, node: Node | None, lease_seconds: float) -> None:
         self.database = database
@@ -530,7 +535,7 @@ class _Parts:
         self.notifications.note(request.id for request in requests if not isinstance(request, SaveCheckpoint))
 
     async def registered(self) -> int:
-        """Register this process as a lease holder, and return its number."""
+        """Register this process as a lease holder, unless it is registered, and return its number."""
 
         async def work(db: Connection, _: bool) -> int:
             return await self.keeper.register()

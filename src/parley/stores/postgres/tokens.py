@@ -29,7 +29,8 @@ __all__ = [
 
 async def add_token(db: Connection, token: StoredToken, may_be_done: bool) -> bool:
     """Store a token. Return False, and store nothing, if another token has the same name. `may_be_done` is True if
-    an earlier attempt may have been committed.
+    an earlier attempt of this call may have been committed; a token with the same digest then counts as stored by
+    that attempt.
     """
     bound = None if token.conversation_id is None else token.conversation_id.encode()
     added = await db.fetchval(
@@ -70,7 +71,8 @@ async def all_tokens(db: Connection) -> list[StoredToken]:
 
 async def remove_token(db: Connection, name: str, may_be_done: bool) -> bool:
     """Remove a token, and the read marks and sign-ins of its principal. Return False if no token has this name.
-    `may_be_done` is True if an earlier attempt may have been committed.
+    `may_be_done` is True if an earlier attempt of this call may have been committed; a missing token then counts as
+    removed by that attempt.
     """
     token = next((one for one in await all_tokens(db) if one.name == name), None)
     if token is None:
@@ -194,8 +196,8 @@ async def note_sign_ins_used(db: Connection, used: Mapping[bytes, float]) -> Non
 
 
 async def remove_sign_ins(db: Connection, digests: Collection[bytes], may_be_done: bool) -> int:
-    """Remove sign-ins and codes, and return the number that existed. `may_be_done` is True if an earlier attempt
-    may have been committed.
+    """Remove sign-ins and codes, and return how many of them existed. `may_be_done` is True if an earlier attempt
+    of this call may have been committed; the result does not include what that attempt removed.
     """
     rows = await db.fetch("DELETE FROM sign_ins WHERE digest = ANY($1::bytea[]) RETURNING 1", list(digests))
     if may_be_done:

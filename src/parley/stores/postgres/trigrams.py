@@ -1,5 +1,5 @@
-"""Controls the use of the trigram indexes, with which PostgreSQL finds a text without reading every message or
-title.
+"""Decides when a query uses the trigram indexes, with which PostgreSQL finds a text without reading every message
+or title.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from parley.stores.postgres.rows import folded
 __all__ = ["MAX_CANDIDATES", "can_use_index", "index_scans"]
 
 MIN_INDEXED_CHARACTERS: Final = 3
-"""The minimum length of a text that the index can find, in characters."""
+"""The minimum length, in characters, of a text that a trigram index can find."""
 
 MAX_CANDIDATES: Final = 5000
-"""If a text has at least this many matches, the index is not used, because a scan finds such a frequent text
-quickly.
+"""If at least this number of messages and titles match a text, the index is not used, because a scan finds such a
+frequent text quickly.
 """
 
 

@@ -1,4 +1,5 @@
-"""The task that writes to logs. The task combines all waiting requests of one kind into one statement.
+"""The task that writes to logs. The task combines the waiting requests of each kind, such as appends, into one
+statement.
 
 While a statement is being executed, further requests wait, and share the next statement and its commit. If the
 connection is lost, the writer does not know whether the statement was committed. Every write to a log changes the
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 16 * 1024 * 1024
-"""The maximum size of the entries in one statement, in bytes, unless a single append is larger."""
+"""The task takes no further requests from the queue when the entries of those already taken have this total size,
+in bytes.
+"""
 
 CHECK_SECONDS: Final = 0.25
 """The time between two checks for requests that have waited too long, in seconds."""
@@ -53,23 +56,27 @@ class _Job:
     def __init__(self, request: Request, future: Future[Any], until: float) -> None:
         self.request, self.future, self.until = request, future, until
         self.is_begun = False
-        """True if the request has been sent to the database and may have been executed."""
+        """True if the request has been sent to the database and its outcome is unknown."""
 
     @property
     def has_failed(self) -> bool:
-        """True if the future of the request has an error. A cancelled future does not count as failed."""
+        """True if the future of the request is done, for example with an error because the request waited too long.
+        A cancelled future does not count, because cancelling it does not stop the request.
+        """
         return self.future.done() and not self.future.cancelled()
 
 
 class Writer:
-    """Executes requests on one connection, and combines them into few statements. The requests for each
-    conversation are executed in order.
+    """Executes write requests on one connection, and combines them into few statements. The requests for each
+    conversation are executed in the order of submission.
     """
 
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
     ) -> None:
-        """Create the writer. `on_written` is called with the requests after they have been executed."""
+        """Create the writer. `on_written` is called with the requests that were executed successfully, after each
+        statement.
+        """
         self._database, self._keeper, self._on_written = database, keeper, on_written
         self._waiting: deque[_Job] = deque()
         self._begun: Sequence[_Job] = ()
@@ -78,7 +85,9 @@ class Writer:
         self._checking: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._cause: BaseException = TimeoutError()
-        """The last error of a connection, which explains why requests fail."""
+        """The last error of a connection, which is part of the errors of requests that fail because the database
+        cannot be reached.
+        """
         self._stalled_since: float | None = None
         """The time at which the current statement was sent to the database, in seconds on the event loop's clock;
         None if no statement is being executed.
@@ -113,7 +122,9 @@ class Writer:
         return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
 
     def _check(self) -> None:
-        """Set an error on the futures of requests that have waited too long or whose lease was lost."""
+        """Set an error on the futures of requests that have waited too long while the database did not respond, or
+        whose lease was lost. An append that may have been executed does not fail because of its deadline.
+        """
         now = asyncio.get_running_loop().time()
         self._checking = None
         if self._stalled_since is not None and now - self._stalled_since >= NO_ANSWER_SECONDS:
@@ -157,7 +168,9 @@ class Writer:
             self._running = None
 
     def _take(self) -> list[_Job]:
-        """Take jobs from the queue, up to a page of entries. Jobs that failed while they waited are left out."""
+        """Take jobs from the queue, up to about `PAGE` entries or `GROUP_BYTES`. Jobs that failed while they waited
+        are left out.
+        """
         jobs: list[_Job] = []
         rows = size = 0
         while self._waiting and (not jobs or (rows < PAGE and size < GROUP_BYTES)):
@@ -187,7 +200,7 @@ class Writer:
                 self._settle(None, jobs, [refusal_of(error)] * len(jobs))
 
     async def _until_known(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
-        """Execute requests, and repeat them on new connections until their outcome is known.
+        """Execute requests of one kind, and repeat them on new connections until their outcome is known.
 
         Requests that have failed in the meantime, because of their deadline or a lost lease, are not repeated.
         """
@@ -263,7 +276,9 @@ class Writer:
             self._on_written(written)
 
     async def close(self) -> None:
-        """Finish the submitted requests. Requests that cannot be executed within `CLOSE_SECONDS` fail."""
+        """Execute the submitted requests, and close the connection. Requests that cannot be executed within
+        `CLOSE_SECONDS` fail.
+        """
         self._closing = True
         if self._running is not None:
             running = self._running
@@ -285,8 +300,8 @@ class Writer:
 
 
 def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
-    """Yield each kind of request with the jobs of this kind that are executed together. The requests for each
-    conversation keep their order.
+    """Split jobs into groups that are executed one after the other: yield a kind of request and jobs of this kind.
+    The requests for each conversation keep their order.
     """
     stage: dict[type[Group], list[_Job]] = {}
     reached: dict[str, int] = {}

@@ -35,25 +35,29 @@ __all__ = [
 ]
 
 TRIES: Final = 5
-"""The maximum number of attempts to acquire a lease that other processes acquire and release at the same time."""
+"""The maximum number of attempts to acquire a lease. Further attempts are necessary if other processes acquire and
+release the lease at the same time.
+"""
 
 
 class Group(ABC):
-    """Requests of one kind that are executed together."""
+    """A group of requests of one kind that are executed together. Each subclass executes one kind of request."""
 
     order: ClassVar[int]
-    """The rank of this kind of request. Among the requests for one conversation, those with a lower rank are
-    executed first.
+    """The rank of this kind of request. Among the groups that are executed one after the other, those with a lower
+    rank come first.
     """
     needs_holder: ClassVar[bool] = False
-    """True if this process must be registered as a lease holder."""
+    """True if this process must be registered as a lease holder before the requests can be executed."""
 
     def __init__(self, requests: Sequence[Any], keeper: LeaseKeeper, token: bytes) -> None:
-        """Create the group. `token` identifies the group, and stays the same if the group is repeated."""
+        """Create the group. `token` identifies the group, and stays the same if the group is executed again. The
+        database stores it as the id of the last batch of each changed log.
+        """
         self._requests, self._keeper, self._token = requests, keeper, token
 
     async def prepare(self) -> None:  # noqa: B027 - most kinds need no preparation
-        """Execute the part of the work that needs no connection to the database."""
+        """Do the part of the work that needs no connection to the database."""
 
     @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
@@ -63,7 +67,7 @@ class Group(ABC):
         """
 
     def done(self, request: Any, outcome: Any, *, is_unwanted: bool) -> Request | None:
-        """Update the state of this process after a request was executed.
+        """Update the state of this process after a request was executed successfully with the result `outcome`.
 
         Return a request that undoes the executed request; None if nothing has to be undone. `is_unwanted` is True
         if the caller of the request has already received an error.
@@ -71,13 +75,17 @@ class Group(ABC):
         return None
 
     def lost(self, request: Any) -> None:
-        """Update the state of this process after a request has failed with `LeaseLost`."""
+        """Update the state of this process after `request` has failed with `LeaseLost`: the lease counts as
+        lost.
+        """
         if (held := request.held) is not None:
             self._keeper.lose(held)
 
 
 class Request:
-    """A write request that concerns one conversation."""
+    """A write request for one conversation. `held` is the lease under which it is executed; None if it needs no
+    lease.
+    """
 
     kind: ClassVar[type[Group]]
 
@@ -102,7 +110,8 @@ def active_at(given: str, is_active: str, place: str) -> str:
 
 
 def _unnest(columns: Mapping[str, str], first: int) -> str:
-    """Return an SQL expression that converts the array parameters to rows with the alias `n`.
+    """Return an SQL expression that converts array parameters to rows with the alias `n`. The column `place` of a
+    row is its index, counted from 1.
 
     `columns` maps the name of each column to the SQL type of its array. `first` is the number of the first
     parameter.
@@ -114,7 +123,8 @@ def _unnest(columns: Mapping[str, str], first: int) -> str:
 def insertions(target: str, first: int, shape: Shape) -> str:
     """Return CTEs that insert entries and their blobs into the conversations whose numbers are in the CTE `target`.
 
-    `first` is the number of the first parameter. The parameters are the arrays that `arrays_of` returns.
+    `first` is the number of the first SQL parameter. The parameters are the arrays that `arrays_of` returns, and
+    `shape` is their shape.
     """
     columns = shape.entry_columns
     values = {name: name for name in columns}
@@ -186,7 +196,7 @@ def _append_sql(shape: Shape, has_changed: bool) -> str:
 
 
 class _Change:
-    """The appends to one conversation that one statement writes together."""
+    """The appends to one conversation that one statement executes together."""
 
     __slots__ = ("batches", "held", "last", "summary")
 
@@ -211,7 +221,7 @@ class _Change:
         self.summary = summary
 
     def head(self) -> tuple[Any, ...]:
-        """Return the values for the columns `_HEAD_COLUMNS` of the statement."""
+        """Return the values of the columns `_HEAD_COLUMNS` for this conversation."""
         held, summary = self.held, self.summary
         assert summary is not None
         numbers = (held.number, held.epoch, held.last, held.batch, self.last)
@@ -234,7 +244,9 @@ class AppendGroup(Group):
     def __init__(self, requests: Sequence[Append], keeper: LeaseKeeper, token: bytes) -> None:
         super().__init__(requests, keeper, token)
         self._fenced: set[int] = set()
-        """The numbers of the conversations whose lease another process has taken."""
+        """The numbers of the conversations to which the last execution could not append, because another process
+        has acquired the lease.
+        """
 
     async def prepare(self) -> None:
         await pack(request.batch for request in self._requests)
@@ -266,7 +278,7 @@ class AppendGroup(Group):
 
     async def _append(self, db: Connection, changes: Sequence[_Change]) -> set[int]:
         """Append the entries of `changes` with one statement. Return the numbers of the conversations that were
-        changed.
+        changed; the others no longer have the expected epoch, last position or last batch.
         """
         shape, arrays = arrays_of([(one.held.number, batch) for one in changes for batch in one.batches])
         heads = zip(*(change.head() for change in changes), strict=True)
@@ -343,9 +355,10 @@ class AcquireGroup(Group):
         ]
 
     async def _try(self, db: Connection, requests: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
-        """Acquire leases, and return a lease or an error for each conversation.
+        """Try once to acquire leases, and return a lease or an error for each conversation.
 
-        The result lacks the conversations whose lease another process has taken in the meantime.
+        The result lacks conversations whose lease another process has acquired during this attempt. The caller
+        tries again to acquire these leases.
         """
         ids = [request.id.encode() for request in requests]
         rows = await db.fetch(_STATE, ids, not self._keeper.may_steal, self._keeper.refused())
@@ -403,7 +416,9 @@ def _owned_by(owner: Owner, asking: Owner) -> OwnedElsewhere:
 
 
 class Acquire(Request):
-    """A request to acquire a lease."""
+    """A request to acquire a lease. `owner` is the owner to store, and `on_lost` is called when the lease
+    is lost.
+    """
 
     kind = AcquireGroup
 
@@ -460,8 +475,8 @@ class CheckpointGroup(Group):
         return outcomes
 
     def lost(self, request: SaveCheckpoint) -> None:
-        """Do nothing, because the lease may still be held. The error also occurs if the checkpoint is after the end
-        of the log.
+        """Do nothing, because the lease may still be held: the request also fails with `LeaseLost` if the
+        checkpoint is after the end of the log.
         """
 
 

@@ -24,13 +24,13 @@ MIN_BLOB_CHARACTERS: Final = 4096
 """The minimum size of a body that can contain a blob, in bytes."""
 
 AT_ONCE: Final = 32
-"""The maximum number of rows in one statement. The maximum is small, so that SQLite can cache a prepared statement
-for each possible number of rows.
+"""The maximum number of rows that one statement writes. The number is small, so that SQLite can cache a prepared
+statement for each possible number of rows.
 """
 
 CONVERSATIONS_AT_ONCE: Final = 256
-"""The maximum number of conversations in one query; a power of two. Each conversation needs up to two variables.
-Older releases of SQLite allow only 999 variables.
+"""The maximum number of conversations in one query; a power of two. Each conversation needs up to two SQL
+variables, and older releases of SQLite allow only 999 variables.
 """
 
 BYTES_AT_ONCE: Final = 64 * 1024
@@ -61,7 +61,7 @@ class Batch:
         """The approximate size of the packed entries in bytes."""
 
     def pack(self) -> None:
-        """Encode the entries, extract their keys, and cut out and compress their blobs."""
+        """Encode the entries, extract their keys, and cut out and compress their blobs. Call this method once."""
         for entry in self._entries:
             body = entry.body
             if len(body) >= MIN_BLOB_CHARACTERS:
@@ -80,7 +80,9 @@ class Batch:
 
 
 def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
-    """Write batches, each with the row number of its conversation."""
+    """Write packed batches to the database. Each item of `batches` is the row number of a conversation and a batch
+    of its entries.
+    """
     entries = [(row, *packed) for row, batch in batches for packed in batch.packed]
     _insert(db, "INSERT INTO entries (row, seq, at, type, is_event, key, body)", entries)
     if cuts := [(row, seq, one) for row, batch in batches for seq, one in batch.cuts]:
@@ -89,7 +91,9 @@ def write_all(db: Connection, batches: Sequence[tuple[int, Batch]]) -> None:
 
 
 def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows with as few statements as possible. Only the last value of a row may be long."""
+    """Insert rows with as few statements as possible. `into` is the beginning of the INSERT statement. Only the
+    last value of a row may be long.
+    """
     long = [row for row in rows if len(row[-1]) >= LONG]
     if long:
         # SQLite caches a statement together with the values that were bound last. Binding NULL frees a long value.
@@ -102,7 +106,9 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Split rows as `pieces` does. The last values of the rows in a piece have at most `BYTES_AT_ONCE` bytes."""
+    """Split rows as `pieces` does, but so that the last values of the rows in a piece together have at most
+    `BYTES_AT_ONCE` bytes.
+    """
     for some in pieces(rows):
         begin = size = 0
         for place, row in enumerate(some):
@@ -122,9 +128,9 @@ def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
 def groups_of(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Split a sequence into groups of at most `CONVERSATIONS_AT_ONCE` items, for queries.
 
-    The last item of a group is repeated until the length is a power of two, so that there are few different
-    statements. SQLite caches each different statement, and a statement with hundreds of values needs tens of
-    kilobytes.
+    The last item of a group is repeated until the length of the group is a power of two, so that there are few
+    different statements. SQLite caches each different statement, and a statement with hundreds of values needs tens
+    of kilobytes of memory.
     """
     for begin in range(0, len(items), CONVERSATIONS_AT_ONCE):
         some = [*items[begin : begin + CONVERSATIONS_AT_ONCE]]

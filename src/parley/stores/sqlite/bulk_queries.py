@@ -2,7 +2,7 @@
 conversations.
 
 Each statement releases the interpreter lock and has to acquire it again, which is slow while the event loop is
-busy. The number of statements therefore does not depend on the number of conversations.
+busy. Therefore, one statement handles the requests for many conversations.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value that replaces an epoch or a last position that is not a number in the database. A conversation with
-such a damaged row can only be deleted, because the end of its log is unknown.
+"""The value that queries return in place of an epoch or a last position that is damaged, that is, not a number in
+the database. A conversation with such a row can only be deleted, because the end of its log is unknown.
 """
 
 
@@ -38,7 +38,7 @@ class LeaseRequest(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Entries to append to a conversation under a lease."""
+    """A request to append entries to a conversation under a lease, and to replace its summary."""
 
     row: int
     epoch: int
@@ -71,9 +71,9 @@ def grant_leases(db: Connection, requests: Sequence[LeaseRequest]) -> list[Lease
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
     """Append entries to conversations. Return one value for each append: None if it succeeded, otherwise an error.
 
-    An append after which the conversation is idle also removes the owner, so that releasing the lease needs no
-    write. The head of a log is its epoch and its last position. Almost always, each log has the head that its
-    append expects. The heads of the logs are therefore read only if an append finds a different head.
+    An append after which the conversation is idle also removes the stored owner, so that releasing the lease needs
+    no further write. The head of a log is its epoch and its last position. Almost always, each log has the head
+    that its append expects, so the heads are read only if a log has a different one.
     """
     newest = _newest(db) if any(one.summary.is_active for one in additions) else None
     expected = _expected_heads(additions)
@@ -115,11 +115,12 @@ def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
 def _append_all(
     db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
 ) -> bool:
-    """Append entries to the logs that have the heads in `heads`. Return True if all logs have these heads. Return
-    False and change nothing if no log has its head in `heads`.
+    """Append entries to logs if each log has its expected head, which `heads` contains by row number. Return True
+    if all logs had the expected heads. Return False and change nothing if none had. `newest` is the latest recorded
+    time of activity in any conversation.
 
     Raises:
-        StoreFailed: only some of the logs have these heads. The caller has to roll the transaction back.
+        StoreFailed: only some of the logs had the expected heads. The caller has to roll the transaction back.
     """
     running: dict[int, tuple[Any, ...]] = {}
     ended: dict[int, tuple[Any, ...]] = {}
@@ -149,16 +150,17 @@ _WITHOUT_OUTCOME: Final = _SHOWN.index("ended_seq")
 _RUNNING: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN[:_WITHOUT_OUTCOME])}"
 _ENDED: Final = f"last, {OWNER}, updated_at, {', '.join(_SHOWN)}"
 _NO_OUTCOME: Final = f", ({', '.join(_SHOWN[_WITHOUT_OUTCOME:])}) = (0, NULL, NULL, NULL, NULL)"
-"""The SQL assignment to the outcome columns of a conversation whose last turn has not ended. The values are part of
-the statement, because binding them would take time in each append of a running turn.
+"""The SQL assignment to the outcome columns of a conversation in which no turn has ended yet. The values are part
+of the statement, because binding them would take time in each append.
 """
 
 
 def _change(db: Connection, changes: Sequence[tuple[Any, ...]], columns: str, constants: str = "") -> int:
-    """Change rows that have the expected epoch and last position, and return the number of changed rows.
+    """Change the rows of conversations that have the expected epoch and last position, and return the number of
+    changed rows.
 
-    Each change contains the values of the `columns`, and then the row number, the epoch and the last position.
-    `constants` are assignments that are the same for all rows.
+    Each change contains the new values of the `columns`, and then the row number, the expected epoch and the
+    expected last position. `constants` are further SQL assignments, which are the same for all rows.
     """
     before = db.total_changes
     if len(changes) == 1:
@@ -181,7 +183,7 @@ def _from_new(columns: str) -> str:
 
 
 def _columns(owner: Owner) -> tuple[str, int, str, float]:
-    """Return the values of an owner for the `OWNER` columns."""
+    """Return the values of the columns `OWNER` for an owner."""
     return owner.node, owner.pid, owner.address, owner.since
 
 

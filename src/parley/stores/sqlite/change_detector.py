@@ -1,4 +1,4 @@
-"""Detects which logs other processes have extended."""
+"""Detects which logs other processes have extended, without reading the logs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ class ChangeDetector:
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
-        """Maps the id of each connection object to the data version that the connection had at its last comparison.
+        """Maps `id(connection)` of each connection to the data version (`PRAGMA data_version`) that the connection
+        had at its last comparison.
         """
         self._current: Mapping[ConversationId, Seq] = {}
-        """Maps each conversation that was unchanged at the most recent comparison to the end position of its log.
+        """Maps each conversation that was unchanged at the most recent comparison to the last position of
+        its log.
         """
 
     def find(self, db: Connection, ends: Mapping[ConversationId, Seq]) -> list[ConversationId]:
-        """Return each conversation in `ends` whose log now ends after the given position, or which no longer
+        """Return each conversation in `ends` whose log now ends after the position in `ends`, or which no longer
         exists.
         """
         # The version is read before the query, so that the next call finds a commit between the two.
@@ -57,7 +59,7 @@ class ChangeDetector:
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
     """Return whether the log of one conversation ends after the position `end`, or the conversation no longer
-    exists.
+    exists. Return False if its row is damaged.
 
     This query is used in a damaged database, in which the query for all conversations fails.
     """

@@ -19,7 +19,7 @@ SUMMARY_READ: Final = (
     " ended_seq, ended_at, CAST(ended_why AS BLOB), CAST(ended_text AS BLOB), CAST(ended_code AS BLOB), updated_at"
 )
 """The SQL list of the columns of a summary, for queries that read them. Texts are read as bytes, so that a query
-does not fail because of a damaged text.
+does not fail because of a text that is not valid UTF-8.
 """
 
 NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
@@ -30,7 +30,7 @@ _Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, 
 
 
 def columns_of(summary: Summary, newest: object = None) -> _Columns:
-    """Return the values of a summary for the `SUMMARY` columns.
+    """Return the values of the columns `SUMMARY` for a summary.
 
     `newest` is the latest recorded time of activity in any conversation (`active_at`). This time is needed for a
     conversation that is active now.
@@ -42,7 +42,7 @@ def columns_of(summary: Summary, newest: object = None) -> _Columns:
 
 
 def summary_of(title: bytes, cwd: bytes, model: bytes, state: Any, *rest: Any) -> Summary:
-    """Convert the columns of a row to a summary. A damaged column gets a default value."""
+    """Convert the values of the columns `SUMMARY_READ` to a summary. A default replaces a damaged value."""
     *outcome, updated_at = rest
     return Summary(
         title=as_text(title),

@@ -1,8 +1,8 @@
 """Reads the rows of a damaged database that are still readable.
 
 In SQLite, a statement fails at the first damaged page. If a query for all conversations fails because of damage,
-the query is repeated for each conversation. The indexes also contain the ids, so a conversation with a damaged row
-is still listed.
+the callers repeat the query for each conversation in `known_conversations`. The indexes also contain the ids, so a
+conversation with a damaged row is still listed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def is_damage(error: BaseException) -> bool:
 
 @contextmanager
 def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
-    """Convert each error in the `with` block that means damage to `Unreadable`, with the id of the conversation."""
+    """Convert an error in the `with` block to `Unreadable` with the id of the conversation, if the error means that
+    the database is damaged.
+    """
     try:
         yield
     except Exception as error:
@@ -71,7 +73,7 @@ def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
 
 
 def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Return the rows of a query up to the first damaged page."""
+    """Return the rows of a query that precede the first damaged page; all rows if the query finds no damage."""
     found: list[tuple[Any, ...]] = []
     try:
         found.extend(db.execute(sql, values))
@@ -98,7 +100,9 @@ def fetch_around_damage(
 
 
 def known_conversations(db: Connection) -> list[KnownConversation]:
-    """Return all conversations that are found in an index or in a readable page of the table."""
+    """Return all conversations that are found in a readable page of the table or of an index. A conversation whose
+    time of activity is unreadable gets the time 0.
+    """
     found: dict[int, KnownConversation] = {}
     for scan in SCANS:
         for direction in ("ASC", "DESC"):

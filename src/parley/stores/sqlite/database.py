@@ -1,4 +1,5 @@
-"""The open database of a home: one connection for writing, several for reading, and the locks.
+"""The open database of a home: one connection for writing, several connections for reading, and the locks of the
+home.
 
 Opening and closing need the write lock, because both may recover or checkpoint the database. While another process
 holds this lock, `read_only.py` reads the database.
@@ -48,21 +49,24 @@ __all__ = [
 ]
 
 READERS: Final = 4
-"""The number of connections for reading. Additional connections would only wait for the interpreter lock."""
+"""The number of connections for reading, and of threads that use them. More would only wait for the interpreter
+lock.
+"""
 
 BUSY_SECONDS: Final = 2.0
-"""The time for which SQLite waits for its own locks, in seconds. The wait is necessary because the write lock
-excludes other writers, but not a recovery.
+"""The time for which SQLite waits for its own locks, in seconds. The wait is necessary because the write lock of
+the home excludes other writers, but not another process that is recovering the database.
 """
 
 STATEMENTS: Final = 32 + 4 * AT_ONCE
-"""The number of cached statements. The number is large, because a statement that writes many rows has a different
-text for each number of rows.
+"""The number of prepared statements that a connection caches. The number is large, because a statement that writes
+many rows has a different text for each number of rows.
 """
 
 WAL_BYTES: Final = 16 * 1024 * 1024
 """The size of the write-ahead log, in bytes, above which every process tries to checkpoint it. After a checkpoint,
-SQLite truncates a larger log to this size. The size is larger than a log that a single process writes.
+SQLite truncates a larger log to this size. Normally, a single process checkpoints its own log before it reaches
+this size.
 """
 
 OLDEST_SQLITE: Final = (3, 33, 0)
@@ -74,11 +78,11 @@ T = TypeVar("T")
 class Home:
     """The locks of a home and the threads that read its database.
 
-    The locks and the threads exist before the database is open.
+    The locks and the threads exist before the database is open, so that read-only connections can use them.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the locks of a home and start its reader threads.
+        """Open the locks of a home, without acquiring them, and create the pool of its reader threads.
 
         Raises:
             OSError: the files of the locks cannot be opened.
@@ -100,7 +104,9 @@ class Home:
         self.is_closed = False
 
     def close(self) -> None:
-        """Close the write lock and the reader threads. The lease locks stay held."""
+        """Close the write lock and end the reader threads. The lease locks stay held; the store closes them
+        later.
+        """
         with self.read_only_lock:
             self.is_closed = True
             self.lock.close()
@@ -113,8 +119,8 @@ class Database:
     def __init__(
         self, home: Home, writer: Connection, readers: list[Connection], on_lost: Callable[[HomeLost], None]
     ) -> None:
-        """Create the database. `on_lost` is called once, in any thread, when a check finds that a database file was
-        removed or replaced.
+        """Create the object from open connections. `on_lost` is called once with the error, in any thread, when a
+        check finds that a database file was removed or replaced.
         """
         self.lock, self.lease_locks, self.pool = home.lock, home.lease_locks, home.pool
         self.home, self.writer = home.path, writer
@@ -133,8 +139,8 @@ class Database:
             self._free.put(reader)
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Call `ask` with a connection for reading, and return the result of `ask`. The caller must be in a thread
-        of `pool`.
+        """Call `ask` with a connection for reading, and return the result of `ask`. Call this method only in a
+        thread of `pool`.
         """
         db = self._free.get()
         try:
@@ -146,7 +152,7 @@ class Database:
             self._free.put(db)
 
     def check(self) -> None:
-        """Check that the database files are in place. The caller must be in a thread of `pool`.
+        """Check that the database files are in place. Call this method only in a thread of `pool`.
 
         Raises:
             HomeLost: a file was removed or replaced.
@@ -160,8 +166,8 @@ class Database:
         `has_written` is True if this process has just written to the database.
 
         Raises:
-            HomeLost: a file was removed or replaced. Conversations that only this process can still read were
-                saved to files.
+            HomeLost: a file was removed or replaced. Before the first such error, conversations that only this
+                process can still read are saved to files, as far as possible.
         """
         self._has_written = has_written = self._has_written or has_written
         if self._lost is None and (changed := self._files.changed(has_written=has_written)):
@@ -191,7 +197,7 @@ class Database:
         return f"{saved} {lost}" if lost else saved
 
     def checkpoint(self, *, keep_bytes: int | None) -> None:
-        """Copy the write-ahead log into the database file, as far as readers allow this.
+        """Copy the write-ahead log into the database file, as far as the readers of older snapshots allow this.
 
         If the whole log was copied, the next write begins at the start of the log, and truncates the log to
         `keep_bytes` if the log is larger. None means `WAL_BYTES`.
@@ -211,7 +217,7 @@ class Database:
         return self.log_bytes() > WAL_BYTES
 
     def refuse_newer(self) -> None:
-        """Check that this version of Parley can use the format of the database. The caller must be in a write
+        """Check that this version of Parley can still use the format of the database. The caller must be in a write
         transaction.
 
         Raises:
@@ -220,7 +226,9 @@ class Database:
         version_of(self.home, self.writer)
 
     def close(self) -> None:
-        """Wait for the readers, then close the database. The lease locks stay held."""
+        """Wait until no reader uses the database, and close it. The lease locks stay held; the store closes them
+        later.
+        """
         self.pool.shutdown()
         with self.lock:
             try:
@@ -259,7 +267,7 @@ def open_locks(home: str) -> Home:
 
 
 def open_database(home: Home, on_lost: Callable[[HomeLost], None] = lambda lost: None) -> Database:
-    """Open the database of a home; create or migrate it if needed. The caller holds the write lock.
+    """Open the database of a home, and create or migrate it if necessary. The caller must hold the write lock.
 
     `on_lost` is called once, in any thread, when a check finds that a database file was removed or replaced.
 
@@ -299,7 +307,7 @@ def _open_all(home: Home, connections: list[Connection]) -> None:
 
 
 def prepare_reader(reader: Connection) -> None:
-    """Define the SQL functions that the queries use."""
+    """Define the SQL functions that the queries use, on a connection for reading."""
     reader.create_function("normalize_path", 1, lambda path: normalize_path(as_text(path)), deterministic=True)
     reader.create_function("contains_text", 2, contains_text, deterministic=True)
     reader.create_function("title_contains", 2, _title_contains, deterministic=True)
@@ -310,7 +318,7 @@ def _title_contains(text: str, title: bytes) -> bool:
 
 
 def is_new(home: str) -> bool:
-    """Return whether the database has to be created.
+    """Return whether the home has no database yet, so that one has to be created.
 
     The database file is not opened here, because closing its descriptor would release the locks that SQLite holds
     on it.
@@ -361,7 +369,9 @@ def _make(home: str, path: str) -> None:
 
 
 def make_database(home: str, path: str) -> None:
-    """Create a database with all tables, without acquiring a lock. `home` is used only in error messages."""
+    """Create a database with all tables at `path`, without acquiring a lock. `home` is used only in error
+    messages.
+    """
     _make(home, path)
     db = sqlite3.connect(path, isolation_level=None)
     try:

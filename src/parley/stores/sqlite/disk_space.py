@@ -15,15 +15,18 @@ __all__ = ["CHECKPOINT_BYTES", "DiskSpace"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""The size at which the write-ahead log is checkpointed, in bytes. The size is large enough that checkpoints are
-rare, and small enough for a quick recovery.
+"""The size at which the write-ahead log is checkpointed if there is enough free space, in bytes. The size is large
+enough that checkpoints are rare, and small enough for a quick recovery.
 """
 MIN_CHECKPOINT_BYTES: Final = 128 * 1024
-"""The smallest size at which the write-ahead log is checkpointed, in bytes."""
+"""The smallest size at which the write-ahead log is checkpointed, in bytes, even if there is almost no free
+space.
+"""
 SHARE: Final = 8
 """The write-ahead log is checkpointed when its size exceeds the free space divided by this number."""
 FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
-"""If the free space is smaller than this number of bytes, the log is checkpointed earlier, and a warning is logged.
+"""If the free space is smaller than this number of bytes, the write-ahead log is checkpointed earlier, and a
+warning is logged.
 """
 
 
@@ -34,7 +37,7 @@ class DiskSpace:
         self._home = home
         self._has_warned = False
         self.checkpoint_bytes = CHECKPOINT_BYTES
-        """The size at which the write-ahead log is checkpointed, in bytes."""
+        """The size at which the write-ahead log is checkpointed, in bytes, according to the last measurement."""
         self.measure()
 
     @property

@@ -1,4 +1,5 @@
-"""Saves conversations that are no longer in the database on disk, but that an open connection can still read.
+"""Saves conversations that the database files on disk no longer contain, but that an open connection can still
+read.
 
 Each conversation is saved as a file that `parley import` can read. The server saves the conversations when it finds
 that `parley.db` or its log was removed or replaced.
@@ -29,8 +30,8 @@ conversations are saved first.
 """
 
 ELSEWHERE: Final = "/var/tmp"
-"""The directory for the saved files if the home is not writable. Commands may write there only if the settings
-allow it.
+"""The directory in which the files are saved if the home is not writable. Sandboxed commands cannot write there
+unless the settings allow it.
 """
 
 
@@ -40,7 +41,9 @@ class Saved(NamedTuple):
     """
 
     place: str | None
-    """The path of the saved file, or of a directory if there are several; None if nothing was saved."""
+    """The path of the saved file, or of the directory of the saved files if there are several; None if nothing was
+    saved.
+    """
     conversations: int
     left_out: int | None
     """The number of conversations that were not saved, because they could not be read or written, or because the
@@ -81,7 +84,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
 
 
 def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[bytes]:
-    """Yield the lines of an export of a conversation.
+    """Yield the lines of an exported conversation (`conversation/export_format.py`).
 
     Raises:
         ParleyError: the conversation does not exist or is damaged.
@@ -109,7 +112,7 @@ def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[by
 def _last_positions(database: str) -> Mapping[str, int]:
     """Return the last position of each conversation in the database file, without the write-ahead log.
 
-    Return an empty mapping if the file is unreadable.
+    Return an empty mapping if the file is unreadable or has been removed.
     """
     try:
         db = sqlite3.connect(f"file:{quote(database)}?mode=ro&immutable=1", uri=True)
@@ -124,7 +127,7 @@ def _last_positions(database: str) -> Mapping[str, int]:
 
 
 def _directory(home: str) -> str:
-    """Create a directory that only the user may access, and return its path.
+    """Create a directory for the saved files that only the user may access, and return its path.
 
     The directory is in the home, because commands cannot access the home. A home that was removed is created again.
     If the home is not writable, the directory is in `ELSEWHERE`. The directory is not in /tmp, because commands

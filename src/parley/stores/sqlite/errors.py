@@ -16,7 +16,7 @@ __all__ = ["REPAIR", "opening_error", "store_error"]
 REPAIR: Final = "`parley doctor --repair DIRECTORY` saves what can be read into a new home"
 
 _PRIMARY: Final = 0xFF
-"""The mask for the primary result code of SQLite. The higher bytes contain the extended code."""
+"""The mask that selects the primary result code from an extended result code of SQLite."""
 
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 

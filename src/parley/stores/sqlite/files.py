@@ -62,7 +62,7 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 )
 """File systems that are shared between several computers, or between a computer and its virtual machines. A home on
 one of them is refused with `BadHome`, because processes on different computers do not see each other's locks and
-shared memory. Other FUSE file systems are usually local, and can be used.
+shared memory. FUSE file systems that are not listed are usually local, and can be used.
 """
 
 
@@ -101,7 +101,8 @@ def prepare_home(home: str) -> None:
 
 
 def file_system(mounts: str, major: int, minor: int) -> str | None:
-    """Return the type of the file system on a device; None if the device is not listed.
+    """Return the type of the file system on the device with the numbers `major` and `minor`; None if the device is
+    not listed in `mounts`.
 
     `mounts` is the text of /proc/self/mountinfo.
     """
@@ -146,11 +147,11 @@ def _mounts() -> str:
 
 SECOND_NS: Final = 1_000_000_000
 SETTLING_NS: Final = SECOND_NS // 10
-"""The time in nanoseconds within which two changes of a directory may leave the same modification time. This time
-is longer than a tick of the kernel's clock.
+"""The time, in nanoseconds, within which two changes of a directory may result in the same modification time. It is
+longer than a tick of the kernel's clock.
 """
 COARSE_SETTLING_NS: Final = 3 * SECOND_NS
-"""Replaces `SETTLING_NS` on a file system that records modification times only in whole seconds."""
+"""The value that replaces `SETTLING_NS` on a file system that records modification times only in whole seconds."""
 
 
 class DatabaseFiles:
@@ -190,7 +191,8 @@ class DatabaseFiles:
     def changed(self, *, has_written: bool) -> list[str]:
         """Return the names of the database files that were removed or replaced.
 
-        If `has_written` is true, this process has written to the log, so an empty log counts as removed.
+        `has_written` is True if this process has written to the write-ahead log; an empty log then counts as
+        removed.
         """
         directory = self._directory()
         if directory is None or directory != self._unchanged:
@@ -241,12 +243,12 @@ def file_states(home: str) -> list[tuple[int, int] | None]:
 # --- atomic files ------------------------------------------------------------------------
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
-"""Suffixes of the files that SQLite may create beside a database file."""
+"""The suffixes that SQLite adds to the name of a database file for the other files of the database."""
 
 _LEFTOVER: Final = re.compile(rf"(\.parley-[0-9a-f]{{16}}\.part)(?:{'|'.join(_SUFFIXES)})")
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""The errno values of file systems without hard links."""
+"""The values of `errno` with which a file system without hard links refuses to create one."""
 
 
 class AtomicFile:
@@ -287,7 +289,7 @@ class AtomicFile:
         """Sync the file and give it its final name.
 
         Raises:
-            FileExistsError: the path exists, and `overwrite` is false.
+            FileExistsError: a file exists at `path`, and `overwrite` is false.
             OSError: the file cannot be renamed.
         """
         os.fsync(self._fd)
@@ -326,7 +328,7 @@ def _remove_if_abandoned(name: str) -> None:
 
 
 def _remove(name: str) -> None:
-    """Remove a temporary file and the files that SQLite created beside it."""
+    """Remove a temporary file, and the other files of the database if SQLite created a database with this name."""
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             os.unlink(name + suffix)

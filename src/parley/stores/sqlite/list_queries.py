@@ -101,10 +101,11 @@ def _listed(
     is_wanted: Callable[[KnownConversation], bool],
     viewer: Viewer | None = None,
 ) -> list[ConversationListing]:
-    """Return conversations, the most recently active ones first.
+    """Return the conversations that match the SQL condition `where`, the most recently active first.
 
-    The last item of `values` is the maximum number of conversations. If the row of a conversation is damaged,
-    `is_wanted` determines whether the conversation belongs to the list.
+    `values` are the values of the SQL parameters in `where`, followed by the maximum number of conversations.
+    `is_leased` returns whether the lease lock of a row is held. If the row of a conversation is damaged, `where`
+    cannot be evaluated, and `is_wanted` determines whether the conversation belongs to the list.
     """
     wanted = f"SELECT row, id, archived, read_seq, {SUMMARY_READ} FROM conversations WHERE {where}"
     try:
@@ -133,10 +134,10 @@ def _listed(
 
 
 def _unread(db: Connection, viewer: Viewer, summaries: Sequence[tuple[int, Any, Summary]]) -> set[int]:
-    """Return the row numbers of the conversations in which the principal has not read the end of the last turn.
+    """Return the row numbers of the conversations in which the viewer has not read the end of the last turn.
 
-    Each item of `summaries` contains the row number, `read_seq` and the summary. A damaged read mark counts as
-    missing.
+    Each item of `summaries` contains the row number of a conversation, the position `read_seq` up to which it
+    counts as read by every principal, and its summary. A damaged read mark counts as missing.
     """
     ends = {
         row: outcome.seq

@@ -1,9 +1,9 @@
 """Finds and describes the process that holds a lock on a file, for error messages.
 
-Linux lists all locks in /proc/locks. The process that acquired an `flock` may have ended and left the lock to a
-process that inherited the open file; /proc/PID/fdinfo shows the inheriting process. Processes of other PID
-namespaces cannot be named. The current process is never named, because this process is waiting for the lock.
-The description contains only the name of the program, because the arguments may contain secrets.
+Linux lists all locks in /proc/locks. The process that acquired an `flock` may have ended, while a process that
+inherited the open file still holds the lock; /proc/PID/fdinfo shows the inheriting process. Processes of other PID
+namespaces cannot be named. The current process is never named, because it is waiting for the lock. Of the command
+line, the description contains only the name of the program, because the arguments may contain secrets.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ returns the list in pages, and may skip a line if a lock is released between two
 
 
 def holder_of(*paths: str) -> str | None:
-    """Return a description of another process that holds an exclusive lock on one of the files.
+    """Return a description of another process that holds an exclusive lock on one of the files at `paths`.
 
-    Return `UNKNOWN` if the process cannot be named. Return None if no lock is found or the system does not report
-    locks.
+    Return `UNKNOWN` if there is such a lock but its process cannot be named. Return None if no such lock is found
+    or the system does not report locks.
     """
     inodes = set(_inodes(paths))
     found = (holder_in(_read("/proc/locks") or "", inodes) for _ in range(MAX_READS))
@@ -37,8 +37,8 @@ def holder_of(*paths: str) -> str | None:
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
-    """Return a description of the holder of a lock, as `holder_of` does; None if no lock is found. `locks` is the
-    text of /proc/locks, and `inodes` are the inode numbers of the files.
+    """Return the same description as `holder_of`, given `locks`, the text of /proc/locks, and `inodes`, the inode
+    numbers of the files.
     """
     holders = (_holder(line, inodes) for line in locks.splitlines())
     pids = [pid for pid in holders if pid is not None and pid != os.getpid()]

@@ -1,8 +1,9 @@
 """Locks between the processes of a home. The kernel releases the locks of a process when the process ends, even if
 the process is killed.
 
-The `WriteLock` is held for one transaction or checkpoint, and processes wait for it. A lease lock is held as long
-as the lease of its conversation, and no process waits for it. Child processes do not inherit the locks.
+A process holds the `WriteLock` for one transaction or checkpoint, and other processes wait for it. A process holds
+a lease lock for as long as it holds the lease of the conversation; another process that wants the lease does not
+wait, but fails. Child processes do not inherit the locks.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class WriteLock:
             raise
         self._pid = b"%-10d\n" % os.getpid()
         self.waiting_since: float | None = None
-        """The time at which the current wait for the lock began, on the monotonic clock in seconds; None if this
-        object is not waiting.
+        """The time at which a thread began to wait for the lock, in seconds on the monotonic clock; None if no
+        thread of this process is waiting.
         """
 
     def __enter__(self) -> None:
@@ -96,10 +97,14 @@ def write_lock_holder(home: str) -> str | None:
 
 
 class LeaseLocks(Protocol):
-    """The lease locks of a home. Each lock is identified by the row number of its conversation."""
+    """The lease locks of a home, one for each conversation. A lock is identified by the row number of its
+    conversation.
+    """
 
     def try_acquire(self, row: int) -> bool:
-        """Acquire the lock of a row. Return False if another process or this object holds the lock."""
+        """Acquire the lock of a row without waiting, and return True. Return False if another process or this
+        object already holds the lock.
+        """
         ...
 
     def release(self, row: int) -> None:
@@ -107,16 +112,18 @@ class LeaseLocks(Protocol):
         ...
 
     def is_held(self, row: int) -> bool:
-        """Return whether this or another process holds the lock of a row."""
+        """Return whether this object or another process holds the lock of a row."""
         ...
 
     def close(self) -> None:
-        """Release all locks."""
+        """Release all locks of this object, and close its files."""
         ...
 
 
 def open_lease_locks(home: str) -> LeaseLocks:
-    """Open the lease locks of a home, using the implementation for this operating system."""
+    """Open the lease locks of a home, without acquiring any. The type of the locks depends on the operating
+    system.
+    """
     return ByteRangeLocks(home) if sys.platform == "linux" else LockFiles(home)
 
 

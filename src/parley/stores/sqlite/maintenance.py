@@ -32,8 +32,8 @@ __all__ = [
 
 BLOBS_A_STEP: Final = 64
 PAGES_A_STEP: Final = 1024
-"""The number of pages that are returned to the file system in one step. The number is small, so that each step
-holds the write lock only briefly.
+"""The maximum number of empty pages that one step returns to the file system. The number is small, so that each
+step holds the write lock only briefly.
 """
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
@@ -49,7 +49,7 @@ def unused_blobs(db: Connection) -> Freed:
 def remove_unused_blobs(db: Connection) -> Freed:
     """Remove some of the blobs that no entry refers to, and return their number and size.
 
-    If the number is zero, no such blobs are left.
+    If the number is 0, no such blobs are left; otherwise, the caller should call the function again.
     """
     found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
     db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
@@ -78,8 +78,9 @@ def log_bytes(db: Connection, conversation_id: str) -> int:
 
 
 def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
-    """Estimate how many bytes `shrink` can return to the file system after the entries of deleted conversations
-    have been removed. `is_leased` returns whether the lease lock of a row is held.
+    """Estimate how many bytes `shrink` can return to the file system after the entries of deleted conversations and
+    abandoned drafts have been removed. `is_leased` returns whether the lease lock of a row is held; a draft whose
+    lock is held is still being written.
     """
     deleted = [row for (row,) in db.execute("SELECT row FROM removed").fetchall() if not is_leased(row)]
     entries = "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE row = ?"
@@ -91,7 +92,7 @@ def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
 
 
 def shrink(db: Connection) -> bool:
-    """Return some empty pages to the file system. Return True if more pages can be returned."""
+    """Return at most `PAGES_A_STEP` empty pages to the file system. Return True if more pages can be returned."""
     before = _empty_pages(db)
     db.execute(f"PRAGMA incremental_vacuum({PAGES_A_STEP})").fetchall()
     return 0 < _empty_pages(db) < before
@@ -116,10 +117,10 @@ STEP_PAGES: Final = 1000
 def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
     """Write a snapshot of the complete database to the file `path`. The file appears only when it is complete.
 
-    Return False, and change nothing, if `path` exists.
+    Return True if the file was written. Return False, and change nothing, if a file exists at `path`.
 
     Raises:
-        StoreFailed: `cancelled` was set, and no file is left.
+        StoreFailed: `cancelled` was set during the copy. No file is left.
     """
 
     def refuse_when_cancelled(*_: int) -> None:
@@ -152,7 +153,8 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
 def find_damage(home: str) -> str | None:
     """Read the complete database of a home without changing any file, and describe the first damage that is found.
 
-    Return None if there is no damage, or if the check would have to change a file.
+    Return None if no damage is found. The check is left out, and the result is also None, if it would have to
+    change a file.
     """
     path = os.path.join(home, DATABASE)
     if not os.path.exists(path) or (db := connect_read_only(home, timeout_seconds=BUSY_SECONDS)) is None:

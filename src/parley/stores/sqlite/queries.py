@@ -65,7 +65,7 @@ __all__ = [
 def create(
     db: Connection, conversation_id: ConversationId, batch: Batch, summary: Summary, *, archived: bool
 ) -> int:
-    """Create a conversation and return its row number."""
+    """Create a conversation with the entries in `batch`, and return its row number. The entries count as read."""
     _refuse_taken(db, conversation_id)
     newest = db.execute(f"SELECT {NEWEST}").fetchone()[0] if summary.is_active else None
     columns = (conversation_id, batch.rows, batch.rows, archived, *columns_of(summary, newest))
@@ -123,7 +123,11 @@ def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, li
 
 
 def delete(db: Connection, row: int, epoch: int) -> None:
-    """Delete a conversation. Its entries are removed later by `remove_some`."""
+    """Delete a conversation. `remove_some` removes its entries later.
+
+    Raises:
+        LeaseLost: the conversation does not exist or no longer has the epoch `epoch`.
+    """
     if not db.execute("DELETE FROM conversations WHERE row = ? AND epoch = ?", (row, epoch)).rowcount:
         raise LeaseLost
     last = "SELECT seq FROM entries WHERE row = ? AND typeof(seq) = 'integer' ORDER BY seq DESC LIMIT 1"
@@ -134,7 +138,7 @@ def delete(db: Connection, row: int, epoch: int) -> None:
 
 
 def reserve(db: Connection) -> int:
-    """Reserve a row number and return it. Row numbers are never reused."""
+    """Reserve a row number for a draft, and return it. Row numbers are never reused."""
     if not db.execute("UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = 'conversations'").rowcount:
         db.execute("INSERT INTO sqlite_sequence VALUES ('conversations', 1)")
     row: int = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'conversations'").fetchone()[0]
@@ -179,8 +183,8 @@ def finish_draft(
 def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
     """Remove the last page of entries of one deleted conversation or abandoned draft.
 
-    `is_leased` returns whether the lease lock of a row is held. The writer of a draft holds this lock. Return True
-    if there may be more entries to remove.
+    `is_leased` returns whether the lease lock of a row is held. A draft whose lock is held is still being written,
+    and is left alone. Return True if entries may be left to remove.
     """
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
     found = next((one for one in deleted if not is_leased(one[0])), None)
@@ -247,8 +251,8 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
 
 
 def owner_in(db: Connection, row: int) -> Owner | None:
-    """Return the owner that is stored for a lease, even if the process of the owner has ended; None if no owner is
-    stored.
+    """Return the owner that is stored for a conversation, even if the process of the owner has ended; None if no
+    owner is stored.
     """
     found = db.execute(f"SELECT {OWNER} FROM conversations WHERE row = ?", (row,)).fetchone()
     return None if found is None else owner_of(*found)
@@ -287,7 +291,12 @@ def entries_before(
 
 
 def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
-    """Return the row number and the last position of a conversation."""
+    """Return the row number and the last position of a conversation.
+
+    Raises:
+        UnknownConversation: the conversation does not exist.
+        Unreadable: the row of the conversation is damaged.
+    """
     kept = _named(db, "row, last", conversation_id)
     if kept is None:
         raise UnknownConversation(conversation_id)
@@ -306,8 +315,8 @@ def _page(
     *,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return the entries at the given positions, in the order of the positions. Stop after the entry whose size
-    makes the total size of the bodies exceed `max_bytes`, or before the first missing entry.
+    """Return the entries at the given positions, in the order of the positions. End the page after the entry whose
+    size makes the total size of the bodies exceed `max_bytes`, or before the first missing entry.
 
     If `visible_only` is true, leave out entries that clients do not see, except for the entry at the last position.
     The positions must then be ascending.
@@ -411,7 +420,7 @@ def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tup
 
 
 def _bounds(positions: range) -> tuple[int, int]:
-    """Return the lowest and the highest position of a range."""
+    """Return the lowest and the highest position of a range, whose order may be ascending or descending."""
     return min(positions[0], positions[-1]), max(positions[0], positions[-1])
 
 
@@ -440,8 +449,11 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
 
 
 def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of a conversation if the new one is at least `CHECKPOINT_ENTRIES` entries later than
-    the saved one.
+    """Replace the checkpoint of a conversation. Do nothing if the new checkpoint is less than `CHECKPOINT_ENTRIES`
+    entries after the saved one.
+
+    Raises:
+        LeaseLost: the conversation no longer has the epoch `epoch`, or its log ends before the checkpoint.
     """
     head = db.execute("SELECT epoch, last FROM conversations WHERE row = ?", (row,)).fetchone()
     if head is None or head[0] != epoch or checkpoint.seq > head[1]:

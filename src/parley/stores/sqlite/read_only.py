@@ -1,7 +1,7 @@
 """Reads the database of a home without opening the home and without changing any file.
 
-A server uses this module if it cannot open the home yet, because another process holds the write lock. Each read
-uses its own connection, because all read-only connections must be closed before the home is opened.
+A server uses this module as long as it cannot open the home, because another process holds the write lock. Each
+read uses its own connection, because all read-only connections must be closed before this process opens the home.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from parley.stores.sqlite.schema import MIGRATIONS
 __all__ = ["ReadOnlyHome", "check_database"]
 
 MAX_TRIES: Final = 10
-"""The maximum number of attempts to read while other processes are changing the files."""
+"""The maximum number of attempts to read. An attempt fails if other processes change the database files at the same
+time.
+"""
 
 BUSY_SECONDS: Final = 1.0
 """The time for which a read waits for SQLite's own locks, in seconds."""
 
 CHECK_SECONDS: Final = 0.02
-"""The time between two checks whether the home is open, in seconds."""
+"""The time between two checks whether this process has opened the home, in seconds."""
 
 T = TypeVar("T")
 
 
 class _NotYetOpen(Exception):
-    """Raised when the database must be opened before it can be read, although no other process holds the write
-    lock.
+    """Raised when this process must open the database before the database can be read, although no other process
+    holds the write lock.
 
-    The current process may be opening the home at this moment.
+    The writer thread of this process may be opening the home at this moment, so the caller waits and tries again.
     """
 
     def __init__(self, error: StoreError) -> None:
@@ -59,19 +61,22 @@ class _NotYetOpen(Exception):
 
 
 class ReadOnlyHome:
-    """Reads a home that is not open, with the interface of `Database`."""
+    """Reads a home that this process has not opened yet. The methods for reading are the same as those of
+    `Database`.
+    """
 
     def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """Create the reader. `opened` is a function that returns the open database, or None while the database is
-        not open.
+        """Create the reader. `opened` is a function that returns the database as soon as this process has opened
+        it, and None before.
         """
         self._home, self._opened = home, opened
         self.lease_locks: LeaseLocks = home.lease_locks
         self.pool: ThreadPoolExecutor = home.pool
 
     def read(self, ask: Callable[[Connection], T]) -> T:
-        """Call `ask` with a connection for reading, and return the result of `ask`. The caller must be in a thread
-        of `pool`.
+        """Call `ask` with a connection for reading, and return the result of `ask`. If this process has opened the
+        home in the meantime, use the open database. `ask` may be called again if other processes change the files.
+        Call this method only in a thread of `pool`.
 
         Raises:
             WriteLockHeld: the database does not exist yet, and another process holds the write lock.
@@ -131,7 +136,7 @@ class ReadOnlyHome:
 
 
 def check_database(home: str) -> None:
-    """Check whether an existing database of a home can be opened, even while other processes use it.
+    """Check that the database of a home, if it exists, can be opened, even while other processes use it.
 
     The check changes nothing and never waits. The check does not find faults that appear only when the database is
     opened.

@@ -14,8 +14,9 @@ __all__ = ["connect_read_only"]
 
 
 def connect_read_only(home: str, *, timeout_seconds: float = 0) -> Connection | None:
-    """Connect to the database of a home without changing any file. Return None if its write-ahead log has to be
-    recovered first.
+    """Connect to the database of a home without changing any file. Return None if SQLite has to recover the
+    write-ahead log first, which changes files. `timeout_seconds` is the time for which SQLite waits for its own
+    locks.
     """
     from urllib.parse import quote  # imported here: this module is rarely needed
 

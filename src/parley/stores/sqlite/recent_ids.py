@@ -13,7 +13,7 @@ from parley.stores.sqlite.read_only_connection import connect_read_only
 __all__ = ["open_approvals", "recent_conversations"]
 
 MAX_IDS: Final = 500
-"""The maximum number of ids that are read."""
+"""The maximum number of ids that one call returns."""
 
 _CONVERSATIONS: Final = (
     f"SELECT id, CAST(title AS BLOB) FROM conversations ORDER BY updated_at DESC LIMIT {MAX_IDS}"

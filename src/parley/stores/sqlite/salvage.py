@@ -49,17 +49,17 @@ class Salvaged(NamedTuple):
     model: str
     archived: bool
     last: int
-    """The number of entries that the conversation had or, if this number is lost, the highest position that was
-    found.
+    """The number of entries that the conversation had or, if this number cannot be read, the highest position of an
+    entry that was found.
     """
     entries: list[Entry]
-    """The entries that were read, in order. Some may be missing."""
+    """The entries that could be read, in order. Positions between 1 and `last` may be missing."""
 
 
 @contextmanager
 def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
-    """Return a context manager for the conversations of a damaged home. The conversations are read from a copy of
-    the database in `folder`, which must be an empty directory.
+    """Return a context manager that yields an iterator over the conversations of a damaged home. The conversations
+    are read from a copy of the database, which is created in `folder`, an empty directory.
 
     Raises:
         BadHome: nothing can be read.
@@ -82,9 +82,9 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
 
 
 def _copy(home: str, folder: str) -> None:
-    """Copy the database and its log.
+    """Copy the database of `home` and its write-ahead log to `folder`.
 
-    If only the log is left, create a new database and copy the log to it. The log contains every page that was
+    If only the log is left, create a new database beside the copy of the log. The log contains every page that was
     written since the last checkpoint.
     """
     database, log = (os.path.join(home, name) for name in (DATABASE, LOG))
@@ -101,7 +101,9 @@ def _copy(home: str, folder: str) -> None:
 
 @contextmanager
 def _write_lock(home: str) -> Iterator[None]:
-    """Hold the write lock, so that no process writes. Do nothing if the file of the lock does not exist."""
+    """Hold the write lock of the home in the `with` block, so that no process writes. Hold no lock if the file of
+    the lock does not exist.
+    """
     try:
         lock = os.open(os.path.join(home, WRITE_LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -145,7 +147,9 @@ def _connected(path: str) -> Connection:
 
 
 def _replace_first_page(path: str, new: str) -> None:
-    """Overwrite the first page with the first page of a new database that has the same tables and root pages."""
+    """Overwrite the damaged first page of the database at `path` with the first page of a new database, which has
+    the same tables and root pages. The new database is created at `new`.
+    """
     make_database(os.path.dirname(new), new)
     with open(new, "rb") as file:
         page = bytearray(file.read(PAGE_BYTES))
@@ -172,7 +176,7 @@ class _Salvage:
             yield self._conversation(row, None, archived=False)
 
     def _rows(self) -> set[int]:
-        """Return the row numbers of all conversations that have an entry."""
+        """Return the row numbers of all conversations of which an entry can be found."""
         found: set[int] = set()
         for direction in ("ASC", "DESC"):
             rows = fetch_readable(self._db, f"SELECT DISTINCT row FROM entries ORDER BY row {direction}")

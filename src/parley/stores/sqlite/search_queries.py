@@ -58,9 +58,9 @@ def _search_all(db: Connection, query: SearchQuery) -> SearchPage:
 
 
 def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...] = ()) -> tuple[int, int]:
-    """Return the numbers of the first and of the last entry to examine. A number is a row id or, for a search in
-    one conversation, a position. `end` is the SQL query that returns the highest number, and `values` are its
-    parameters.
+    """Return the lowest and the highest number of the entries to examine. The number of an entry is its row id or,
+    for a search in one conversation, its position. `end` is an SQL query that returns the highest number of any
+    entry, and `values` are its parameters.
     """
     (last,) = db.execute(end, values).fetchone()
     last = last if type(last) is int else 0
@@ -73,7 +73,7 @@ def _page(query: SearchQuery, messages: Iterable[tuple[Any, ...]], first: int) -
     """Return the page of hits in `messages`.
 
     The first column of each message is its number (see `_window`). The numbers are in descending order. `first` is
-    the first number of the window.
+    the lowest number of the window.
     """
     text, hits, size = query.text.casefold(), list[SearchHit](), 0
     for number, conversation_id, title, seq, at, kind, body in messages:

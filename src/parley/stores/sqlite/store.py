@@ -63,8 +63,8 @@ __all__ = ["SqliteStore"]
 
 TRIES: Final = 10
 PAUSE_SECONDS: Final = 0.005
-"""The time between two attempts to acquire a lease or to find its owner, in seconds. The owner can be unknown for a
-moment, because a process acquires the lease lock before it writes its name to the database.
+"""The time between two attempts to acquire a lease lock or to find its owner, in seconds. The owner can be unknown
+for a moment, because a process acquires the lease lock before it stores itself as the owner in the database.
 """
 
 OPEN_SECONDS: Final = 0.5
@@ -86,14 +86,15 @@ class _HeldLease:
     def __init__(self, row: int, epoch: int, owner: Owner, on_lost: Callable[[], None]) -> None:
         self.row, self.epoch, self.owner, self.on_lost = row, epoch, owner, on_lost
         self.is_named = True
-        """True if the database may contain an owner for the conversation. In this case, releasing the lease removes
-        the owner from the database.
+        """True if the database may contain an owner for the conversation. In this case, releasing the lease must
+        also remove the owner from the database. If False, releasing the lease writes nothing.
         """
         self.last_append: Future[None] | None = None
 
     def after_idle_append(self, done: Future[None]) -> None:
-        """If the append `done` succeeds, record that the database contains no owner for the conversation. The
-        append has ended the turn and removed the owner.
+        """Record that the database contains no owner for the conversation, if the append `done` has succeeded and
+        is the last one under the lease. Call this method after an append that makes the conversation idle, because
+        such an append also removes the owner.
         """
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
@@ -102,7 +103,7 @@ class _HeldLease:
 class SqliteStore:
     """An implementation of `Store` for one event loop. The store can also reclaim disk space and write backups.
 
-    All methods raise `BadHome` if the home cannot be used to store conversations.
+    Every method that needs the database raises `BadHome` if the home cannot be used to store conversations.
     """
 
     def __init__(self, home: str | Callable[[], str]) -> None:
@@ -114,11 +115,13 @@ class SqliteStore:
         self._node = os.uname().nodename
         self._held: dict[ConversationId, _HeldLease] = {}
         self._rows: dict[ConversationId, int] = {}
-        """The cached row numbers of conversations. A row number is never reused."""
+        """The row numbers of recently used conversations. The cache stays valid, because a row number is never
+        reused.
+        """
         self._detector = ChangeDetector()
         self._deletions: set[Future[None]] = set()
         self._background: set[Task[Any]] = set()
-        """Tasks that run to completion even if their callers are cancelled."""
+        """Tasks that run to completion even if their callers are cancelled. The references keep the tasks alive."""
         self._opening: Future[None] | None = None
         """A future that is done when the home is open or opening it has failed; None before the first read."""
         self._closed = False
@@ -202,7 +205,7 @@ class SqliteStore:
         self._rows[conversation_id] = row
 
     async def _lock(self, database: Database, row: int) -> None:
-        """Acquire the lease lock of a conversation.
+        """Acquire the lease lock of the conversation with the row number `row`.
 
         Raises:
             OwnedElsewhere: another process or this store holds the lock. The error names the owner if the owner is
@@ -222,7 +225,8 @@ class SqliteStore:
     async def _lock_holder(self, database: Database) -> str | None:
         """Return a description of the process that holds the write lock; None if no such process is found.
 
-        A lease owner that the database does not contain yet is waiting for that process.
+        If the owner of a lease is not in the database yet, the owner is waiting for that process before it can
+        store itself.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK
@@ -231,7 +235,7 @@ class SqliteStore:
         return await asyncio.get_running_loop().run_in_executor(database.pool, holder_of, path)
 
     def _release_unwanted(self, acquiring: Task[Lease]) -> None:
-        """Release the lease if `acquiring` acquires it after its caller was cancelled."""
+        """Release the lease if `acquiring`, whose caller was cancelled, has acquired it."""
         self._background.discard(acquiring)
         if not acquiring.cancelled() and acquiring.exception() is None:
             self._run_in_background(self.release(acquiring.result()))
@@ -342,7 +346,9 @@ class SqliteStore:
             await self._try_to_remove_deleted()
 
     async def _remove_deleted(self, until: float | None = None) -> None:
-        """Remove the entries of deleted conversations."""
+        """Remove the entries of deleted conversations and abandoned drafts. `until` is the deadline for acquiring
+        the write lock, on the event loop's clock; the default is `CALL_SECONDS` from now.
+        """
         database = await self._opened()
         while await self._write(partial(queries.remove_some, is_leased=database.lease_locks.is_held), until=until):
             pass
@@ -356,7 +362,9 @@ class SqliteStore:
     async def _write(
         self, work: Callable[[Connection], T], batch: Batch | None = None, *, until: float | None = None
     ) -> T:
-        """Run `work` in a transaction.
+        """Run `work` in a transaction of the writer thread, and return its result. `batch` contains the entries
+        that `work` writes, which are packed first; None if it writes none. `until` has the same meaning as for
+        `Writer.submit`.
 
         The transaction is committed completely or not at all, even if the caller is cancelled.
         """
@@ -501,7 +509,7 @@ class SqliteStore:
     async def tidy(self) -> Freed:
         """Remove the entries of deleted conversations and the unused blobs, and shrink the database.
 
-        This happens in several transactions, so that other processes can write in between. Return the number and
+        This happens in several transactions, so that other processes can write between them. Return the number and
         size of the removed blobs.
         """
         from parley.stores.sqlite import maintenance
@@ -566,7 +574,9 @@ class SqliteStore:
             raise StoreFailed("the store is closed")
 
     async def _opened(self, until: float | None = None) -> Database:
-        """Open the database if necessary, and return it. The result is valid only until the caller's next await."""
+        """Open the database if necessary, and return it. The result is valid only until the caller's next await,
+        because the store may be closed after that.
+        """
         if self._writer.opened is None:
             await asyncio.shield(self._writer.submit(open_only, until=until))
         self._refuse_when_closed()
@@ -576,8 +586,8 @@ class SqliteStore:
     async def _readable(self) -> Database | ReadOnlyHome:
         """Open the database if necessary, and return it.
 
-        If the database is not open because another process holds the write lock, return an object that reads
-        without opening the home.
+        If another process has held the write lock for `OPEN_SECONDS`, so that the database cannot be opened, return
+        an object that reads without opening the home.
         """
         if self._writer.opened is None and self._writer.waiting_seconds < OPEN_SECONDS:
             if self._opening is None or self._opening.done():
@@ -611,7 +621,9 @@ class _Write(Protocol):
 
 
 class SqliteDraft:
-    """An implementation of `Draft`. The draft holds the lease lock of its row until it is finished or removed."""
+    """An implementation of `Draft`. The lease lock of the draft's row is held until the draft is finished or
+    removed, so that no process removes the entries.
+    """
 
     def __init__(
         self, row: int, lease_locks: LeaseLocks, write: _Write, remove_deleted: Callable[[], Awaitable[None]]

@@ -39,16 +39,16 @@ __all__ = ["Writer", "open_only"]
 log = logging.getLogger(__name__)
 
 MEASURE_BYTES: Final = 1024 * 1024
-"""The number of bytes that this process writes between two measurements of the write-ahead log. The measurements
-include what other processes have written.
+"""The number of bytes that this process writes between two measurements of the size of the write-ahead log. The
+measured size includes what other processes have written.
 """
 
 COMMIT_BYTES: Final = 16 * 1024
-"""The number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
+"""The estimated number of bytes that the smallest transaction adds to the write-ahead log: a few pages."""
 
 INDEX_BYTES: Final = 4096
-"""The number of bytes that a batch adds to the write-ahead log in addition to its rows: one page of the index of
-entries.
+"""The estimated number of bytes that a batch adds to the write-ahead log in addition to its rows: one page of the
+index of entries.
 """
 
 CHECK_SECONDS: Final = 0.25
@@ -68,8 +68,8 @@ its checks before it changes anything. It may be called again if the transaction
 
 
 class _Job:
-    """A write request. `work` is the function that executes the request `one`, together with other requests for the
-    same function.
+    """A write request in the queue of the writer. `work` is the function that executes `one`, the data of the
+    request, together with other requests for the same function. `batch` contains the entries to pack first.
     """
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")
@@ -97,21 +97,22 @@ class Writer:
     ) -> None:
         """Create the writer.
 
-        `find_home` returns the path of the home. `on_lost` is called when the writer detects that database files of
-        the home were removed or replaced. `on_lease_lost` is called when a job has failed because another process
-        has acquired its lease.
+        `find_home` returns the path of the home. `on_lost` is called once when database files of the home were
+        found to be removed or replaced. `on_lease_lost` is called whenever jobs have failed with `LeaseLost`.
         """
         self._find_home = find_home
         self._on_lost, self._on_lease_lost = on_lost, on_lease_lost
         self._path = ""
         self._jobs: deque[_Job] = deque()
         self._more: SimpleQueue[None] = SimpleQueue()
-        """A queue on which the thread waits for new jobs."""
+        """A queue whose items wake the thread when there are new jobs or the writer is closing."""
         self._waking = False
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """A lock that protects the queue of jobs, which the event loop and the writer thread change."""
+        """A lock that protects `_jobs`, `_waiting` and the expiry of jobs, which the event loop and the thread
+        change.
+        """
         self._waiting: Sequence[_Job] = ()
         """The jobs that the thread has taken from the queue but not begun. Jobs that were begun no longer
         expire.
@@ -121,22 +122,24 @@ class Writer:
         self._grown = 0
         """The number of bytes that this process has added to the write-ahead log since its last checkpoint."""
         self._space: DiskSpace | None = None
-        """The free space of the disk; None while the database is not open."""
+        """The free space of the disk that contains the home; None while the database is not open."""
         self._limited_log = LimitedLog(log)
         self._measure_at = 0
         """The value of `_grown` at which the write-ahead log is measured next."""
         self._has_committed = False
-        """True if a transaction of this writer has changed the database."""
+        """True if a transaction of this writer has been committed and has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
         self._naming: set[Future[str | None]] = set()
         self._named = ""
-        """The last description of the write lock's holder that was logged; empty if none was logged."""
+        """The description of the write lock's holder in the last warning; empty if there was no warning. The same
+        holder is reported only once.
+        """
         self.home: Home | None = None
         """The locks of the home; None until the thread has opened them. The thread opens the locks before it first
         waits for the write lock.
         """
         self.opened: Database | None = None
-        """The open database; None until the thread has opened it, before the first job."""
+        """The open database; None until the thread has opened it for the first job."""
 
     @property
     def waiting_seconds(self) -> float:
@@ -167,8 +170,8 @@ class Writer:
         until: float | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Future[T]:
-        """Submit a request, as `submit` does. `work` is called with this request and with other requests that were
-        submitted for the same `work`.
+        """Submit a request for `work`, and return a future for its result, as `submit` does. `work` is called with
+        this request and with other waiting requests that were submitted for the same `work`.
 
         If `until` is None, the request waits at most `seconds` seconds for the write lock.
         """
@@ -211,7 +214,7 @@ class Writer:
 
     @property
     def _is_held(self) -> bool:
-        """True if the thread has waited for the write lock for longer than a call may wait, because another process
+        """True if the thread has waited for the write lock for at least `CALL_SECONDS`, because another process
         holds it.
         """
         return self.waiting_seconds >= CALL_SECONDS
@@ -229,8 +232,8 @@ class Writer:
             self._checking = self._loop.call_later(0 if at_once else CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Set `WriteLockHeld` on the futures of jobs that have waited too long for the write lock. These jobs are
-        never executed.
+        """Make the futures of jobs fail with `WriteLockHeld` if the jobs have waited too long for the write lock.
+        These jobs are never executed.
         """
         assert self._loop is not None
         self._checking = None
@@ -297,7 +300,7 @@ class Writer:
         return self.waiting_seconds >= CHECK_SECONDS and not is_needed
 
     def _give_up(self) -> None:
-        """Set `StoreFailed` on the futures of all jobs that were not begun.
+        """Make the futures of all jobs that were not begun fail with `StoreFailed`.
 
         After this, the thread begins no more jobs, and ends when it acquires the lock.
         """
@@ -345,7 +348,7 @@ class Writer:
         self._schedule(self._end)
 
     def _fail(self, jobs: Sequence[_Job], error: Exception) -> None:
-        """Set `error` on the futures of the jobs, as soon as there is enough memory to do so.
+        """Make the futures of the jobs fail with `error`, as soon as there is enough memory to do so.
 
         An error must not end the thread, because later jobs would then wait forever.
         """
@@ -362,8 +365,8 @@ class Writer:
             self._ended.set_result(None)
 
     def _taken(self) -> list[_Job]:
-        """Take waiting jobs from the queue, up to a page of rows. Return an empty list if the writer is closing and
-        no jobs are left.
+        """Wait for jobs and take them from the queue, up to about `PAGE` rows. Return an empty list if the writer
+        is closing and no jobs are left.
         """
         closing = self._closing  # read the flag before the jobs, because no job is submitted after the flag is set
         while not self._jobs:
@@ -390,7 +393,7 @@ class Writer:
             return [] if self._given_up else [job for job in jobs if not job.has_expired]
 
     def _open_locks(self) -> Home:
-        """Open the locks of the home, without acquiring them."""
+        """Open the locks of the home, without acquiring them, and return them."""
         from parley.stores.sqlite.database import open_locks
 
         self._path = self._find_home()
@@ -520,7 +523,9 @@ _work_of: Final = attrgetter("work")
 
 
 def _run_each(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
-    """Execute jobs one after the other, and return the result or the error of each job."""
+    """Call the functions `works` one after the other, and return the result or the error of each. This is the
+    function with which `submit` submits single functions.
+    """
     results: list[T | ParleyError] = []
     for work in works:
         before = db.total_changes
@@ -534,8 +539,8 @@ def _run_each(db: Connection, works: Sequence[Callable[[Connection], T]]) -> lis
 
 
 def _packed(jobs: Iterable[_Job]) -> tuple[list[_Job], list[_Outcome]]:
-    """Pack the batches of jobs. Return the jobs that can be executed, and the outcomes of the jobs whose packing
-    failed.
+    """Pack the batches of jobs. Return the jobs that can be executed, and the outcomes of the jobs whose batches
+    could not be packed.
     """
     ready: list[_Job] = []
     failed: list[_Outcome] = []
