@@ -186,8 +186,8 @@ id is needed because two conversations can have the same time.
 
 
 class Viewer(Struct, frozen=True, kw_only=True):
-    """The principal that requests a list of conversations. The store lists as unread the conversations whose last
-    turn ended after the end of what this principal has read.
+    """The principal that requests a list of conversations. A conversation is unread if its last turn ended after
+    the position up to which this principal has read the log, and after the time `since`.
     """
 
     identity: str
@@ -506,10 +506,10 @@ class Store(Protocol):
         ...
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Register a callback. It is called once with the error, in the event loop, when the store detects that
-        files of the home directory were removed or replaced. Each call of this method adds a callback.
+        """Add a callback. It is called once with the error, in the event loop, when the store detects that files of
+        the home directory were removed or replaced.
 
-        After that, every call raises `HomeLost`.
+        From that time on, every call that needs the files raises `HomeLost`.
         """
         ...
 
