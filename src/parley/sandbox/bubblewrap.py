@@ -127,8 +127,8 @@ def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths that a mount must cover. Paths in `/dev` need no mount, because each command has its
-    own `/dev`.
+    """Return the hidden paths that a mount must cover. A path in `/dev` needs no mount, because each command has
+    its own `/dev`, unless the path lies in `/dev/shm` or in a writable root.
     """
     return tuple(
         path

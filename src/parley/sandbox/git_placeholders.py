@@ -130,7 +130,7 @@ def release_all(placeholders: Iterable[GitPlaceholder]) -> None:
 def _lock_shared(name: str, folder: int) -> int | None:
     """Lock a directory for shared use, and return its descriptor. Create the directory if it is missing.
 
-    Return None if another process is removing the directory.
+    Return None if another process is removing the directory or keeps it locked exclusively.
     """
     try:
         os.mkdir(name, dir_fd=folder)

@@ -2,8 +2,9 @@
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
 directory that contains the path, and grants rights to all other entries of these directories one by one. Commands
-cannot create files directly in these directories. `.git` is therefore not excluded from a root. Instead, the files
-in `.git` that control Git are restored after the command (`protected_files`).
+cannot create files directly in these directories. `.git` is therefore not excluded from a root: commands could then
+create no files next to it. Instead, the files in `.git` that control Git are restored after the command
+(`protected_files`).
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the targets of `links` that lie in a root. `links` are symbolic links.
+    """Yield the target of each of the symbolic links `links`, if the target lies in a root.
 
     Raises:
         SandboxUnavailable: a command could create or replace a target, or has just removed it.

@@ -1,8 +1,9 @@
 """Takes snapshots of files that control Git and coding agents before a command runs, and compares and restores the
 files after the command.
 
-This module lists the files of a Git directory that control Git. Every directory is opened by descriptor without
-following a symbolic link. `protected_files` restores a snapshot when no running command can write to its files.
+This module lists the files of a Git directory that control Git. Every directory is opened relative to the
+descriptor of its parent directory, and no symbolic link is followed. `protected_files` restores a snapshot when no
+running command can write to its files.
 """
 
 from __future__ import annotations

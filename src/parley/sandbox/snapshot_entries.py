@@ -1,5 +1,5 @@
-"""Reads, compares and restores the entries of a snapshot: files, symbolic links and directories. Directories are
-opened by descriptor.
+"""Reads, compares and restores the entries of a snapshot: files, symbolic links and directories. Each directory is
+opened relative to the descriptor of its parent directory.
 
 No symbolic link in the path of an entry is followed. `snapshot` decides which files are protected.
 """

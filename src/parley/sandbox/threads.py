@@ -24,7 +24,8 @@ _idle: Final[list[_Worker]] = []
 
 
 async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
-    """Run `work` in another thread and return its result. The work must end by itself.
+    """Run `work` in another thread and return its result. The work must end by itself, because it cannot be
+    cancelled.
 
     If the call is cancelled, the cancellation is raised when the work is done. Work that waits for a file system
     does not block other work, and does not keep the process from exiting. If no thread can be started and

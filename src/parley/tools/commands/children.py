@@ -95,7 +95,8 @@ class Children:
         return True
 
     def _stop_all_below(self, children: Sequence[int]) -> list[int]:
-        """Stop processes and all of their descendants. Return the ids of the stopped processes.
+        """Stop the processes `children` and all of their descendants with SIGSTOP. Return the ids of the stopped
+        processes.
 
         Use this method if processes fork faster than they can be killed. A stopped process cannot fork, but still
         counts towards a limit on processes. Each process is stopped before its children are listed. If a parent

@@ -175,8 +175,8 @@ NEVER: Final = (
     "PAGER",
     "RIPGREP_CONFIG_PATH",
 )
-"""Name patterns of variables that make programs run or load other files. These variables are never inherited, but
-the user may set them.
+"""Name patterns of variables that make programs run or load other files. Commands never inherit these variables,
+but the settings may define them (`set`).
 """
 
 

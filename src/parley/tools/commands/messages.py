@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     whether the mount is writable.
     """
     Approved = tuple[tuple[int, int], tuple[int, int]]
-    """The device and inode of the working directory, and of the program, in the order of `REPLACEABLE`."""
+    """The device and inode of the approved working directory, and those of the approved program, in the order of
+    `REPLACEABLE`.
+    """
 
 __all__ = [
     "ENDED",

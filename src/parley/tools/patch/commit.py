@@ -4,8 +4,8 @@ New contents are written to temporary files beside the old files. Next, every fi
 more. Finally, the files are renamed one by one. If a rename fails, the earlier renames are undone. If the process
 is killed between two renames, every file is complete, with either its old or its new content.
 
-Directories are held open by descriptor, so that files are written to the verified directories. This module does not
-check permissions, because `plan` has already checked that no path is protected.
+Files are opened relative to the descriptors of their directories, so that they are written to the verified
+directories. This module does not check permissions, because `plan` has already checked that no path is protected.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Chunk(Struct, frozen=True):
     """A change to adjacent lines of a file."""
 
     contexts: tuple[str, ...]
-    """Lines that precede the chunk in the file, in this order."""
+    """Lines that precede the chunk in the file, in this order. Other lines may lie between them."""
     lines: tuple[Line, ...]
     at_end: bool
     """True if the chunk must match the last lines of the file."""
