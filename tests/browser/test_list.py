@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,8 @@ async def test_the_list_shows_every_state_by_directory_with_filters_and_search(
         waiting, first = user.page.locator(".waiting-card"), entries.first
         above = [await one.evaluate("node => node.getBoundingClientRect().top") for one in (waiting, first)]
         assert above == sorted(above)
+        await expect(user.page).to_have_title("(3) Parley")
+        await expect(user.page.locator("link[rel=icon]")).to_have_attribute("href", re.compile("^data:image/png"))
         for label, titles in (
             ("Working", ["the working one"]),
             ("Failed", ["the failed one"]),
@@ -70,9 +73,6 @@ async def test_the_list_shows_every_state_by_directory_with_filters_and_search(
         await user.page.locator(".hit", has_text="a needle in the answer").click()
         await user.sees("a needle in the answer")
         assert f"#c={ids['done']}&seq=" in user.page.url
-
-        assert await user.page.title() == "(3) Parley"
-        assert "data:image/png" in str(await user.page.locator("link[rel=icon]").get_attribute("href"))
 
 
 async def test_a_conversation_begins_with_a_directory_a_model_and_a_profile(
