@@ -21,7 +21,9 @@ MAX_SHOWN: Final = 100
 """The maximum number of characters of a value in an error message."""
 
 MAX_SCHEMA_BYTES: Final = 1024 * 1024
-"""The maximum size of a file with a schema, in bytes. The server accepts at most 64 KiB without the blanks."""
+"""The maximum size of a file with a schema, in bytes. The server accepts a schema of at most 64 KiB, not
+counting whitespace.
+"""
 
 CHECK_SECONDS: Final = 10.0
 """The maximum processor time of a check, in seconds. After this time, the answer counts as invalid. A pattern or a

@@ -73,7 +73,9 @@ async def _all_items(client: Client) -> list[AttentionItem]:
 
 
 def _key(item: AttentionItem) -> tuple[object, ...]:
-    """Return a tuple that identifies the reason why the conversation needs a person."""
+    """Return a tuple that identifies the conversation and the reason why it needs a person. `--watch` prints an
+    item only if its tuple is new.
+    """
     approval = None if isinstance(item.approval, UnsetType) else item.approval.approval_id
     return item.conversation_id, item.state, approval, item.since
 

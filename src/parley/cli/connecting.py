@@ -69,7 +69,7 @@ class ConnectionOptions:
     decides no approvals.
     """
     reconnect_seconds: float = RECONNECT_SECONDS
-    """The number of seconds for which the command tries to reconnect."""
+    """The number of seconds for which the command tries to reconnect. After this time, the command fails."""
     wants_server: Callable[[], bool] = lambda: False
     """A function that returns True if a resident server that was stopped should be started again. A server that was
     killed is always replaced if the command has the option `--resident`.

@@ -123,7 +123,7 @@ class EventRenderer:
         self._is_open = not piece.endswith("\n")
 
     def _write_whole(self, event: _Whole) -> None:
-        """Write a complete text, unless all of it has been written in pieces."""
+        """Write a complete text, unless exactly this text has already been written in pieces."""
         kind = _PIECES[type(event)]
         text = event.message if isinstance(event, events.AgentMessage) else event.text
         if "".join(self._pieces.get(kind, ())) != text:
@@ -265,7 +265,9 @@ class EventRenderer:
         return f"{'M' if target is None else 'R'} {shown}{moved} +{added} -{removed}"
 
     def _short(self, path: str) -> str:
-        """Return a path relative to the working directory if the path is below that directory."""
+        """Return a path relative to the working directory if the path is below that directory; otherwise return it
+        unchanged.
+        """
         if self._cwd is None or not path.startswith(os.path.join(self._cwd, "")):
             return path
         return path[len(os.path.join(self._cwd, "")) :]

@@ -166,7 +166,7 @@ def _own(fd: int) -> int:
     """Open the pipe or terminal of `fd` again in non-blocking mode, and return the new descriptor.
 
     Return `fd` itself if it cannot be opened again or is a regular file. A new descriptor of a regular file would
-    have its own offset. If stdout and stderr were the same file, they would overwrite each other.
+    have its own offset. If stdout and stderr were the same file, the two streams would overwrite each other.
     """
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):

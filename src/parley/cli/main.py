@@ -113,7 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
-    """Run a command and return its exit code. `exits` is True if the process exits after this call."""
+    """Run a command and return its exit code. `exits` is True if the process exits after this call; Ctrl-C is then
+    ignored after the command.
+    """
     if sys.platform == "win32":
         print("parley: requires Linux or macOS; on Windows, run Parley in WSL2", file=sys.stderr)
         return 1

@@ -45,7 +45,9 @@ def print_text(text: str, out: TextIO | None = None, *, end: str = "\n") -> None
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print a JSON object on one line, in ASCII if stdout is a terminal."""
+    """Print a JSON object on one line. If stdout is a terminal, print only ASCII, so that invisible characters are
+    escaped.
+    """
     import json  # imported here: `parley mcp` starts without it
 
     print(json.dumps(value, ensure_ascii=sys.stdout.isatty(), separators=(",", ":")), flush=True)

@@ -115,8 +115,8 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard the buffers of stdout and stderr. Python writes these buffers when it exits, and would report that
-    the write fails again.
+    """Discard the buffers of stdout and stderr. Python writes these buffers when it exits, and would report the
+    same write error again.
     """
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -149,7 +149,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _how_to_get_page(*, has_page: bool) -> str:
-    """Return the end of the error for a user who may have wanted the page of the server that already runs."""
+    """Return the last part of the error message that a server already runs: how to open its web page, or how to
+    start a server with a page.
+    """
     if has_page:
         return "; `parley serve --sign-in` prints a URL of its web page"
     return (

@@ -146,8 +146,8 @@ def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[s
 
 
 def offer_to_store_key(settings: Settings) -> None:
-    """If the API key of the provider is missing, and Parley may store a key for the provider, ask for the key and
-    store it.
+    """If the API key of the provider is missing, and Parley may use a stored key for the provider, ask for the key
+    and store it. An empty input stores nothing.
     """
     from parley.app.config_file import store_key
 

@@ -51,7 +51,7 @@ class TraceRenderer:
         return shown
 
     def render(self, event: Event, *, live: bool) -> str:
-        """Write one event, and return the agent's text in the event.
+        """Write one event, and return the agent's text in the event; an empty string if it contains no such text.
 
         `live` is True for an event that was received when it happened, and False for an event of a snapshot.
         """

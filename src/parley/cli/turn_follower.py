@@ -72,8 +72,8 @@ class TurnFollower:
     async def follow(self, turn: AsyncGenerator[StreamEvent, None]) -> int:
         """Print the events of the turn to stderr, and the last message of the agent to stdout.
 
-        As JSON, print both to stdout. Return the exit code. When this method is called, the server has begun the
-        turn or accepted its message.
+        With JSON output, print both to stdout. Return the exit code. Call this method after the server has begun
+        the turn or accepted its message.
 
         Raises:
             CommandFailed: the stream ended before the turn, or the turn did not end after its time limit.

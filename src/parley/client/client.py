@@ -189,8 +189,8 @@ class Client:
         self._undecided: dict[RequestId, asyncio.Task[None]] = {}
         """The tasks that run `on_approval`, by the id of the server's request that asks for the decision."""
         self._answers: dict[RequestId, bytes] = {}
-        """The encoded responses to the server's requests, by request id. The dict is cleared when the connection
-        is lost.
+        """The encoded responses to the server's requests, by request id. If a resumed stream repeats a request, the
+        client sends its response again. The dict is cleared when the connection is lost.
         """
         self._connection = Connection(
             transport,

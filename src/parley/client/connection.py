@@ -144,7 +144,9 @@ class Connection:
         return self._separate is not None
 
     def establish(self) -> None:
-        """Record that the first handshake is complete. From now on, a lost connection is restored."""
+        """Record that the first handshake is complete. If reconnecting is enabled, a lost connection is restored
+        from now on.
+        """
         self._is_established = self._reconnect_seconds > 0
 
     # --- to the server -------------------------------------------------------------------
@@ -268,7 +270,9 @@ class Connection:
             self.notify(Cancelled.METHOD, Cancelled(request_id=request_id))
 
     def cancel_call(self, call: Call) -> None:
-        """Cancel a call that has no result yet. Waiting for the call then raises `CallCancelled`."""
+        """Cancel a call, so that waiting for it raises `CallCancelled`. Do nothing if the call already has a
+        result.
+        """
         if call.request_id in self._pending:
             self.cancel(call.request_id)
             _fail(call.result, CallCancelled())

@@ -31,7 +31,7 @@ CLOSE_SECONDS: Final = 3.0
 """The maximum number of seconds to wait for the response to the request that ends the session."""
 
 FLUSH_SECONDS: Final = 0.5
-"""The maximum number of seconds to wait for the last messages to reach the server."""
+"""The maximum number of seconds for which `close` waits until the last messages have reached the server."""
 
 IDLE_SECONDS: Final = 60.0
 """The number of seconds without any bytes after which a stream counts as broken. A server sends a comment every 15
@@ -185,7 +185,7 @@ class _Receiver:
     def __init__(self, server: RemoteServer) -> None:
         self._server: RemoteServer | None = server
         self.greeting: RequestId | None = None
-        """The id of the `initialize` request; None until it is sent."""
+        """The id of the `initialize` request, whose result contains the protocol version; None until it is sent."""
         self.version = ""
         self.first: set[RequestId] = set()
         """The ids of the requests whose results must be delivered before any message that belongs to no request.

@@ -97,7 +97,11 @@ async def _next(reader: Reader) -> StreamEvent:
 
 
 def result_of(summary: TurnSummary) -> TurnResult:
-    """Convert the summary of a turn that has ended to its result."""
+    """Return the result of a turn that has ended.
+
+    Raises:
+        TurnFailed: the turn failed or was interrupted.
+    """
     result, error = summary.result(), summary.error
     if error is None:
         return result

@@ -23,8 +23,8 @@ __all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
 Event: TypeAlias = EventMsg | UnknownEvent
 
 INTERRUPTED: Final = "Turn interrupted"
-"""A part of the text of `error` events. An `error` event without a `reason` reports an interrupt if its text
-contains this part.
+"""The text that identifies an interrupt in an `error` event without a `reason`. Servers send no `reason` at
+protocol version 2025-06-18 and earlier.
 """
 
 

@@ -36,8 +36,8 @@ _NO_PARAMS: Final = Raw(b"{}")
 class SocketLink:
     """A connection to another process.
 
-    The connection stays open while `read` is running. An invalid message ends the connection, because a message may
-    have been lost.
+    The connection stays open while `read` is running. An invalid message ends the connection, because its
+    content is lost.
     """
 
     def __init__(

@@ -523,7 +523,12 @@ def _content_type(response: aiohttp.ClientResponse) -> str:
 
 
 async def _chunks(response: aiohttp.ClientResponse, idle_seconds: float | None = None) -> AsyncIterator[bytes]:
-    """Yield the bytes of a response body as they arrive."""
+    """Yield the bytes of a response body as they arrive.
+
+    Raises:
+        UnreadableAnswer: the body is compressed.
+        SessionLost: the connection was lost, or no bytes arrived for `idle_seconds`.
+    """
     import aiohttp
 
     if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":

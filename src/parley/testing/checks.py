@@ -46,7 +46,9 @@ _RESULT_OF: Final = {
     "messages": GetPromptParams.METHOD,
     "completion": CompleteParams.METHOD,
 }
-"""A mapping from the name of a member to the only method whose results contain this member."""
+"""A mapping from the name of a member to the only method whose results contain this member. The member shows which
+method a response belongs to.
+"""
 
 
 def check_message(frame: bytes, *, version: str = FULL_VERSION) -> None:

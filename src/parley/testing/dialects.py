@@ -46,7 +46,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     has_signatures: bool = False
     """True if the first tool call of a reply has a thought signature in `extra_content`."""
     comment: bytes = b""
-    """Bytes that are sent before the first event."""
+    """Bytes that are sent before the first event, such as a comment of server-sent events."""
     usage: Literal["after", "second_finish", "unasked"] = "after"
     """The event that contains the token counts: a separate event after the finish reason (`after`), an event with a
     second finish reason (`second_finish`), or the event with the finish reason, even if the request does not ask

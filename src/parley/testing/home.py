@@ -24,7 +24,8 @@ MODEL: Final = "scripted-model"
 _APIS: Final[tuple[Api, ...]] = ("chat", "responses", "anthropic")
 
 _FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Prefixes of environment variables that would change the behaviour of a server under test."""
+"""Prefixes of environment variables that a server under test does not get, because they would change its behaviour.
+"""
 
 
 class ServerOptions(TypedDict, total=False):

@@ -33,7 +33,9 @@ class Pieces(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """Model reasoning, sent as a summary over the Responses API and as raw reasoning over Chat Completions."""
+    """Model reasoning: a summary over the Responses API, raw reasoning over Chat Completions, and a thinking block
+    over the Anthropic Messages API.
+    """
 
     text: str
 

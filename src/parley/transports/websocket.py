@@ -102,7 +102,9 @@ class WebSocketDialer:
         return theirs, challenge.version
 
     async def close(self) -> None:
-        """Close all connections. Their sockets must be closed first."""
+        """Close all WebSockets, after waiting up to `CLOSE_SECONDS` for their ends. The caller must first close the
+        sockets that `dial` returned.
+        """
         if self._carrying:
             await asyncio.wait(self._carrying, timeout=CLOSE_SECONDS)
         for task in self._carrying:

@@ -57,7 +57,9 @@ COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTAL
 nothing but comments.
 """
 INDENTATION: Final = re.compile(rb"^[ \t]+", re.MULTILINE)
-"""A pattern for the indentation. In the page's modules and style sheets, no text extends over several lines."""
+"""A pattern for the indentation of lines, which is not served. In the page's modules and style sheets, no string
+extends over several lines, so removing the indentation changes no string.
+"""
 
 FOREVER: Final = "public, max-age=31536000, immutable"
 ASK_FIRST: Final = "no-cache"

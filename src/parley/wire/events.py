@@ -314,7 +314,9 @@ class UpdatedFile(Struct, frozen=True, kw_only=True):
 
 
 class OtherChange(Struct, frozen=True, kw_only=True):
-    """The changes to one file that was added or updated. Exactly one field is set."""
+    """The changes to one file that was added or updated. Exactly one field is set. A deletion is the string
+    `delete` instead.
+    """
 
     add: AddedFile | UnsetType = UNSET
     update: UpdatedFile | UnsetType = UNSET

@@ -89,7 +89,8 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
 class InitialState(Struct, frozen=True, kw_only=True):
     """Params of the notification that begins a stream, before the live events.
 
-    The notification contains all earlier events, or only the last of them.
+    The notification contains all earlier events after the requested position. If the stream was opened with the
+    argument `last`, it contains only about that number of the latest events.
     """
 
     METHOD: ClassVar[str] = "notifications/initial_state"

@@ -123,8 +123,8 @@ class Submit(Struct, frozen=True, kw_only=True):
     wanted: dict[str, Any] | None = None
     principal: PrincipalRef | None = None
     is_limited: bool = False
-    """True if the principal has a role below admin. The message must then not loosen the settings of the
-    conversation.
+    """True if the principal has a role below admin. The message must then not make the settings of the conversation
+    less strict.
     """
 
 

@@ -605,7 +605,9 @@ class AttentionItem(Struct, frozen=True, kw_only=True):
     code: str | UnsetType = UNSET
     """The error code; set only if the turn failed."""
     seq: Seq | UnsetType = UNSET
-    """The position up to which the client can mark the conversation as read."""
+    """The position up to which the client can mark the conversation as read; missing if the conversation is waiting
+    for an approval.
+    """
 
 
 class AttentionListResult(Struct, frozen=True, kw_only=True):

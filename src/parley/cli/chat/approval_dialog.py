@@ -37,7 +37,9 @@ class ApprovalDialog:
         return self._denying is not None
 
     def seconds_until_keys(self, *, has_input: bool) -> float | None:
-        """Return the number of seconds until `lines` returns the keys; None if only a change shows the keys."""
+        """Return the number of seconds after which the keys can answer, if the user types nothing until then.
+        Return None if `lines` already returns the keys, or if waiting alone does not make it return them.
+        """
         if self._shown is None or self._denying is self._shown or has_input or self._guard.is_quiet:
             return None
         return self._guard.remaining_seconds

@@ -153,9 +153,9 @@ class Chat:
         return 0
 
     async def _send_rest(self, serving: asyncio.Task[None]) -> None:
-        """Wait until the server has accepted the messages that the user has sent.
+        """Wait up to `SEND_SECONDS` until the server has accepted the messages that the user has sent.
 
-        Print the messages that the server has not accepted.
+        Print the messages that the server has not accepted in this time, or before the task `serving` ended.
         """
         rest = asyncio.create_task(self._outgoing.join())
         await asyncio.wait((rest, serving), timeout=SEND_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -544,8 +544,8 @@ class Chat:
         return self._dialog.lines(note=self._length_note(), has_input=has_input, width=width)
 
     def _length_note(self) -> str:
-        """Return a hint if the screen does not show the beginning of the request; otherwise return an empty
-        string.
+        """Return a hint for the user to scroll up if the approval request is too long for the screen; otherwise
+        return an empty string.
         """
         lines = self._view.request_lines
         if self._screen is None or lines + PANEL_LINES <= self._screen.size[1]:

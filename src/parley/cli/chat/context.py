@@ -68,7 +68,7 @@ class ChatContext(Protocol):
 
     @property
     def state(self) -> Literal["idle", "running", "asking"]:
-        """The state of the open conversation."""
+        """The state of the open conversation; `idle` if no conversation is open."""
 
     async def offered_models(self, provider: str) -> Sequence[str]:
         """Ask a provider for the names of its models. The result is empty if the provider gives no list, or if the

@@ -66,7 +66,9 @@ class PathTable:
 
 
 class _Chunk:
-    """A part of a list of paths, stored as two texts in which `str.find` can search."""
+    """A part of a list of paths. Its paths are joined to one text and its file names to another text, so that
+    `str.find` can search them.
+    """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths

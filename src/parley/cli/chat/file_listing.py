@@ -31,7 +31,7 @@ _SECRET: Final = re.compile(
     r"|.+\.(pem|key|p12|pfx|jks|keystore|kdbx|ppk)",
     re.IGNORECASE,
 )
-"""The names of files that usually contain secrets."""
+"""Matches the names of files that usually contain secrets and are therefore not listed."""
 
 
 class _Rules(NamedTuple):

@@ -34,7 +34,7 @@ SENT_LINES: Final = 100
 MAX_SENT: Final = 20_000
 """The maximum number of characters of the output in the message. The middle of a longer output is left out."""
 PAUSE_SECONDS: Final = 0.005
-"""The pause after a part of a long output, so that the chat can handle keys."""
+"""The time, in seconds, for which the chat pauses after each part of a long output, so that it can handle keys."""
 DRAIN_SECONDS: Final = 0.5
 """The maximum number of seconds for which the output is read after the command has ended, if a background process
 keeps the output open.

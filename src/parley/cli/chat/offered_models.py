@@ -12,7 +12,9 @@ from parley.errors import ConfigError, ModelError
 __all__ = ["offered_models"]
 
 ANSWER_SECONDS: Final = 5.0
-"""The maximum time, in seconds, for which the user waits for the list of models."""
+"""The maximum time, in seconds, for which the user waits for the list of models. After this time, the list is
+empty.
+"""
 
 
 async def offered_models(provider: str, *, config: Sequence[str]) -> tuple[str, ...]:

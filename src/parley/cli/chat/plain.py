@@ -67,7 +67,7 @@ class PlainTerminal:
         self._ended.set()
 
     def _interrupt(self) -> None:
-        """Handle Ctrl-C: interrupt the running turn, and exit at the second Ctrl-C."""
+        """Handle Ctrl-C: interrupt the running turn. A second Ctrl-C exits the chat."""
         self._actions.key_pressed()
         self._actions.escape()
         self._actions.interrupt_key(is_empty=True)

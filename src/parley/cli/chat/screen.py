@@ -291,7 +291,9 @@ class Screen:
             self._printed.append(text)
 
     def changed(self, before: Callable[[], None] | None = None) -> None:
-        """Draw a frame soon. Several changes are drawn together. `before` is called before the next frame."""
+        """Draw a frame soon, because the content has changed. Several changes are drawn together. If `before` is
+        given, it is called before this frame and all later frames, and can print the lines that were finished.
+        """
         if before is not None:
             self._before = before
         if self._frame is None:

@@ -35,10 +35,12 @@ class Terminal(Protocol):
 
     def exit(self) -> None: ...
     def print(self, text: str) -> None:
-        """Write finished text with the next frame."""
+        """Write finished text above the input with the next frame. The text is never drawn again."""
 
     def changed(self, before: Callable[[], None]) -> None:
-        """Draw a frame soon. Several changes are drawn together. `before` is called before the frame."""
+        """Draw a frame soon, because the content has changed. Several changes are drawn together. If `before` is
+        given, it is called before the frame, and can print the lines that were finished.
+        """
 
     def set_input(self, text: str) -> None: ...
     def extend(self, completer: Completer | None, keys: KeyBindingsBase | None) -> None:
@@ -80,7 +82,9 @@ class Actions(Protocol):
         """Handle Esc: stop asking for the reason for a denial, or else interrupt the running turn."""
 
     def interrupt_key(self, *, is_empty: bool) -> None:
-        """Handle Ctrl-C. `is_empty` is True if the input is empty."""
+        """Handle Ctrl-C: stop asking for the reason for a denial; otherwise exit if this is the second Ctrl-C in a
+        row. `is_empty` is True if the input was empty. A Ctrl-C that has cleared the input does not count.
+        """
 
     def leave(self) -> None:
         """End the chat."""

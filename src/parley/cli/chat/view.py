@@ -43,8 +43,8 @@ MAX_FOLDED_LENGTH: Final = 200_000
 """The maximum number of characters of a folded text. Of a longer text, only the end is kept."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _STYLED: Final = re.compile(r"((?:\x1b\[\dm)?)((?:> | *(?:\[.\] )?)?)(.*?)((?:\x1b\[0m)?)", re.DOTALL)
-"""Matches a printed line: its style, the prefix that determines the indent of its other rows, its text, and the end
-of the style.
+"""Matches a printed line: its style, the prefix that determines the indent of the rows in which the line continues,
+its text, and the end of the style.
 """
 _VERBATIM: Final = (
     events.ExecCommandBegin,
@@ -170,9 +170,9 @@ class ChatView:
             self._print_block(block)
 
     def _discard_text(self) -> None:
-        """Print the rest of a text that will not be completed.
+        """Stop showing an unfinished text that will not be completed, for example because the turn was interrupted.
 
-        The text is not discarded, because the user has already seen it.
+        Print the text so far and a note, because the user has already seen the text.
         """
         if self._text is None:
             return
@@ -280,7 +280,7 @@ class ChatView:
                 self._wrap_from(start)
 
     def _wrap_from(self, start: int) -> None:
-        """Wrap the lines that were written after the position `start`."""
+        """Wrap the lines that were written to the buffer after the offset `start`."""
         self._out.seek(start)
         lines = self._out.read().split("\n")
         self._out.seek(start)
