@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
+import secrets
 from collections.abc import Callable, Collection, Iterator
 from itertools import count
+from typing import Final
 
 from msgspec import UNSET, Struct
 
@@ -16,6 +17,9 @@ from parley.wire.mcp import Cancelled
 __all__ = ["OutgoingRequests"]
 
 log = logging.getLogger(__name__)
+
+MAX_FIRST_ID: Final = 2**52
+"""The upper limit of the first of the unique ids. JavaScript represents all integers up to 2**53 exactly."""
 
 
 class _Open(Struct, frozen=True):
@@ -42,11 +46,11 @@ class OutgoingRequests:
         """Return whether the request with the id `request_id` is open."""
         return request_id in self._open
 
-    def number_by_time(self) -> None:
-        """From now on, use ids that no earlier server process has used for this client. A response to a request of
-        an earlier process can then not be mistaken for a response to a request of this process.
+    def use_unique_ids(self) -> None:
+        """From now on, use ids that no other server process uses for this client. A response to a request of an
+        earlier process, or of another node, can then not be mistaken for a response to a request of this process.
         """
-        self._ids = count(time.time_ns() // 1_000_000)
+        self._ids = count(secrets.randbelow(MAX_FIRST_ID))
 
     def send(self, method: str, params: bytes, *, out: Outbox, answered: Callable[[Message], None]) -> RequestId:
         """Send a request and return its id. `answered` is called with the response when the response arrives. If

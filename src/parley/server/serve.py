@@ -174,7 +174,7 @@ class ClientConnection:
             ParleyError: a conversation cannot be read at the moment. The session is only partly restored.
         """
         session = self.session
-        session.requests.number_by_time()
+        session.requests.use_unique_ids()
         negotiate(session, params)
         session.log_level, session.last_stream = log_level, last_stream
         for stream in streams:
