@@ -345,9 +345,8 @@ class OwnerUnresponsive(StoreError):
 
 
 class OwnerNotLinked(OwnerUnresponsive):
-    """Raised when the process that is running a turn uses another home, and the two processes are not nodes.
-
-    Nothing was changed.
+    """Raised when the process that is running a turn uses another home, and this process cannot reach it, because
+    at least one of the two processes is not a node. Nothing was changed.
     """
 
     code = "owner_not_linked"

@@ -55,8 +55,9 @@ disconnected, because the client's turns continue.
 def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the absolute paths where Parley is installed.
 
-    These are the paths of this process, the paths of relays, and each virtual environment with Parley that is
-    directly in one of the `roots`. Some paths may not exist.
+    These are the installation of this process, the installations of relays, and each virtual environment with the
+    usual name `.venv`, `venv` or `env` that is directly in one of the `roots` and contains Parley. Some paths may
+    not exist.
     """
     of_relays = (path for paths in _of_relays if os.path.lexists(paths[0]) for path in paths)
     return tuple(dict.fromkeys((*own_installation(), *of_relays, *_environments_in(roots))))

@@ -98,7 +98,9 @@ _EVERY_BIT: Final = 0xFFFFFFFF
 
 
 class _Test(Struct, frozen=True, kw_only=True):
-    """A test of one half of an argument: a mask is applied to it, and the result is compared with some numbers."""
+    """A test of one 32-bit half of an argument of a system call. A mask is applied to the half, and the result is
+    compared with the given numbers.
+    """
 
     at: int
     """The offset of the half in `struct seccomp_data`."""

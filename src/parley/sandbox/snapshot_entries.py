@@ -67,8 +67,9 @@ class Link(Struct, frozen=True):
 class Directory(Struct, frozen=True, kw_only=True):
     mode: int
     identity: Identity | None
-    """The identity of the directory; None if the snapshot contains everything in the directory, so that the
-    directory can be created again.
+    """The identity of the directory, which shows whether the directory was replaced. None if the snapshot contains
+    everything in the directory: another directory with the same entries then counts as unchanged, and a missing
+    directory is created again.
     """
     names: frozenset[str] | None = None
     """The names of the protected entries; None if commands may add entries."""

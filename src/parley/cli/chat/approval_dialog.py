@@ -86,8 +86,8 @@ class ApprovalDialog:
         return self._shown
 
     def take_denied(self) -> Approval | None:
-        """Return the approval that the user is denying, because the reason is complete; None if the user is not
-        denying an approval.
+        """Stop asking for the reason of a denial, because the reason is complete. Return the approval to deny; None
+        if the user is not denying an approval.
         """
         denied, self._denying = self._denying, None
         return denied

@@ -87,7 +87,9 @@ class _Followed:
 
 
 class Chat:
-    """One chat on a terminal. It implements `ChatContext` for the extensions and `Actions` for the terminal."""
+    """One chat on a terminal. It implements `ChatContext`, which commands and hooks of the chat use, and `Actions`,
+    which the terminal calls.
+    """
 
     def __init__(
         self,

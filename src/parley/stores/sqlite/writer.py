@@ -477,9 +477,10 @@ class Writer:
     def _is_checkpoint_due(self, opened: Database) -> bool:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
-        A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes`, or when the file is large,
-        because several processes may each add less. The file and the free space are measured rarely, because a
-        measurement makes the next write slower.
+        A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes` to the log, a number that
+        depends on the free space of the disk. A checkpoint is also due when the whole file exceeds its limit,
+        because several processes may write to the file and each of them may add less. The file and the free space
+        are measured rarely, because a measurement makes the next write slower.
         """
         space = self._space
         assert space is not None

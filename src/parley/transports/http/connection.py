@@ -156,8 +156,8 @@ class Connection(RequestHandler):
 
     @property
     def is_withholding(self) -> bool:
-        """True if the body of the request is withheld from the library, because the client is not authenticated and
-        the endpoint has not read the body.
+        """True if the body of the request is withheld from the HTTP library, because the client is not
+        authenticated and the endpoint has not begun to read the body.
         """
         return self._withheld is not None
 
