@@ -1,3 +1,3 @@
-"""Handles the requests of clients with the runtime, and sends responses and events to clients."""
+"""Handles requests from clients by calling `parley.runtime`, and sends responses and events to the clients."""
 
 __all__: list[str] = []

@@ -36,8 +36,8 @@ ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_in
 any setting, or replace the server's instructions for the model.
 """
 RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
-"""The arguments with which a principal with a role below admin can make a setting stricter, but not looser. Maps
-the name of each argument to the name of the setting.
+"""The tool arguments with which a principal with a role below admin can make a setting stricter, but not looser.
+Maps the name of each argument to the name of the setting.
 """
 
 
@@ -52,18 +52,18 @@ def require_role(principal: Principal, needed: Role) -> None:
 
 
 def may_see(principal: Principal, conversation_id: ConversationId) -> bool:
-    """Return whether the principal may see a conversation. A principal that is bound to one conversation sees only
-    this conversation.
+    """Return whether the principal may see the given conversation. A principal that is bound to one conversation
+    may see only that conversation.
     """
     return principal.conversation is None or principal.conversation == conversation_id
 
 
 def require_conversation(principal: Principal, conversation_id: ConversationId) -> None:
-    """Check that the principal may see a conversation.
+    """Check that the principal may see the given conversation.
 
     Raises:
         UnknownConversation: the principal is not allowed to see the conversation. The error is the same as for a
-            missing conversation.
+            conversation that does not exist.
     """
     if not may_see(principal, conversation_id):
         raise UnknownConversation(conversation_id)
@@ -80,21 +80,21 @@ def require_all_conversations(principal: Principal) -> None:
 
 
 def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
-    """Return whether the principal may decide an approval. The server asks only clients whose principal may decide
-    it.
+    """Return whether the principal may decide `approval`. The server asks only clients whose principal may decide
+    the approval.
 
-    If `approval` is None, return whether the role of the principal allows decisions at all.
+    If `approval` is None, return whether the role of the principal allows it to decide approvals at all.
 
-    The process that is running the turn checks each answer again (`runtime/turn_runner.py`), according to
-    `[approvals] from`.
+    The process that is running the turn checks the setting `[approvals] from` again for each answer
+    (`runtime/turn_runner.py`).
     """
     is_allowed = approval is None or approval.may_be_answered_by(principal.ref)
     return is_allowed and principal.role >= Role.APPROVER
 
 
 def may_interrupt(principal: Principal) -> bool:
-    """Return whether the principal may interrupt a turn. A client whose principal may not interrupt turns does not
-    affect how long an approval waits for an answer.
+    """Return whether the principal may interrupt a turn. Clients whose principal may not interrupt turns are
+    ignored when the server decides how long an approval waits for an answer.
     """
     return principal.role >= Role.DRIVER
 
@@ -102,10 +102,10 @@ def may_interrupt(principal: Principal) -> bool:
 def may_call_approval_answer(
     principal: Principal, features: Features, approval: PendingApproval | None = None
 ) -> bool:
-    """Return whether a client may use the tool `approvalAnswer` for an approval.
+    """Return whether a client may use the tool `approvalAnswer` to decide `approval`.
 
-    The tool must be offered to the client, and the principal must be allowed to answer. If `approval` is None, only
-    the role of the principal is checked.
+    The tool must be offered to the client, and the principal must be allowed to decide the approval. If `approval`
+    is None, the check does not depend on an approval.
     """
     return features.may_answer_approvals and may_answer(principal, approval)
 
@@ -113,17 +113,18 @@ def may_call_approval_answer(
 def allowed_overrides(
     principal: Principal, overrides: SettingsOverrides, loader: Loader, *, current: Settings | None = None
 ) -> SettingsOverrides:
-    """Check that the principal may choose the overrides of a call, and return the overrides to apply.
+    """Check that the principal may choose `overrides`, the settings in a tool call, and return the overrides to
+    apply.
 
     The result differs from `overrides` at most in `cwd`. If `serve.roots` restricts the principal, `cwd` is an
-    absolute path without symbolic links. If the principal is bound to the conversation, `cwd` is None, because the
-    directory of the conversation does not change.
+    absolute path without symbolic links. If the principal is bound to the conversation, `cwd` is None, because such
+    a principal cannot change the directory of the conversation.
 
     `current` contains the settings of the conversation that the call changes; None if the call creates a
     conversation.
 
     Raises:
-        SettingNotAllowed: the principal is not allowed to choose one of the settings.
+        SettingNotAllowed: the principal is not allowed to choose one of these settings.
         ConfigError: the settings of the server cannot be used.
     """
     if principal.role >= Role.ADMIN:
@@ -145,8 +146,8 @@ def allowed_overrides(
 def allowed_values(
     principal: Principal, name: str, loader: Loader, *, current: Settings | None = None
 ) -> tuple[str, ...]:
-    """Return the values of `sandbox` or `approval_policy` that the principal may choose, in order of decreasing
-    strictness.
+    """Return the values that the principal may choose for the argument `name`, the strictest value first. `name` is
+    `sandbox` or `approval_policy`.
 
     `current` contains the settings of the conversation that the call changes; None if the call creates a
     conversation.
@@ -192,7 +193,7 @@ def allowed_roots(loader: Loader) -> tuple[str, ...]:
     """Return the directories in which a principal with a role below admin may choose a working directory. The paths
     contain no symbolic links.
 
-    If the result is empty, the principal can use only the directory of the server.
+    If there are no such directories, the principal can use only the default working directory of the server.
 
     Raises:
         ConfigError: the settings of the server cannot be used.

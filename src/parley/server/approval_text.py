@@ -1,5 +1,5 @@
-"""Writes the text of approval requests and of the list of open approvals, in the form of each protocol version, and
-reads the answers of clients.
+"""Writes the text of approval requests and of listed approvals in the form that the protocol version of a client
+requires, and reads answers from clients.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ __all__ = ["decision_of", "elicitation", "listed", "settled_text", "what_is_aske
 
 
 def decision_of(answer: Message, features: Features) -> tuple[Decision, str | None]:
-    """Return the decision in a client's answer, and the escaped reason; the reason is None if the answer contains
-    no reason.
+    """Return the decision and the escaped reason in the client's answer. The reason is None if the answer contains
+    none.
 
-    If `Features.dismissal_denies` is True for the client, closing the form without a decision counts as a denial.
+    If `Features.dismissal_denies` is True for the client, an answer that closes the form without a decision counts
+    as a denial.
     """
     decision, reason = read_answer(answer)
     if features.dismissal_denies and is_dismissal(answer):
@@ -61,8 +62,8 @@ _PLAIN_FORM: Final = Raw(encode(PLAIN_SCHEMA))
 
 
 LISTED_FILES: Final = 10
-"""The maximum number of files of a patch that the text of an approval request lists. The fields of the request name
-all files.
+"""The maximum number of files of a patch that the text of an approval request lists. Beyond this number, the text
+contains only the number of remaining files.
 """
 
 
@@ -86,12 +87,12 @@ def elicitation(
     task_id: str | None = None,
     session_first: bool = False,
 ) -> ElicitationParams:
-    """Return the parameters of `elicitation/create`.
+    """Return the parameters of the request `elicitation/create` for the approval.
 
     `request` is the id of the client's first request that concerned the conversation. `task_id` is the id of the
-    task that the approval belongs to; None if the approval belongs to no task. If `session_first` is True, the form
-    offers approval for the session before approval for a single action, because the server cannot ask the client
-    again during this call.
+    task that the approval belongs to; None if the approval belongs to no task. If `session_first` is True, the
+    first choice in the form is approval for the session instead of approval for a single action, because the server
+    cannot ask the client again during this call.
     """
     fields = _fields(approval, conversation, request=request, features=features)
     form = _FULL_FORM if features.describes_approvals else _PLAIN_FORM
@@ -108,7 +109,7 @@ def _with_task(fields: ApprovalFields, task_id: str | None) -> ApprovalFields:
 
 
 def listed(approval: PendingApproval, conversation: ConversationId) -> tools.ListedApproval:
-    """Convert an open approval to the struct that tools return to clients."""
+    """Convert the open approval to the struct that tools return to clients."""
     asked = approval.request
     is_command = asked.kind == "exec"
     return tools.ListedApproval(
@@ -140,12 +141,12 @@ def _message(approval: PendingApproval, features: Features) -> str:
 
 
 def _why(reason: str, request: ApprovalRequest) -> str:
-    """Return the lines with the server's reason and the model's reason. If one of the reasons is missing, leave out
-    its line.
+    """Return the lines with the server's reason and the model's reason, both from `reason`. If one of the two is
+    missing, its line is omitted.
 
-    The function uses the fields of `request` to find the part of `reason` that the server wrote. The text alone
-    does not distinguish the two parts, because the model can write the same text as the server. The model's reason
-    is quoted and marked as the model's words.
+    The fields of `request` determine which part of `reason` the server wrote. The text alone does not distinguish
+    the two parts, because the model can write the same text as the server. The model's reason is quoted and marked
+    as the model's words.
     """
     own = RETRY if request.has_failed else unrestored_reason(request.unrestored) if request.unrestored else ""
     words = reason.removeprefix(own).removeprefix("; ") if own else reason
@@ -153,7 +154,7 @@ def _why(reason: str, request: ApprovalRequest) -> str:
 
 
 def _files(action: _Action) -> str:
-    """Return the lines that list the files of a patch by their resolved paths."""
+    """Return the lines that list the changed files if the action is a patch; an empty string for a command."""
     if not isinstance(action, ApplyPatchApprovalRequest):
         return ""
     lines = [_change(path, change) for path, change in list(action.changes.items())[:LISTED_FILES]]
@@ -173,7 +174,7 @@ def _change(path: str, change: FileChange) -> str:
 
 
 def what_is_asked(request: ApprovalRequest) -> str:
-    """Return a description of the action that an approval allows, such as "run `make` in `/src`"."""
+    """Return a description of the action that `request` asks to allow, such as "run `make` in `/src`"."""
     match request.kind:
         case "exec":
             return f"run `{quoted_command(request.command)}` in `{quoted(request.cwd)}`"
@@ -186,9 +187,10 @@ def what_is_asked(request: ApprovalRequest) -> str:
 
 
 def settled_text(error: ApprovalIsSettled, features: Features) -> str:
-    """Return the text that tells a client how an approval was settled.
+    """Return the text that tells a client how the approval in `error` was settled.
 
-    A client that does not get Parley's additions to the protocol (`Features.additions`) gets only the decision.
+    A client that does not get Parley's additions to the protocol (`Features.additions`) gets only the message of
+    `error`, without the principal and the kind of the decider.
     """
     if not features.additions:
         return str(error)

@@ -1,5 +1,5 @@
-"""Finds the conversations that need the attention of a person, because they are waiting for an answer, have failed,
-or are unread.
+"""Finds the conversations that need the attention of a person. These conversations are waiting for an answer, or
+contain the unread end of a turn.
 
 The store finds these conversations with an index. Only waiting conversations are loaded, because the index does not
 contain approvals.
@@ -26,15 +26,15 @@ from parley.wire.tools import AttentionItem, AttentionState
 __all__ = ["POSITIONS", "AttentionPage", "AttentionPosition", "attention"]
 
 STATES: Final[tuple[AttentionState, ...]] = get_args(AttentionState)
-"""The states that need attention, in the order in which the list shows them."""
+"""The states in which a conversation needs attention, in the order in which `attention` returns them."""
 MAX_ORPHANED: Final = 1000
-"""The maximum number of unfinished turns that are checked to find orphaned turns. An orphaned turn is unfinished,
-and its process was killed.
+"""The maximum number of unfinished turns that `attention` checks to find orphaned turns. An orphaned turn is an
+unfinished turn whose process was killed.
 """
 
 AttentionPosition = tuple[AttentionState, PageCursor | None]
-"""A position in the list: a state, and a position among the conversations in this state. If the second part is
-None, the position is before the first conversation in this state.
+"""A position in the list of conversations that need attention: a state, and a position among the conversations in
+this state. If the second part is None, the position is before the first conversation in this state.
 """
 
 POSITIONS: Final[msgspec.json.Decoder[AttentionPosition]] = msgspec.json.Decoder(AttentionPosition)
@@ -51,7 +51,7 @@ class AttentionPage(NamedTuple):
 async def attention(
     conversations: ConversationRegistry, principal: Principal, *, after: AttentionPosition | None = None, limit: int
 ) -> AttentionPage:
-    """Return a page of the conversations that need attention and that a principal may see.
+    """Return a page of the conversations that need attention and that the principal may see.
 
     `after` is the value of `rest` in the previous page; None for the first page. `limit` is the maximum number of
     conversations.

@@ -26,8 +26,8 @@ __all__ = ["completion_methods"]
 MAX_VALUES: Final = 100
 """The maximum number of completion values that the protocol allows."""
 MAX_SEARCHED: Final = 2000
-"""The maximum number of conversations that are compared with the entered text. The most recently active
-conversations are compared.
+"""The maximum number of conversations that are compared with the text that the user has entered. The conversations
+with the latest activity are compared.
 """
 PAGE_SIZE: Final = 200
 
@@ -51,7 +51,7 @@ def completion_methods(server: ServerContext) -> Mapping[str, Handler]:
 
 
 def _is_conversation(params: CompleteParams) -> bool:
-    """Return whether the argument to complete is the id of a conversation.
+    """Return whether the argument to complete is a conversation id.
 
     Raises:
         UnknownResource: the reference names a resource template that does not exist.
@@ -69,7 +69,9 @@ def _is_conversation(params: CompleteParams) -> bool:
 
 
 async def _conversations(conversations: ConversationRegistry, principal: Principal, text: str) -> Completion:
-    """Return the ids of the conversations whose id begins with `text` or whose title contains `text`."""
+    """Return the ids of at most `MAX_VALUES` conversations whose id begins with `text` or whose title contains
+    `text`.
+    """
     found: list[str] = []
     searched, text = 0, text.casefold()
     query = Query(conversation=principal.conversation, limit=PAGE_SIZE)

@@ -39,9 +39,8 @@ __all__ = [
 
 PAGE: Final = "page"
 RESERVED_NAMES: Final = ("local", "serve", PAGE)
-"""The principal names that no stored token can have. They are the names of three principals: the user who runs the
-server, the holder of the token that is valid only while the server runs, and the user who signed in to the web page
-with a one-time code.
+"""The principal names that no stored token can have. They belong to the user who runs the server, the holder of the
+token that is valid only while the server runs, and the user who has signed in to the web page with a one-time code.
 """
 
 
@@ -65,14 +64,16 @@ class ServerContext:
         self.conversations = conversations
         self.loader = loader
         self.request_ids = count()
-        """An iterator over the ids for requests that the server sends. No id is used for two requests."""
+        """The iterator that supplies the ids of requests from the server to its clients. No two requests have the
+        same id.
+        """
         self.client_numbers = count(1)
-        """An iterator over the numbers for new clients. Each client of this process gets the next number."""
+        """The iterator that supplies the numbers of new clients."""
         self.subscribed = Counter[str]()
-        """The number of subscriptions to resources, by the key of the subscribed principal."""
+        """The number of subscriptions to resources, by the key of the principal (`Principal.key`)."""
         self.searches = SearchLimit()
         self.availability: AvailabilityState = AVAILABLE
-        """The state of the connection to the store."""
+        """The last observed availability of the store."""
         self.on_initialized = on_initialized
         self._find_key = find_key
 
@@ -81,13 +82,13 @@ class ServerContext:
         """The key that signs request states and event ids. A client sends these strings back to the server.
 
         Raises:
-            OSError: the key of the home directory cannot be read or created.
+            OSError: the key file in the home directory cannot be read or created.
         """
         return secrets.token_bytes(32) if self._find_key is None else self._find_key()
 
 
 class Role(IntEnum):
-    """The permissions of a principal. A role includes all lower roles."""
+    """The permissions of a principal. Each role includes the permissions of all lower roles."""
 
     OBSERVER = 1
     DRIVER = 2
@@ -96,7 +97,7 @@ class Role(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name of the role in lower case, as it is written in messages to users."""
+        """The name of the role in lower case, as it appears in messages to users."""
         return self.name.lower()
 
 
@@ -111,7 +112,7 @@ class Principal(Struct, frozen=True, kw_only=True):
     """
     token_id: str = ""
     """The id of the principal's token, which distinguishes the token from a revoked token with the same name. The
-    id is not secret. It is empty only for `LOCAL_USER`.
+    id is not secret; it is empty only for `LOCAL_USER`.
     """
     since: float = 0.0
     """The time when the token was created, in seconds since the epoch; 0 for a principal without a stored token."""
@@ -120,7 +121,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def ref(self) -> PrincipalRef:
-        """The reference by which logs and events name the principal."""
+        """The name and the token id of the principal, in the form that logs and events contain."""
         return PrincipalRef(name=self.name, token_id=self.token_id)
 
     @property
@@ -130,7 +131,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """The string that identifies the principal in stored data. It does not change when the server restarts."""
+        """The string that identifies the principal in the store. It stays the same when the server restarts."""
         if self.name == PAGE:
             return LOCAL.name  # the user of the page and the local user are the same person
         return self.name if self.name in RESERVED_NAMES else self.token_id
@@ -144,18 +145,18 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def token_holder(self) -> Principal:
-        """This principal without its sign-in to the web page. A request that contains the token itself has this
-        principal.
+        """The principal of requests that contain the token itself: this principal without a sign-in to the web
+        page.
         """
         return replace(self, sign_in="") if self.sign_in else self
 
     def belongs_to(self, other: Principal) -> bool:
-        """Return whether this principal is `other`, or has signed in with the token of `other`."""
+        """Return whether this principal is `other`, or has signed in to the web page with the token of `other`."""
         return self == other or self.token_holder == other
 
     @property
     def limited_as(self) -> str | None:
-        """The string under which the connections of the principal are counted and limited; None for an admin, whose
+        """The key by which the connections of the principal are counted and limited; None for an admin, whose
         connections are not limited.
         """
         return self.key if self.is_limited else None
@@ -169,7 +170,7 @@ class Principal(Struct, frozen=True, kw_only=True):
 LOCAL_USER: Final = Principal(name=LOCAL.name, role=Role.ADMIN)
 """The user who runs the server. This is the principal of clients over stdio and Unix sockets."""
 PAGE_USER: Final = Principal(name=PAGE, role=Role.ADMIN, token_id=PAGE)
-"""The user who runs the server, after signing in to the web page with a one-time code."""
+"""The user who runs the server, after this user has signed in to the web page with a one-time code."""
 
 
 class Reply(Protocol):
@@ -186,22 +187,24 @@ class Reply(Protocol):
         ...
 
     def events(self, request: RequestId, conversation: ConversationId, event_id: Callable[[], str]) -> Outbox:
-        """Return the outbox for the events of `conversation` that a call sends to the client.
+        """Return the outbox for the events of `conversation` that a `codex` or `codex-reply` call sends to the
+        client.
 
-        `request` is the id of the call's request. `event_id` returns the current event id of the call.
+        `request` is the request id of the call. `event_id` returns the current event id of the call, which is the
+        id of its turn after the turn has begun.
         """
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
         """Call `do` if the client closes the channel before the response is sent.
 
-        `do` is never called if the channel is the only connection of the client.
+        `do` is never called if the client has only one connection for all messages.
         """
         ...
 
     def answer(self, frame: bytes | None) -> None:
-        """Send the encoded response. The caller calls this method exactly once for each request. If `frame` is
-        None, the client has cancelled the request and gets no response.
+        """Send the encoded response. This method must be called exactly once for each request. If `frame` is None,
+        the client has cancelled the request and gets no response.
         """
         ...
 

@@ -1,9 +1,11 @@
 """Dispatches requests to handlers, and manages the ids, concurrency, cancellation and responses of requests.
 
-The messages of a client take effect in the order of arrival. Each request runs as its own task, so reading never
-waits for a handler. Each request gets exactly one response, or none if the client has cancelled the request. A
-client can cancel a request while the stream or the turn of the request is active, even after the response. A
-response from the client is passed to the code that sent the request.
+Messages from a client take effect in the order in which they arrive. The handler of each request runs in its own
+asyncio task, so that reading never waits for a handler. Each request gets exactly one response, or none if the
+client has cancelled the request. While the stream or the turn that a request has begun is active, the client can
+cancel the request, even after the response.
+
+A response from the client is passed to `OutgoingRequests`, which calls the callback of the corresponding request.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ class Call:
     """One request from the client, with its response and its cancellation."""
 
     context: RequestContext
-    """The context of the request. The field is set only when the handler begins, because an `initialize` that
-    arrived earlier may still change the features of the client.
+    """The context of the request. The field is set immediately before the handler begins, because an earlier
+    `initialize` may change the features of the client.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Call:
         self.closed = False
         """True if the response has been sent, or if the request was cancelled and gets no response."""
         self.cancelled = False
-        """True if the client has cancelled the request, even if the cancellation came too late to have an
+        """True if the client has cancelled the request, even if the cancellation arrived too late to have an
         effect.
         """
         self.cancel_reason: str | None = None
@@ -83,7 +85,7 @@ class Call:
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
-        """Send the result as the response. A request has at most one response."""
+        """Send the encoded result as the response. Fail if the request already has a response."""
         if self.context.meta is not None:
             result = completed(self.method, self.id, result, result_type)
         self._settle(response(self.id, result))
@@ -122,8 +124,8 @@ class Call:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Return a context in which the handler counts as only waiting, for example for the end of a turn. If the
-        client disconnects inside the context, the handler is stopped.
+        """Return a context manager in which the handler only waits, for example for the end of a turn. If the
+        client disconnects during this time, the handler is stopped.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -131,7 +133,7 @@ class Call:
             yield
 
     def cancel(self, reason: str | None = None) -> None:
-        """Cancel the request for the reason `reason`. Further cancellations have no effect."""
+        """Cancel the request for the reason that the client gave. Further cancellations have no effect."""
         if not self.cancelled:
             self.cancelled, self.cancel_reason = True, reason
         if (do := self._on_cancel) is not None:
@@ -139,7 +141,7 @@ class Call:
             do()
 
     def finished(self) -> None:
-        """Record that the stream or turn of the request has ended. A cancellation then has no effect."""
+        """Record that the stream or turn that the request began has ended. Later cancellations have no effect."""
         self._on_cancel = None
         if self.closed:
             self._dispatch.forget(self)
@@ -164,7 +166,7 @@ class Call:
 
 Handler = Callable[[Call], Awaitable[None]]
 Notice = Callable[[Raw], None]
-"""A function that handles the parameters of a notification."""
+"""A function that handles a notification. Its argument is the encoded parameters of the notification."""
 
 
 class Dispatch:
@@ -185,11 +187,12 @@ class Dispatch:
     ) -> None:
         """Create the dispatcher.
 
-        `context` is called with the reply channel and the `_meta` of a request, and returns the context of the
-        request. `notices` contains the handlers of notifications, by method. `own` tracks the requests that the
-        server sends to the client. `meta_of` is called with the parameters of a request. It returns the `_meta` if
-        the request is at version 2026-07-28, and None otherwise. It may raise RequestRefused. `modern_requests`
-        handles requests at version 2026-07-28. `client_id` names the client in logs and traces.
+        `requests` maps the methods of requests to handlers, and `modern_requests` does so for requests at version
+        2026-07-28. `notices` maps the methods of notifications to handlers. `context` is called with the reply
+        channel and the `_meta` of a request, and returns the context of the request. `own` tracks the requests that
+        the server sends to the client. `meta_of` is called with the parameters of a request. It returns the `_meta`
+        if the request is at version 2026-07-28, and None otherwise. It may raise `RequestRefused`. `tasks` runs the
+        handlers. `client_id` names the client in logs and traces.
         """
         self._reply, self._context, self._own = OutboxReply(out), context, own
         self._requests, self._notices = requests, notices
@@ -201,10 +204,12 @@ class Dispatch:
         self._waiting: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
         self._held: dict[Call, Callable[[], None]] = {}
-        """The requests that stay open after their handlers have returned, each with the function that ends it."""
+        """The requests that stay open after their handlers have returned, each with the function that ends the
+        request.
+        """
 
     def take(self, frame: bytes | Overlong, reply: Reply | None = None) -> None:
-        """Handle one frame from the client. An invalid frame does not affect the next one.
+        """Handle one frame from the client. An invalid frame does not affect later frames.
 
         The response is sent to `reply`, by default to the outbox of the client.
         """
@@ -240,24 +245,27 @@ class Dispatch:
             self._request(message.id, message.method, message.params, reply)
 
     def resume(self, request_id: RequestId, reply: Reply) -> Call:
-        """Return a call that continues an earlier request of the client. The response is sent to `reply`."""
+        """Return a call that continues the earlier request with the id `request_id`. The response is sent to
+        `reply`.
+        """
         call = self._calls[request_id] = Call(request_id, "", UNSET, self, reply)
         call.context = self._context(reply, None)
         return call
 
     def resume_answered(self, request_id: RequestId) -> Call:
-        """Return a call for an earlier request that already has a response, so that the client can still cancel the
-        request.
+        """Return a call for the earlier request with the id `request_id`, which already has a response. The client
+        can then still cancel the request.
         """
         call = self.resume(request_id, self._reply)
         call.closed = True
         return call
 
     def _skip(self, outline: Outline, refused: RequestRefused, reply: Reply) -> None:
-        """Handle a message that cannot be decoded. `refused` is the error that the decoding raised.
+        """Handle a message that cannot be decoded. `refused` is the error, and `outline` contains the id and the
+        kind of the message.
 
-        The handling depends on the kind of the message in `outline`. The response to a request is the error. If the
-        message is a response, the corresponding request of the server fails. A notification is ignored.
+        If the message is a request, send the error as its response. If the message is a response, the corresponding
+        request of the server fails. A notification is ignored.
         """
         self._log.warning("%s: it was skipped", shortened(str(refused), MAX_SHOWN))
         request_id, is_answer = outline
@@ -273,8 +281,8 @@ class Dispatch:
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:
-        """Schedule `do(message)` for the next tick of the event loop, when the tasks of earlier requests have
-        begun.
+        """Schedule `do(message)` for the next iteration of the event loop. The handlers of earlier requests have
+        begun by then.
         """
         asyncio.get_running_loop().call_soon(self._do, do, message)
 
@@ -285,11 +293,11 @@ class Dispatch:
             log.exception("failed to handle a message")
 
     def settled(self) -> None:
-        """Record that the response to a request was sent, or that a request was cancelled and gets no response."""
+        """Wake `all_answered`, because a request has its response or was cancelled."""
         self._settled.set()
 
     def drop(self, call: Call) -> None:
-        """Record that a request was cancelled and gets no response."""
+        """Remove a request that was cancelled and gets no response."""
         self.forget(call)
         self.settled()
 
@@ -298,8 +306,8 @@ class Dispatch:
         self._calls[call.id] = call
 
     def forget(self, call: Call) -> None:
-        """Remove a request that `remember` has registered. The client can then use its id again, and can no longer
-        cancel the request.
+        """Remove a request. The client can then use its id for another request, and can no longer cancel the
+        removed request.
         """
         self._held.pop(call, None)
         if self._calls.get(call.id) is call:
@@ -314,7 +322,7 @@ class Dispatch:
             await self._settled.wait()
 
     def hold(self, call: Call, end: Callable[[], None]) -> None:
-        """Let `all_answered` ignore a request that stays open.
+        """Register a request that stays open. `all_answered` does not wait for this request.
 
         `end_held` calls `end`, which sends the response.
         """
@@ -328,7 +336,7 @@ class Dispatch:
 
     @contextmanager
     def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
-        """Return a context in which a task counts as only waiting, so that `stop_waiting` stops it."""
+        """Return a context manager in which `stop_waiting` stops the handler that runs as `task`."""
         self._waiting.add(task)
         try:
             yield
@@ -336,7 +344,7 @@ class Dispatch:
             self._waiting.discard(task)
 
     def stop_waiting(self) -> None:
-        """Stop the handlers that are only waiting. Other handlers finish their requests."""
+        """Stop the handlers that are in the context `waiting`. Other handlers finish their requests."""
         for task in self._waiting:
             task.cancel()
 

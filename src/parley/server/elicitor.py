@@ -54,8 +54,8 @@ class Elicitor(Protocol):
         ...
 
     def withdraw(self, conversation: Conversation, *, reason: str) -> None:
-        """Withdraw the unanswered approval requests for a conversation from the client, and send `reason` to the
-        client.
+        """Withdraw the unanswered approval requests that the client got for `conversation`, and send `reason` to
+        the client.
 
         Other clients can still answer the approvals.
         """
@@ -69,7 +69,7 @@ class Elicitor(Protocol):
 
 
 class _NoElicitor:
-    """The elicitor of a client that the server cannot ask to decide approvals."""
+    """The elicitor for a client that cannot be asked to decide approvals."""
 
     can_ask = False
 
@@ -102,8 +102,8 @@ class FormElicitor:
     def __init__(self, requests: OutgoingRequests, principal: PrincipalRef, features: Features) -> None:
         self._requests, self._principal, self._features = requests, principal, features
         self._open: dict[ApprovalId, tuple[RequestId, Conversation]] = {}
-        """The approvals that were sent to the client and are not decided yet, each with the id of its request and
-        the conversation.
+        """The undecided approvals that were sent to the client, each with the id of its `elicitation/create`
+        request and with its conversation.
         """
 
     def ask(
@@ -127,7 +127,8 @@ class FormElicitor:
         conversation.approvals.delivered_to(self)
 
     def _settle(self, conversation: Conversation, approval_id: ApprovalId, answer: Message) -> None:
-        """Settle an approval with the client's answer, if the approval is still open.
+        """Settle the approval with the client's answer. If the approval has already been settled, the answer has no
+        effect.
 
         This method is never called for an answer to a withdrawn request.
         """
@@ -154,7 +155,8 @@ class FormElicitor:
             conversation.approvals.withdrawn_from(self)
 
     def settled(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
-        """Withdraw the request for an approval that has been decided, unless this client decided it.
+        """Withdraw the request for an approval that has been settled. Do nothing if this client has decided the
+        approval.
 
         If the approval was dropped because its turn ended, clients at version 2025-06-18 and older get no
         withdrawal, because they see the end of the turn.

@@ -1,9 +1,9 @@
-"""Encodes events as notifications, for streams and for `codex` calls.
+"""Encodes events as notifications for streams, for `codex` calls and for `codex-reply` calls.
 
-An event is encoded once for all readers. An encoder adds the parts of the notification before and after the event.
-These parts are cached for each event type. The module `wire/notifications.py` defines the same notifications as
-structs, and tests compare the encoded notifications with the structs. If a stream is sent as log messages, each
-notification of the stream is the data of a log message.
+An event is encoded once for all readers. An encoder adds the bytes of the notification before and after the event.
+The bytes before the event are cached for each event type. The module `wire/notifications.py` defines the same
+notifications as structs, and tests compare the encoded notifications with the structs. If a stream is sent as log
+messages, each notification of the stream is the data of a log message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def hidden_events(features: Features) -> frozenset[str]:
 
 
 def encoded_event(entry: Entry, features: Features) -> bytes:
-    """Return the encoded event of an entry in the form for a client with the given features."""
+    """Return the encoded event of `entry` in the form for a client with the given features."""
     return entry.encoded if features.additions else plain_event(entry.type, entry.encoded)
 
 
@@ -84,7 +84,7 @@ class StreamEncoder:
     def name_conversation(self, named: bool) -> None:
         """Set whether each event contains the id of its conversation.
 
-        The id is necessary while the client streams several conversations.
+        The id is necessary while the client has streams of several conversations.
         """
         if named is not self._named:
             self._named = named
@@ -109,8 +109,8 @@ class StreamEncoder:
             send(b"%b%b%b" % (head, encoded, self._end))
 
     def snapshot(self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta], last: Seq) -> bytes:
-        """Encode a snapshot as one notification. `last` is the last position of the snapshot. `open_deltas`
-        contains the content of open items so far.
+        """Encode a snapshot as one notification. `last` is the position at which the snapshot ends. `open_deltas`
+        contains the content of the open items so far.
         """
         # The parts are joined once, because an event may be as large as a message.
         events = self._events(entries)
@@ -120,7 +120,9 @@ class StreamEncoder:
         return b"".join((self.snapshot_begin(last), *events, self.snapshot_end()))
 
     def snapshot_begin(self, last: Seq) -> bytes:
-        """Encode the beginning of a snapshot that is sent in parts. `last` is the last position of the snapshot."""
+        """Encode the beginning of a snapshot that is sent in parts. `last` is the position at which the snapshot
+        ends.
+        """
         meta = b'%b,"seq":%d' % (self._conversation, last) if self._event_meta else self._conversation
         begin = self._begin % InitialState.METHOD.encode()
         return b'%b"_meta":{%b%b},"initial_state":{"events":[' % (begin, meta, self._before)
@@ -143,7 +145,7 @@ class StreamEncoder:
         return b"]}%b" % self._end
 
     def _events(self, entries: Iterable[Entry]) -> list[bytes]:
-        """Encode entries as events of a snapshot. Each event begins with a comma."""
+        """Encode the entries as events of a snapshot. Each encoded event begins with a comma."""
         with_place, features = self._event_meta, self._features
         piece = _with_place if with_place else _without_place
         parts: list[bytes] = []
@@ -173,14 +175,16 @@ class StreamEncoder:
         )
 
     def _format_of(self, event: str, item: ItemId) -> bytes:
-        """Return the frame template of the deltas of one item, including `_meta`. The template has placeholders for
-        the offset and the event.
+        """Return the frame template, including `_meta`, for the deltas of one item. `event` is the event type of
+        the deltas. The template has placeholders for the offset and the event.
         """
         head = b'%b,"item":"%b","offset":' % (self._head(event), item.encode())
         return b'%b%%d},"msg":%%b%b' % (head.replace(b"%", b"%%"), self._end)
 
     def _head(self, event: str) -> bytes:
-        """Return the part of a notification before the event. This part is the same for all events of a type."""
+        """Return the bytes of a notification before the event. They are the same for all events of the type
+        `event`.
+        """
         if self._event_meta:
             meta = b'"_meta":{%b' % self._conversation
         elif self._named:
@@ -192,8 +196,8 @@ class StreamEncoder:
 
 
 def _shown(entry: Entry) -> Iterator[OutputDelta]:
-    """Yield the stored output of a finished command as deltas. Of a long output, yield only the beginning and the
-    end.
+    """Yield the output of a finished command as deltas. `entry` is the record that contains the output. If the
+    output is long, yield only its beginning and its end.
     """
     for stream in output_of(entry):
         yield from stream.preview()
@@ -212,7 +216,9 @@ def _without_place(delta: Delta | OutputDelta) -> bytes:
 
 
 class CodexEncoder:
-    """Encodes each event of a `codex` call twice: as `codex/event`, and with the event type as the method."""
+    """Encodes each event of a `codex` or `codex-reply` call as two notifications: one with the method
+    `codex/event`, and one with the event type as the method.
+    """
 
     sends_records = False
 

@@ -1,8 +1,8 @@
-"""Converts errors of tools into results.
+"""Converts the errors that tools raise into results.
 
-Clients of Codex expect different results from different failed tools: a string, a typed value, or only a flag. The
-tool table assigns one of these shapes (`ErrorShape`) to each tool. Clients that get Parley's additions to the
-protocol (`Features.additions`) also get the error code.
+Clients that were written for Codex expect a different form of result from each failed tool: text, a structured
+value, or only the flag `isError`. The tool table assigns one of these shapes (`ErrorShape`) to each tool. Clients
+that get Parley's additions to the protocol (`Features.additions`) also get the error code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_ARGUMENTS: Final = "no arguments"
 
 
 class ErrorShape(Enum):
-    """The shapes that the results of failed tools have."""
+    """The forms of the results that failed tools return."""
 
     CODEX = auto()
     CREATE = auto()
@@ -50,13 +50,14 @@ FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
     ErrorShape.CREATE: CreateFailed,
     ErrorShape.ANSWER: AnswerFailed,
 }
-"""Maps each shape to the type of the structured content that clients with Parley's additions (`Features.additions`)
-get when the tool fails.
+"""Maps each shape to the type of the structured content of failures, for clients that get Parley's additions
+(`Features.additions`).
 """
 
 
 TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
-"""The shapes whose results contain only text for clients that do not get Parley's additions (`Features.additions`).
+"""The shapes with which a failure has no structured content for clients that do not get Parley's additions
+(`Features.additions`).
 """
 
 

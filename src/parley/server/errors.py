@@ -1,4 +1,4 @@
-"""Errors that only the server raises."""
+"""Errors that only the package `parley.server` raises."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ __all__ = [
 ]
 
 MAX_SHOWN: Final = 200
-"""The maximum number of characters that an error message quotes from a text of the client."""
+"""The maximum number of characters that an error message quotes from text that the client has sent."""
 
 
 class SessionNotSaved(VisibleError):
-    """Raised when a stream cannot be opened because the server cannot store the session together with the new
-    stream. Nothing was changed.
+    """Raised when a stream cannot be opened, because the server cannot store the session together with the new
+    stream. Neither the session nor the conversation is changed.
     """
 
     code = "session_not_saved"
@@ -75,9 +75,7 @@ class SessionNotSaved(VisibleError):
 
 
 class TooManyStreams(VisibleError):
-    """Raised when a stream cannot be opened because the session already has the maximum number of streams. Nothing
-    was changed.
-    """
+    """Raised when a stream cannot be opened, because the session already has the maximum number of streams."""
 
     code = "too_many_streams"
 
@@ -86,7 +84,7 @@ class TooManyStreams(VisibleError):
 
 
 class ToolNotOffered(InvalidRequest):
-    """Raised when a client calls a tool that is not offered to this client."""
+    """Raised when a client calls a tool that a setting of the server does not offer to this client."""
 
     code = "tool_not_offered"
 
@@ -115,8 +113,8 @@ class TooManySubscriptions(InvalidRequest):
 
 
 class AccessTooNarrow(InvalidRequest):
-    """Raised when a principal that is bound to one conversation makes a request that concerns other
-    conversations.
+    """Raised when a principal that is bound to one conversation sends a request that concerns other conversations
+    or creates a conversation.
     """
 
     code = "access_too_narrow"
@@ -139,7 +137,7 @@ class UnknownTask(InvalidRequest):
 
 
 class TaskHasEnded(InvalidRequest):
-    """Raised when a client cancels a task that has ended."""
+    """Raised when a client requests the cancellation of a task that has already ended."""
 
     code = "task_has_ended"
 
@@ -149,7 +147,7 @@ class TaskHasEnded(InvalidRequest):
 
 
 class UnknownTool(InvalidRequest):
-    """Raised when a client calls a tool that does not exist."""
+    """Raised when a client calls a tool that does not exist, or that exists only for other clients."""
 
     code = "unknown_tool"
 
@@ -168,7 +166,7 @@ class NoContent(InvalidRequest):
 
 
 class BadCursor(InvalidRequest):
-    """Raised when a page cursor was not issued by this server."""
+    """Raised when a page cursor is not valid for the requested list."""
 
     code = "bad_cursor"
 
@@ -184,7 +182,7 @@ class BadPrompt(InvalidRequest):
 
 
 class BadSessionId(InvalidRequest):
-    """Raised when the session id is not a UUID."""
+    """Raised when the argument `session_id` of `codex-reply` is not a UUID."""
 
     code = "bad_session_id"
 
@@ -193,7 +191,7 @@ class BadSessionId(InvalidRequest):
 
 
 class NoLogMessages(InvalidRequest):
-    """Raised when a request asks for log messages at a protocol version without log messages."""
+    """Raised when `conversationStream` is called with `as: "log"` at a protocol version without log messages."""
 
     code = "no_log_messages"
 
@@ -205,7 +203,7 @@ class NoLogMessages(InvalidRequest):
 
 
 class PositionBeyondEnd(InvalidRequest):
-    """Raised when a position is beyond the end of the log."""
+    """Raised when a position in the arguments of a tool is beyond the end of the conversation."""
 
     code = "position_beyond_end"
 
@@ -215,13 +213,15 @@ class PositionBeyondEnd(InvalidRequest):
 
 
 class RequestRefused(VisibleError):
-    """Raised to respond to a request with a JSON-RPC error. `number` is the numeric code of the JSON-RPC error."""
+    """Raised by a handler to respond to a request with a JSON-RPC error. `number` is the numeric code of this
+    error.
+    """
 
     number: int
     modern_number: int | None = None
-    """The numeric code at version 2026-07-28; None if this code is the same as `number`."""
+    """The numeric code of the error at version 2026-07-28; None if `number` is used at all versions."""
     details: Mapping[str, object] | None = None
-    """Additional members of the error's `data`; None if there are none."""
+    """The members that are added to the `data` of the JSON-RPC error; None if no members are added."""
 
 
 class RequestIdInUse(RequestRefused):
@@ -258,9 +258,7 @@ class MessageNestedTooDeeply(RequestRefused):
 
 
 class UnknownMethod(RequestRefused):
-    """Raised when a request names a method that does not exist, or that does not exist at the client's protocol
-    version.
-    """
+    """Raised when the method of a request does not exist at the client's protocol version."""
 
     code, number = "method_not_found", METHOD_NOT_FOUND
 
@@ -269,7 +267,7 @@ class UnknownMethod(RequestRefused):
 
 
 class InvalidParams(RequestRefused):
-    """Raised when the parameters do not match the schema of the method."""
+    """Raised when the parameters of a request do not match the schema of the method."""
 
     code, number = "invalid_params", INVALID_PARAMS
 
@@ -278,7 +276,7 @@ class InvalidParams(RequestRefused):
 
 
 class TaskNotPossible(RequestRefused):
-    """Raised when a client calls a tool as a task, but the tool cannot run as a task."""
+    """Raised when a client requests that a call runs as a task, but the tool cannot run as a task."""
 
     code, number = "task_not_possible", METHOD_NOT_FOUND
 
@@ -303,7 +301,7 @@ class UnknownResource(RequestRefused):
 class MethodFailed(RequestRefused):
     """Raised when a method other than `tools/call` failed with `error`.
 
-    The raised error has the text and the code of `error`.
+    The JSON-RPC error contains the message and the code of `error`.
     """
 
     def __init__(self, error: ParleyError) -> None:
@@ -326,13 +324,15 @@ class UnsupportedVersion(RequestRefused):
 
 
 class MissingCapability(RequestRefused):
-    """Raised when a request needs a client capability that the `_meta` of the request does not declare."""
+    """Raised when a request needs a client capability, but the `_meta` of the request does not declare this
+    capability.
+    """
 
     code, number = "missing_capability", MISSING_CAPABILITY
 
     def __init__(self, *path: str) -> None:
-        """Create the error. `path` contains the names of the members that lead to the capability, beginning with
-        the outermost.
+        """Create the error. `path` contains the names of the nested members that declare the capability, the
+        outermost first.
         """
         super().__init__(f"the client must declare the capability {'.'.join(path)} in this request")
         required: dict[str, object] = {}
@@ -351,15 +351,15 @@ class InternalError(RequestRefused):
 
 
 class ResourceLimitReached(RequestRefused):
-    """Raised when the server has reached a limit of the operating system. The text names the limit."""
+    """Raised when a request failed because the server has reached a limit of the operating system. The error
+    message names this limit.
+    """
 
     code, number = RESOURCE_LIMIT, jsonrpc.INTERNAL_ERROR
 
 
 class PeerRefusal(RequestRefused):
-    """Raised when a request from another process failed with `error`. The response to the other process contains
-    the code of `error`.
-    """
+    """Raised when a request from another process failed with `error`. The response contains the code of `error`."""
 
     def __init__(self, number: int, error: ParleyError, detail: str | None = None) -> None:
         super().__init__(detail or str(error))
@@ -370,5 +370,7 @@ class PeerRefusal(RequestRefused):
 
 
 def error_code(error: ParleyError) -> str:
-    """Return the code of an error. An error that is not a `VisibleError` has the code `internal_error`."""
+    """Return the error code that clients get for `error`. The code is `internal_error` if `error` is not a
+    `VisibleError`.
+    """
     return error.code if isinstance(error, VisibleError) else INTERNAL_ERROR

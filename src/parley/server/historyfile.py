@@ -1,6 +1,6 @@
-"""The file `history.jsonl` of Codex.
+"""Reads the file `history.jsonl`, in which Codex stores the prompts of the user.
 
-The event `session_configured` contains the inode number of the file and the number of its lines.
+The event `session_configured` contains the inode number of this file and the number of its lines.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ __all__ = ["history_file"]
 
 PART_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 256 * PART_BYTES
-"""The maximum number of bytes, from the beginning of the file, in which lines are counted."""
+"""The maximum number of bytes in which lines are counted, from the beginning of `history.jsonl`."""
 
 
 async def history_file(home: str) -> tuple[int, int]:
-    """Return the inode number of `history.jsonl` and the number of its lines. If the file cannot be read, return
-    two zeros.
+    """Return the inode number and the number of lines of the file `history.jsonl` in the directory `home`. If the
+    file cannot be read, return two zeros.
     """
     path = os.path.join(home, "history.jsonl")
     return await asyncio.to_thread(_count, path) if _exists(path) else (0, 0)

@@ -1,7 +1,7 @@
 """The known hosts, and the features of each client.
 
-A host is a coding agent that starts Parley as a tool server: its model calls Parley's tools, and no program reads
-the notifications. Only the table `KNOWN_HOSTS` describes how hosts differ. All other code uses `Features`.
+A host is a coding agent that starts Parley as a tool server. The model of the host calls Parley's tools, and the
+host ignores most notifications. Only `KNOWN_HOSTS` describes how hosts differ. All other modules use `Features`.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ KNOWN_HOSTS: Final[Mapping[str, KnownHost]] = MappingProxyType(
         "gemini-cli-mcp-client": KnownHost(title="Gemini CLI", timeout_reasons=(_SDK_TIMEOUT,)),
     }
 )
-"""The known hosts, by the `clientInfo.name` of `initialize`."""
+"""The known hosts, by the `clientInfo.name` that they send with `initialize`."""
 
 
 class Features(Struct, frozen=True, kw_only=True):
-    """Determines which parts of the protocol one client gets.
+    """Determines which parts of the protocol one client sees.
 
     The values depend on the negotiated version, the host and the setting `[mcp] features`.
     """
 
     modern: bool = False
     """True for a request at version 2026-07-28. Such a request is independent of earlier requests. The server sends
-    no requests to the client. The response to a request that opens a stream is sent when the stream ends. A
-    cancelled call stops waiting for its turn, and the turn continues.
+    no requests to the client. The response to a request that opens a stream is sent when the stream ends. If the
+    client cancels a call that waits for a turn, the turn continues.
     """
     additions: bool = False
     """True if the client gets Parley's additions to the protocol: annotations, output schemas, instructions,
@@ -65,10 +65,12 @@ class Features(Struct, frozen=True, kw_only=True):
     event_notifications: bool = True
     """True if events are sent to the client. False for hosts, because hosts ignore events."""
     explains_results: bool = False
-    """True if results of `codex` and `codex-reply` also explain to the host's model how to continue."""
+    """True if results of `codex` and `codex-reply` also explain to the host's model how to continue the
+    conversation.
+    """
     may_answer_approvals: bool = True
     """True if the tool `approvalAnswer` is offered to the client. For a host, the setting `[approvals]
-    model_may_answer` determines the value, because the host's model could call the tool.
+    model_may_answer` determines the value, because the host's model could call the tool without asking a person.
     """
     dismissal_denies: bool = False
     """True if a cancelled elicitation denies the action instead of interrupting the turn. The value is True for
@@ -78,14 +80,14 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def knows_limits(self) -> bool:
-        """True if the server asks the client whether a turn may exceed a limit. If the value is False, the turn
-        ends at the limit.
+        """True if the server asks the client whether a turn may continue after it has reached a limit in the
+        settings. If no client can be asked, the turn ends at the limit.
         """
         return self.full_version
 
     @property
     def cancels_requests(self) -> bool:
-        """True if a cancelled request gets no response, and a request cannot be cancelled after its response.
+        """True if a cancelled request gets no response, and a cancellation after the response has no effect.
 
         If the value is False, a cancellation only interrupts the turn, even after the response to the request that
         began the turn.
@@ -101,7 +103,7 @@ class Features(Struct, frozen=True, kw_only=True):
         """Return whether a cancellation with the reason `reason` means only that the client has stopped waiting.
         The turn then continues.
 
-        At version 2026-07-28, this is assumed for every cancellation, because a cancellation cannot be
+        At version 2026-07-28, the result is True for every cancellation, because a cancellation cannot be
         distinguished from a lost connection.
         """
         return self.modern or (reason is not None and any(part in reason for part in self.timeout_reasons))
@@ -117,7 +119,9 @@ FULL: Final = Features(additions=True, full_version=True)
 
 
 def features_of(version: str, client_name: str | None, settings: McpSettings) -> Features:
-    """Return the features of a client with the name `client_name` that negotiated `version`."""
+    """Return the features of a client at the protocol version `version`. `client_name` is its `clientInfo.name`;
+    None if the client has sent no name.
+    """
     modern = version == MODERN_VERSION
     full_version = modern or version == FULL_VERSION
     host = KNOWN_HOSTS.get(client_name or "")

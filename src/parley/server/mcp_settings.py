@@ -1,4 +1,6 @@
-"""Reads the settings for MCP clients. The server also runs if the settings file cannot be read."""
+"""Reads the settings for MCP clients. If the settings file cannot be read, the server runs with the default
+settings.
+"""
 
 from __future__ import annotations
 

@@ -109,9 +109,7 @@ _call_decoder: Final = msgspec.json.Decoder(CallToolParams)
 
 
 def negotiate(session: Session, params: InitializeParams) -> None:
-    """Begin a session. Its version and its features are determined from the parameters of its `initialize`
-    request.
-    """
+    """Begin the session with the version and the features that follow from the parameters of `initialize`."""
     known = params.protocol_version in KNOWN_VERSIONS
     version = params.protocol_version if known else FULL_VERSION
     session.begin(version, features_of(version, params.client_info.name, mcp_settings(session.loader)), params)
@@ -218,7 +216,7 @@ def methods(
 
 
 def _asks_for_task(task: object) -> bool:
-    """Return whether the member `task` in the parameters of a call requests that the call runs as a task.
+    """Return whether the call must run as a task. `task` is the member `task` in the parameters of `tools/call`.
 
     Raises:
         InvalidParams: `task` does not have the form that the protocol defines.

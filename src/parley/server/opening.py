@@ -1,4 +1,4 @@
-"""Creates a conversation with the settings of a call."""
+"""Creates a conversation with the settings in the arguments of a tool call."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ async def open_conversation(
     call: ToolCall,
     args: PlainCodexArguments | PlainConversationCreateArguments | ConversationCreateArguments,
 ) -> Conversation:
-    """Create a conversation with the settings in `args`. The settings loader of the client resolves these settings.
+    """Create a conversation with the settings in `args`, and return the conversation. The settings loader of the
+    client resolves these settings.
 
     Raises:
-        BadArguments: the call names neither a directory nor a repository.
+        BadArguments: a call of `conversationCreate` names neither a directory nor a repository.
         ConfigError: the settings cannot be used.
         SettingNotAllowed: the sender is not allowed to choose these settings.
         ShuttingDown: the server is shutting down.

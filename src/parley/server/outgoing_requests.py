@@ -19,7 +19,9 @@ __all__ = ["OutgoingRequests"]
 log = logging.getLogger(__name__)
 
 MAX_FIRST_ID: Final = 2**52
-"""The upper limit of the first of the unique ids. JavaScript represents all integers up to 2**53 exactly."""
+"""The upper limit of the random id with which `use_unique_ids` begins. The limit leaves room for further ids,
+because JavaScript represents integers exactly only up to 2**53.
+"""
 
 
 class _Open(Struct, frozen=True):
@@ -37,7 +39,8 @@ class OutgoingRequests:
     def __init__(self, ids: Iterator[int]) -> None:
         """Create an object without open requests.
 
-        `ids` supplies the ids of new requests. All clients share `ids`, so that no id is used twice.
+        `ids` supplies the ids of new requests. All clients of the process share `ids`, so that no two requests have
+        the same id.
         """
         self._ids = ids
         self._open: dict[RequestId, _Open] = {}
@@ -63,9 +66,9 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Find the open requests that were sent to the outbox `lost`, and send them again to `out`, because the
-        client may not have received them. `but_not` contains the frames that the client has received. A request in
-        `but_not` is not sent again.
+        """Send the open requests that were sent to the outbox `lost` again to `out`, because the client may not
+        have received them. `but_not` contains the frames that the client has received. Requests in `but_not` are
+        not sent again.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:
@@ -73,7 +76,9 @@ class OutgoingRequests:
                 out.send(one.frame)
 
     def take(self, answer: Message) -> None:
-        """Handle a response from the client. A response that belongs to no open request is ignored."""
+        """Remove the request to which `answer` is the response, and call its callback. Ignore a response that
+        belongs to no open request.
+        """
         one = None if answer.id is UNSET else self._open.pop(answer.id, None)
         if one is None:
             log.debug("ignored a response that belongs to no open request")

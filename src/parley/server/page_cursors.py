@@ -1,4 +1,4 @@
-"""The opaque cursors with which a client gets the next page of a list."""
+"""Encodes and decodes page cursors: the opaque strings with which a client gets the next page of a list."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(Pa
 
 
 def encode_cursor(place: object) -> str:
-    """Encode a position in a list as a cursor: an opaque string that the client sends to get the next page."""
+    """Encode `place`, the position in a list at which the next page begins, as a page cursor."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 
 def decode_cursor(cursor: str, positions: msgspec.json.Decoder[T]) -> T:
-    """Return the position that a cursor encodes.
+    """Return the position that `cursor` encodes. `positions` decodes the positions of the requested list.
 
     Raises:
-        BadCursor: the cursor was not issued by this server, or was issued for another list.
+        BadCursor: the cursor does not encode a position of the requested list.
     """
     try:
         return positions.decode(base64.urlsafe_b64decode(cursor.encode()))

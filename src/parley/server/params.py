@@ -19,7 +19,7 @@ Params = TypeVar("Params", bound=Struct)
 
 
 def params_of(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
-    """Return the decoded parameters of a request, and free their encoded form.
+    """Return the decoded parameters of the request, and remove their encoded form from `call`.
 
     Raises:
         InvalidParams: the parameters do not match the schema.
@@ -32,10 +32,10 @@ def params_of(decoder: msgspec.json.Decoder[Params], call: Call) -> Params:
 
 
 def since_full_version(method: str, handle: Handler) -> Handler:
-    """Return a handler that calls `handle`, but fails for clients at version 2025-06-18 and older, because the
-    method `method` does not exist in these versions.
+    """Return a handler that calls `handle`. For clients at version 2025-06-18 and older, the handler raises
+    `UnknownMethod`, because `method` does not exist at these versions.
 
-    Errors of `handle` become JSON-RPC errors.
+    If `handle` raises a `ParleyError`, the client gets a JSON-RPC error.
     """
 
     async def handler(call: Call) -> None:
@@ -52,8 +52,8 @@ def since_full_version(method: str, handle: Handler) -> Handler:
 
 
 def by_version(earlier: Mapping[str, Handler], modern: Mapping[str, Handler]) -> Mapping[str, Handler]:
-    """Return handlers that pass each request on according to its version: to the handlers `modern` at version
-    2026-07-28, and to the handlers `earlier` at all other versions.
+    """Return handlers, by method, that forward each request at version 2026-07-28 to a handler in `modern`, and all
+    other requests to a handler in `earlier`.
     """
 
     def both(method: str) -> Handler:

@@ -1,5 +1,5 @@
-"""Serves other processes that share the home directory. This process sends them the entries of conversations that
-it owns, and executes their requests.
+"""Serves other processes with the same store. This process sends the entries of the conversations that it owns to
+these processes, and executes their requests.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PeerTransport(Transport, Protocol):
 
 
 async def serve_peer(transport: PeerTransport, server: ServerContext, version: str = "") -> None:
-    """Serve another process until it disconnects. The turns of this process then continue.
+    """Serve another process until it disconnects. The turns that this process runs continue after that.
 
     `version` is the version of the protocol between nodes; empty for a process that shares the home directory.
     """
@@ -121,7 +121,9 @@ async def serve_peer(transport: PeerTransport, server: ServerContext, version: s
 
 
 def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
-    """Handle a message. An invalid message ends the connection, because a skipped message would be lost."""
+    """Handle a message from the other process. After an invalid message, stop reading and close the connection. If
+    later messages were still handled, the effect of the invalid message would be missing.
+    """
     try:
         if isinstance(frame, Overlong):
             raise msgspec.DecodeError(frame.why)
@@ -134,7 +136,7 @@ def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong)
 
 
 class _Peer:
-    """Serves one other process: sends entries to it, and executes its requests."""
+    """Sends the entries of conversations to one other process, and executes the requests from that process."""
 
     def __init__(self, out: Outbox, server: ServerContext) -> None:
         self._out, self._server = out, server
@@ -211,7 +213,7 @@ class _Peer:
 
     def _lease_ended(self, conversation: Conversation, reader: Reader) -> None:
         """Notify the other process that this process no longer owns the conversation. The other process then stops
-        following the unfinished turn.
+        reading the conversation from this process.
         """
         if self._followed.get(conversation.id) == (conversation, reader):
             self._stop(conversation.id)
@@ -224,12 +226,11 @@ class _Peer:
             conversation.detach(reader)
 
     async def _execute(self, kind: type[PeerRequest], call: Call) -> None:
-        """Execute a request of the other process. If the request fails, the other process gets the error text that
-        a client of this process would get.
+        """Execute a request from the other process. If the request fails, the other process gets the error message
+        that a client of this process would get.
 
         If a request fails because this process is not the owner, the other process must send `Follow` again. Until
-        then, later requests for the conversation also fail, so that none of them is executed before the failed
-        request is repeated.
+        then, later requests for the conversation also fail, so that the failed request can be repeated before them.
         """
         request = _params(kind, call.params)
         conversation_id = request.conversation_id
@@ -247,8 +248,8 @@ class _Peer:
             raise PeerRefusal(REFUSED, error) from None
 
     async def _place(self, call: Call) -> None:
-        """Execute a request of another node that begins a turn. The effect is the same as if a client of this
-        process had sent the request.
+        """Execute a request with which another node begins a turn on this node. The effect is the same as if a
+        client of this node had sent the request.
         """
         place = _params(Place, call.params)
         conversations = self._server.conversations
@@ -272,10 +273,10 @@ class _Peer:
             raise PeerRefusal(REFUSED, error) from None
 
     def _owned(self, conversation_id: ConversationId) -> Conversation:
-        """Return a conversation whose turn is running in this process.
+        """Return the given conversation, whose turn is running in this process.
 
         Raises:
-            NotOwned: the turn is not running in this process.
+            NotOwned: no turn of the conversation is running in this process.
         """
         conversation = self._server.conversations.loaded(conversation_id)
         if conversation is None or conversation.turn is None:
@@ -291,7 +292,7 @@ def _params(kind: type[Params], params: Raw | msgspec.UnsetType) -> Params:
 
 
 class PeerEncoder:
-    """Encodes deltas and entries for another process. The entries include records."""
+    """Encodes entries, including records, and deltas as notifications to another process."""
 
     hidden: frozenset[str] = frozenset()
     sends_records = True

@@ -1,4 +1,4 @@
-"""Adds positions to messages, so that a client that reconnects can name the last message that it has received.
+"""Adds positions to messages. A client that reconnects can then name the last message that it has received.
 
 A position contains the `seq` of the last entry that a client has received completely. An entry may be sent as
 several messages. If the client has received only some of the messages of the next entry, the position also contains
@@ -35,19 +35,25 @@ class Position(Struct, frozen=True, array_like=True):
 
 @runtime_checkable
 class PositionedOutbox(FrameOutbox, Protocol):
-    """An outbox for the messages about one conversation, to a client that can reconnect."""
+    """An outbox for the messages of one conversation, with their positions, to a client that can reconnect."""
 
     def send_at(self, frame: bytes, position: Position) -> None:
-        """Send a message. `position` is the position of the client after the message."""
+        """Send a message. `position` is the position that the client has reached after it has received this
+        message.
+        """
         ...
 
     def begin_frame_at(self, position: Position) -> OpenFrame:
-        """Begin a message that is sent in parts. `position` is the position of the client after the message."""
+        """Begin a message that is sent in parts. `position` is the position that the client has reached after it
+        has received the whole message.
+        """
         ...
 
 
 class PositionEncoder:
-    """An encoder that adds positions to the entries of another encoder. Deltas are sent without a position."""
+    """Encodes entries with `encoder`, and sends the messages to an outbox with their positions. Deltas have no
+    position.
+    """
 
     def __init__(self, encoder: EventEncoder, out: PositionedOutbox, skipped: int) -> None:
         """Create the encoder. The client already has the first `skipped` messages of the first entry."""
@@ -66,12 +72,14 @@ class PositionEncoder:
 
 
 def with_positions(encoder: EventEncoder, out: Outbox, skipped: int = 0) -> EventEncoder:
-    """Return an encoder that sends positions if the outbox supports them."""
+    """Return an encoder that sends positions if `out` supports positions; otherwise return `encoder`. The client
+    already has the first `skipped` messages of the first entry.
+    """
     return PositionEncoder(encoder, out, skipped) if isinstance(out, PositionedOutbox) else encoder
 
 
 def send_at(out: Outbox, frame: bytes, position: Position) -> None:
-    """Send a message, with its position if the outbox supports positions."""
+    """Send a message to `out`, with its position if `out` supports positions."""
     if isinstance(out, PositionedOutbox):
         out.send_at(frame, position)
     else:
@@ -79,5 +87,5 @@ def send_at(out: Outbox, frame: bytes, position: Position) -> None:
 
 
 def begin_frame_at(out: FrameOutbox, position: Position) -> OpenFrame:
-    """Begin a message that is sent in parts, with its position if the outbox supports positions."""
+    """Begin a message that is sent to `out` in parts, with its position if `out` supports positions."""
     return out.begin_frame_at(position) if isinstance(out, PositionedOutbox) else out.begin_frame()

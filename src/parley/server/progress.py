@@ -1,9 +1,9 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
-Clients at version 2025-11-25 must not get progress with the result or after it. They discard the progress token
-when they read the result, and report an error for a later notification. The server therefore delays the
-notification of an event by one second, and discards it if the call ends within this second. Older clients get a
-notification for each event immediately.
+Clients at version 2025-11-25 or newer must not get a progress notification together with the result of the call or
+after it. These clients discard the progress token when they read the result, and report an error for a later
+notification. Therefore, the server sends the notification for an event one second after the event, and discards the
+notification if the call ends within this second. Older clients get a notification for each event immediately.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ HEARTBEAT_SECONDS: Final = 5.0
 after 30 seconds without a notification.
 """
 DELAY_SECONDS: Final = 1.0
-"""The time between an event and its progress notification for clients at version 2025-11-25, in seconds. One
-notification reports all events that occur in this time. Because the delay is long, a client is unlikely to read a
-notification together with the result of the call.
+"""The time in seconds between an event and its progress notification, for clients at version 2025-11-25 or newer.
+One notification reports all events that occur during this time.
 """
 
 
@@ -33,7 +32,9 @@ class ProgressReporter:
     """Sends progress notifications for one call, if the client supplied a progress token."""
 
     def __init__(self, out: Outbox, token: RequestId | None, *, delayed: bool) -> None:
-        """Create the reporter. `delayed` is True for clients at protocol version 2025-11-25."""
+        """Create the reporter. `token` is the progress token; None if the client supplied none. `delayed` is True
+        for clients at protocol version 2025-11-25 or newer.
+        """
         self._out, self._token, self._delayed = out, token, delayed
         self._loop = asyncio.get_running_loop()
         self._count = 0
@@ -44,7 +45,7 @@ class ProgressReporter:
         self._stopped = False
 
     def begin(self) -> None:
-        """Begin to send progress notifications periodically."""
+        """Begin to send a progress notification at least every `HEARTBEAT_SECONDS`."""
         if self._token is not None and not self._stopped:
             self._heartbeat = self._loop.call_later(HEARTBEAT_SECONDS, self._send_heartbeat)
 
@@ -69,9 +70,8 @@ class ProgressReporter:
     def before_result(self, send_result: Callable[[], None]) -> None:
         """Stop sending notifications, and then call `send_result`, which sends the result of the call.
 
-        `send_result` is called in the next tick if the client is at version 2025-11-25 and a notification was sent
-        in this tick. Messages of one tick are written together, so the client would otherwise read the notification
-        together with the result.
+        Messages that are sent in one iteration of the event loop are written together. If `delayed` is True and a
+        notification was sent in this iteration, `send_result` is therefore called in the next iteration.
         """
         self.stop()
         if self._delayed and self._in_this_tick:

@@ -1,4 +1,4 @@
-"""The table of prompts, which a client can offer to its user."""
+"""Handles the MCP methods for prompts. A prompt is a message template that a client can offer to its user."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ CONVERSATION: Final = "conversation"
 
 
 class _Template(Struct, frozen=True, kw_only=True):
-    """A prompt, together with the function that builds its text."""
+    """A prompt, together with the function that fills in its arguments."""
 
     prompt: Prompt
     text: Callable[[Mapping[str, str]], str]
-    """A function that returns the text for the model. Its argument contains the arguments of the client, by name.
+    """A function that returns the text for the model. It is called with the prompt arguments from the client, by
+    name.
     """
 
 
@@ -124,7 +125,7 @@ _get_decoder: Final = msgspec.json.Decoder(GetPromptParams)
 
 
 def prompt_methods(server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handlers of the methods for prompts."""
+    """Return the handlers of the MCP methods for prompts, by method."""
 
     async def list_prompts(call: Call) -> None:
         call.answer(encode(ListPromptsResult(prompts=PROMPTS)))

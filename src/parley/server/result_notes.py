@@ -1,8 +1,8 @@
 """Notes for the model of a host, which are added to the result of `codex` and `codex-reply`.
 
-A host shows its model only the result, and no events or approvals, so the notes name the conversation and explain
-how to continue it. The notes also name actions that were not performed because no person answered. If the host
-stopped waiting for an earlier turn, the notes report how that turn ended.
+A host shows the result to its model, but no events and no approvals. Therefore, the notes name the conversation and
+explain how to continue it. The notes also name actions that were not performed because no person answered. If the
+host stopped waiting for an earlier turn, the notes report how that turn ended.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 _APPROVAL_SETTLEMENT: Final = record_type(ApprovalSettlement)
 _REASONS: Final = {NO_CLIENT: "no client could be asked", DISMISSED: "the client dismissed the question"}
 EARLIER_LENGTH: Final = 20_000
-"""The maximum number of characters that a note quotes from the message of an earlier turn. `conversationRead`
-returns the whole message.
-"""
+"""The maximum number of characters that a note quotes from the last message of an earlier turn."""
 
 NOT_DONE: Final = 20
-"""The maximum number of denied commands and patches that the notes describe. If there are more, the notes contain
-only the number of the remaining commands and patches.
+"""The maximum number of denied commands and patches that the notes describe. If more were denied, the notes also
+contain the number of the remaining ones.
 """
 NOT_DONE_LENGTH: Final = 500
 """The maximum length, in characters, of the text that describes a denied command or patch."""
 
 
 class ResultNotes:
-    """The notes of one call, collected while its turn is running."""
+    """The notes of one `codex` or `codex-reply` call, collected while the turn of the call is running."""
 
     def __init__(self, conversation_id: ConversationId) -> None:
         self._conversation_id = conversation_id
@@ -46,7 +44,9 @@ class ResultNotes:
         self._earlier: str | None = None
 
     def passed(self, entry: Entry) -> None:
-        """Process one entry of the log. Collect approval requests, and denials that no person has decided."""
+        """Process the next entry of the turn. If the entry is a denial that no person has decided, add a note about
+        the denied action.
+        """
         if entry.type == _APPROVAL_REQUEST:
             asked = msgspec.json.decode(entry.encoded, type=ApprovalRequest)
             self._asked[asked.approval_id] = _cut(what_is_asked(asked), NOT_DONE_LENGTH)
@@ -67,8 +67,8 @@ class ResultNotes:
 
     @property
     def work_notes(self) -> str:
-        """The notes about actions that were not performed, and about the end of an earlier turn. The model needs
-        these notes to judge the result. The string is usually empty.
+        """The notes about actions that were not performed, and about the end of an earlier turn; empty if there are
+        none.
         """
         more = self._denied - len(self._not_done)
         rest = f"Not done for the same reasons: {more} more." if more else None
@@ -76,7 +76,7 @@ class ResultNotes:
 
     @property
     def text(self) -> str:
-        """All notes as a single string."""
+        """All notes: `work_notes`, and then the id of the conversation and how to continue the conversation."""
         how = (
             f"Conversation {self._conversation_id}. To continue it, call `codex-reply` with "
             f'`threadId` "{self._conversation_id}" and a `prompt`.'
@@ -85,8 +85,8 @@ class ResultNotes:
 
 
 def returned_approval(request: ApprovalRequest, conversation_id: ConversationId, *, may_answer: bool) -> str:
-    """Return the text of the result of a call that ends with an open approval because the server cannot ask any
-    client to decide it.
+    """Return the result text of a call that ends while the approval `request` is open. Such a call ends because the
+    server cannot ask any client to decide the approval.
 
     `may_answer` is True if the client may answer the approval with `approvalAnswer`.
     """

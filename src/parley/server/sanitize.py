@@ -14,30 +14,30 @@ from parley.wire.text import unseen, visible
 __all__ = ["escape_for_display", "one_line", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
-"""The maximum number of characters of a reason. A longer reason is truncated."""
+"""The maximum number of characters of text that is shown, such as the reason for a decision. Longer text is
+truncated.
+"""
 
 
 _IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}
 
 QUOTED_LENGTH: Final = 500
-"""The maximum number of characters of the model's words that an approval shows. The fields of the request contain
-the complete words.
-"""
+"""The maximum number of characters that the text of an approval request quotes from the model's reason."""
 
 
 def one_line(text: str) -> str:
-    """Escape text from the model so that it is displayed to a person on a single line, and return the escaped
-    text.
+    """Return `text` for display on a single line: truncated, and with line breaks and other invisible characters
+    escaped.
     """
     return visible(_cut(text))
 
 
 def quoted_words(text: str) -> str:
-    """Return the model's words in the form in which the text of an approval contains them: on one line and in
-    quotation marks. Quotation marks in the words are escaped.
+    """Return the model's reason in the form in which the text of an approval request contains it: truncated, on one
+    line, and in quotation marks. Quotation marks in `text` are escaped.
 
-    Each run of blanks is replaced by one blank, because a long run could wrap and make the words look like a line
-    from the server.
+    Each run of blanks is replaced by one blank, because the text after a long run could wrap to the beginning of a
+    line and look like text from the server.
     """
     words = " ".join(filter(None, text[:REASON_LENGTH].split(" ")))
     cut = "…" if len(words) > QUOTED_LENGTH or len(text) > REASON_LENGTH else ""
@@ -46,8 +46,8 @@ def quoted_words(text: str) -> str:
 
 
 def escape_for_display(text: str) -> str | None:
-    """Return the text of a reason for display: truncated, and with invisible characters escaped. Return None if the
-    text is empty.
+    """Return a reason for display: truncated, and with invisible characters other than line breaks and tabs
+    escaped. Return None if `text` is empty or blank.
     """
     text = _cut(text.strip())
     return text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"}) or None

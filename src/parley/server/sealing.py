@@ -13,24 +13,24 @@ _MAC_BYTES: Final = 16
 
 
 class Sealer:
-    """Signs strings for one purpose, and verifies them when they come back.
+    """Signs content for one purpose, such as event ids, and verifies signed content that a client sends back.
 
-    A string that was sealed with another key or for another purpose is not accepted.
+    Content that was signed with another key or for another purpose is not accepted.
     """
 
     def __init__(self, key: bytes, purpose: bytes) -> None:
         self._key = hmac.digest(key, purpose, "sha256")
 
     def seal(self, content: bytes, *, context: str = "") -> str:
-        """Return `content` and its signature, encoded as a string of URL-safe characters.
+        """Return `content` and its signature as a string of URL-safe Base64 characters.
 
-        The string can be opened only with the same `context`. The content is signed, but not encrypted.
+        `open` accepts the string only with the same `context`. The content is signed, but not encrypted.
         """
         return _encoded(self._mac(content, context) + content)
 
     def open(self, text: str, *, context: str = "") -> bytes | None:
-        """Return the content of a sealed string; None if the string was not sealed with this key, purpose and
-        context.
+        """Return the content of the sealed string `text`; None if it was not sealed with this key, purpose and
+        `context`.
         """
         try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -47,7 +47,7 @@ class Sealer:
 
 
 def _encoded(sealed: bytes) -> str:
-    """Encode sealed bytes as a string. Several Base64 strings can decode to the same bytes. A received string is
-    accepted only if it is equal to this encoding.
+    """Return the canonical Base64 string of the signature and content in `sealed`. Other strings can decode to the
+    same bytes; `open` rejects those strings.
     """
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()

@@ -9,19 +9,19 @@ from weakref import WeakValueDictionary
 __all__ = ["SearchLimit"]
 
 MAX_SEARCHES: Final = 2
-"""The maximum number of searches that one principal runs at the same time. All reads share the four threads of the
-store. Because of the limit, the searches of one principal cannot use all of these threads.
+"""The maximum number of searches that one principal runs at the same time. The store has four threads for all
+reads. Because of this limit, the searches of one principal cannot use all four threads.
 """
 
 
 class SearchLimit:
-    """The searches that are running, counted for each principal."""
+    """Limits the number of searches that run at the same time, separately for each principal."""
 
     def __init__(self) -> None:
         self._running: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, principal: str) -> asyncio.Semaphore:
-        """Return the semaphore that the searches of a principal hold while they run. `principal` is the key of the
-        principal (`Principal.key`).
+        """Return the semaphore that every search of a principal must acquire. `principal` is the `Principal.key` of
+        this principal.
         """
         return self._running.setdefault(principal, asyncio.Semaphore(MAX_SEARCHES))

@@ -40,15 +40,17 @@ __all__ = ["ClientConnection", "ServerCore", "Transport"]
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 1.5
-"""The maximum time in seconds that a shutdown waits until turns have ended, responses have been sent, and clients
-have read the responses. This time is shorter than the two seconds that the protocol allows for the whole shutdown.
+"""The maximum time in seconds that a shutdown waits until all turns have ended, all responses have been sent, and
+clients have read the responses. This time is shorter than the two seconds that the protocol allows for the whole
+shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
-"""The maximum time in seconds that a shutdown waits, in addition to `SHUTDOWN_SECONDS`, until the store is closed.
-The time is needed if the disk is slow or another process holds the write lock.
+"""The maximum time in seconds after `SHUTDOWN_SECONDS` that a shutdown waits until the store is closed. Closing
+takes this long only if the disk is slow or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
-"""The maximum time in seconds for which a client that has stopped sending can still receive responses."""
+"""The maximum time in seconds for which a client can still receive responses after it has closed its sending side.
+"""
 LAST_ANSWERS_SECONDS: Final = 0.05
 """The maximum time in seconds that a shutdown waits for the responses to requests that were waiting for the store.
 """
@@ -70,12 +72,14 @@ class Transport(Protocol):
     def outbox(self) -> ClosableOutbox: ...
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Pass every frame to `take`. Return when the client has closed its sending side or reading was stopped."""
+        """Pass every frame to `take`. Return when the client has closed its sending side or the server has stopped
+        reading.
+        """
         ...
 
 
 class ClientConnection:
-    """One connected client, with its session, its streams and its requests."""
+    """The connection of one client, with its session, its streams and its open requests."""
 
     def __init__(
         self,
@@ -87,8 +91,8 @@ class ClientConnection:
     ) -> None:
         """Create the connection.
 
-        `tasks` runs the handlers of the client's requests. `loader` resolves settings for the client; the default
-        is the loader of the server.
+        `out` is the outbox of the client. `tasks` runs the handlers of the client's requests. `loader` resolves
+        settings for the client; the default is the loader of the server.
         """
         self.out, self._context = out, context
         self.id = f"c{next(context.client_numbers)}"
@@ -124,10 +128,12 @@ class ClientConnection:
         position: Position,
         reply: Reply,
     ) -> None:
-        """Continue a `codex` call whose stream was lost, beginning after the messages that the client has received.
+        """Continue a `codex` or `codex-reply` call whose HTTP stream was lost, beginning after the messages that
+        the client has received.
 
         `request_id` and `conversation` are the request id and the conversation of the call. `event_id` is the event
-        id of its turn. `position` is the position that the client has reached. Messages are sent to `reply`.
+        id of its turn. `position` is the position that the client has reached. The remaining messages and the
+        response are sent to `reply`.
 
         Raises:
             ParleyError: the conversation does not exist or cannot be read.
@@ -149,7 +155,7 @@ class ClientConnection:
         return self._streams.states
 
     def has_stream(self, conversation: str) -> bool:
-        """Return whether the client has a stream of a conversation."""
+        """Return whether the client has an open stream of the given conversation."""
         return self._streams.is_open(ConversationId(conversation))
 
     async def restore(
@@ -165,13 +171,14 @@ class ClientConnection:
         """Continue a session of an earlier server process.
 
         `params` contains the parameters of the client's `initialize`. `streams` contains the streams of the client.
-        A stream is left out if its conversation no longer exists or is damaged, and the client gets a notice about
-        this stream. `last_stream` is the number of the stream that was opened last. `resources` contains the URIs
+        If the conversation of a stream no longer exists or is damaged, the stream is not opened, and the client
+        gets a notice. `last_stream` is the number of the stream that was opened last. `resources` contains the URIs
         of the resources to which the client has subscribed. `has_listed_resources` is True if the client is
         notified when the list of resources changes.
 
         Raises:
-            ParleyError: a conversation cannot be read at the moment. The session is only partly restored.
+            ParleyError: a conversation cannot be read at the moment. In this case, the session is only partly
+                restored.
         """
         session = self.session
         session.requests.use_unique_ids()
@@ -208,9 +215,9 @@ class ClientConnection:
     def restart_streams(self, positions: Mapping[str, Position], *, received: Collection[bytes] = ()) -> None:
         """For each stream, repeat the messages that the client has not received.
 
-        `positions` maps conversations to the positions that the client has reached. `received` contains frames that
-        the client has received since it reconnected. A notice about the end of a stream is repeated only if
-        `received` does not contain the notice.
+        `positions` maps the conversations to the positions that the client has reached. `received` contains the
+        frames that the client has received since it reconnected. Notices in `received` about the ends of streams
+        are not repeated.
         """
         self._streams.restart(self.session, positions, received=received)
         self.session.reconnected()
@@ -251,13 +258,13 @@ class ServerCore:
 
     @property
     def shutdown_seconds_left(self) -> float:
-        """The time that is left for the shutdown, in seconds."""
+        """The time that is left for the shutdown, in seconds; `MAX_SHUTDOWN_SECONDS` before the shutdown."""
         if self._ends_at is None:
             return MAX_SHUTDOWN_SECONDS
         return max(0.0, self._ends_at - asyncio.get_running_loop().time())
 
     def on_availability(self, state: AvailabilityState) -> None:
-        """Notify the clients that the availability of the store has changed."""
+        """Record that the availability of the store has changed to `state`, and notify all clients."""
         self.context.availability = state
         for client in tuple(self.clients):
             send_store_notice(client.session, state)
@@ -272,8 +279,9 @@ class ServerCore:
     ) -> None:
         """Serve a client until it disconnects or the server shuts down.
 
-        Requests that the client sent before it disconnected are executed, and its turns continue. A client that has
-        only stopped sending still gets the responses that are sent within a second. `connected` is called with the
+        Requests that the client sent before it disconnected are executed, and its turns continue. After the client
+        has closed its sending side, it still gets the responses that are sent within `LEAVE_SECONDS`. `loader`
+        resolves settings for the client; the default is the loader of the server. `connected` is called with the
         connection before the first message is read.
         """
         async with self._connected(transport, principal, loader) as client:
@@ -285,15 +293,17 @@ class ServerCore:
                     await client.out.flush()
 
     async def serve_only_client(self, transport: Transport) -> None:
-        """Serve one client until it disconnects or reading is stopped. Then shut the server down while the client
-        can still read.
+        """Serve one client until it closes its sending side or the server stops reading. Then shut the server down.
+        The client can still read messages during the shutdown.
         """
         async with self._connected(transport, LOCAL_USER, None) as client:
             await transport.read(client.take)
             await self.shutdown()
 
     async def shutdown(self) -> None:
-        """End all turns, respond to all requests, end all streams, and remove all clients, within two seconds."""
+        """End all turns, respond to all requests, end all streams, and remove all clients. Return after at most
+        `MAX_SHUTDOWN_SECONDS`.
+        """
         self.is_shutting_down = True
         clients, conversations = tuple(self.clients), self.context.conversations
         began = asyncio.get_running_loop().time()

@@ -1,6 +1,6 @@
 """The state of one connected client: its negotiated features and all its registrations.
 
-A client leaves when its connection ends, or its session if the client uses sessions over HTTP.
+A client leaves when its connection ends. A client that uses sessions over HTTP leaves when its session ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MAX_FIRST_REQUESTS: Final = 1000
 """The maximum number of conversations for which a session stores the id of the client's first request. Approval
-requests contain this id. Beyond this number, the session removes the oldest ids of conversations that the client is
-not receiving.
+requests contain this id. Beyond this number, the session removes the oldest id of a conversation that no stream or
+call of the client reads.
 """
 
 
 class _SilentOutbox:
-    """An outbox that discards all events. It is used for a host that ignores events."""
+    """An outbox that discards all messages. It is used for hosts, which ignore events."""
 
     writable = True
 
@@ -53,7 +53,7 @@ class _SilentOutbox:
 
 
 class _SilentFrame:
-    """A message that is sent in parts to a `_SilentOutbox`, which discards all parts."""
+    """A message that is sent in parts, and whose parts are discarded."""
 
     closed = True
 
@@ -72,12 +72,12 @@ SILENT: Final = _SilentOutbox()
 
 
 class StreamState(Struct, frozen=True, array_like=True):
-    """The arguments with which a stream was opened. With these arguments, the stream can be opened again."""
+    """The arguments that are needed to open a stream again after a restart of the server."""
 
     conversation: ConversationId
     request: RequestId
     number: int
-    """The number of the stream in its session. No two streams of a session have the same number, even if they send
+    """The number of the stream in its session. All streams of a session have different numbers, even if they send
     the same conversation.
     """
     after: int
@@ -90,11 +90,13 @@ class StreamOutboxes(Protocol):
     """Creates the outboxes for the streams of one client."""
 
     def outbox(self, conversation: ConversationId, number: int) -> FrameOutbox:
-        """Return the outbox of a new stream. `number` is the number of the stream in the session."""
+        """Return the outbox for a new stream of `conversation`. `number` is the number of the stream in the
+        session.
+        """
         ...
 
     def ended(self, conversation: ConversationId) -> None:
-        """Record that the stream of a conversation has ended."""
+        """Record that the stream of `conversation` has ended."""
         ...
 
 
@@ -118,7 +120,9 @@ class _Connection:
         self.has_left = False
         self.on_leave: dict[Hashable, Callable[[], None]] = {}
         self.turns: dict[Turn, tuple[Conversation, Callable[[object], None]]] = {}
-        """The running turns that the client began, each with its conversation and the callback for its end."""
+        """The running turns that the client began, each with its conversation and the callback that is called when
+        the turn ends.
+        """
         self.left_turns: dict[ConversationId, Seq] = {}
 
 
@@ -136,8 +140,9 @@ class Session:
     ) -> None:
         """Create the session.
 
-        `loader` resolves the settings of conversations that the client creates and of turns that it begins.
-        `connection` holds the registrations that last until the client leaves; by default, a new object is created.
+        `out` is the outbox of the client, and `request_ids` supplies the ids of requests to the client. `loader`
+        resolves the settings of conversations that the client creates and of turns that it begins. `connection`
+        holds the registrations that last until the client leaves; by default, a new object is created.
         """
         self._request_ids = request_ids
         self.out, self.loader, self.principal = out, loader, principal
@@ -150,19 +155,19 @@ class Session:
         self.may_reconnect = False
         """True if the client may reconnect. The events of its streams then always contain their positions."""
         self.log_level: LogLevel = "info"
-        """The lowest level of log messages that the client wants to get."""
+        """The lowest level of the log messages that the client gets."""
         self.requests = OutgoingRequests(request_ids)
         self.elicitor: Elicitor = NO_ELICITOR
         self._asks_by_result = False
         """True for a request at protocol version 2026-07-28 whose client can be asked to decide approvals."""
         self.initialize_params: InitializeParams | None = None
-        """The parameters of `initialize`; None before `initialize`."""
+        """The parameters of the `initialize` request; None before this request."""
         self.outlives_server = False
-        """True if the session is stored. Its streams continue after a restart of the server."""
+        """True if the session is stored, so that its streams continue after a restart of the server."""
         self.saved_with: Callable[[StreamState], AbstractAsyncContextManager[StreamState]] = nullcontext
-        """A function that returns the context manager in which a stream is opened. Entering the context stores the
-        session together with the stream, and yields the stream with its final number. Entering raises a ParleyError
-        if the session cannot be stored. By default, nothing is stored.
+        """A function that returns the context manager in which a stream is opened. On entry, the context manager
+        stores the session together with the stream, and returns the stream with its final number. If the session
+        cannot be stored, entry raises a `ParleyError`. By default, nothing is stored.
         """
         self._on_changed: dict[Hashable, Callable[[], None]] = {}
         self._on_reconnect: dict[Hashable, Callable[[], None]] = {}
@@ -221,13 +226,13 @@ class Session:
         return out if self.features.event_notifications else SILENT
 
     def next_stream(self) -> int:
-        """Return the number for a new stream. No other stream of the session has had this number."""
+        """Return the number of a new stream. No earlier stream of the session had this number."""
         self.last_stream += 1
         return self.last_stream
 
     def stream_out(self, conversation: ConversationId, number: int) -> FrameOutbox:
-        """Return the outbox for a new stream. If the client is a host that ignores events, the outbox discards the
-        events.
+        """Return the outbox for a new stream of `conversation`. If the client is a host that ignores events, the
+        outbox discards the events.
         """
         if not self.features.event_notifications:
             return SILENT
@@ -236,8 +241,8 @@ class Session:
     def for_request(self, context: RequestContext) -> Session:
         """Return a session that serves only one request at version 2026-07-28.
 
-        The request does not affect later requests. The registrations of the session are removed when the client
-        that sent the request leaves.
+        Changes to the returned session do not affect later requests. The registrations of the returned session are
+        removed when the client leaves.
         """
         session = Session(self.out, self._request_ids, self.loader, self.principal, connection=self._connection)
         session.version, session.features, session.initialized = MODERN_VERSION, context.features, True
@@ -245,8 +250,8 @@ class Session:
         return session
 
     def elicitor_for(self, on_ask: OnAsk | None) -> Elicitor:
-        """Return the elicitor for one call or stream. At version 2026-07-28, if the client can be asked to decide
-        approvals, the elicitor calls `on_ask`, which ends the call with an approval request.
+        """Return the elicitor for one call or stream. For a request at version 2026-07-28 whose client can be asked
+        to decide approvals, the elicitor calls `on_ask`, which ends the call with an approval request.
         """
         return RoundElicitor(on_ask) if self._asks_by_result and on_ask is not None else self.elicitor
 
@@ -257,11 +262,11 @@ class Session:
     # --- requests that concern a conversation --------------------------------------------
 
     def note_request(self, conversation: ConversationId, request_id: RequestId) -> None:
-        """Store the id of the client's first request that creates, calls or streams a conversation. Do nothing if
-        an id is already stored for the conversation.
+        """Store the id of the first request from the client that creates, continues or streams the conversation. If
+        an id is already stored for the conversation, do nothing.
 
-        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest id of a conversation that the client is
-        not receiving now.
+        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest id of a conversation that no stream or
+        call of the client reads.
         """
         self._first_requests.setdefault(conversation, str(request_id))
         if len(self._first_requests) > MAX_FIRST_REQUESTS:
@@ -270,27 +275,27 @@ class Session:
                 del self._first_requests[unused]
 
     def first_request(self, conversation: ConversationId) -> str:
-        """Return the id of the client's first request that concerned a conversation; empty if no id is stored."""
+        """Return the id that `note_request` has stored for the conversation; an empty string if no id is stored."""
         return self._first_requests.get(conversation, "")
 
     def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:
-        """Register a stream or a call of the client that receives a conversation."""
+        """Register `subscription`, a stream or a call of the client that reads the conversation."""
         self._subscriptions[subscription] = conversation
 
     def forget_subscription(self, subscription: Hashable) -> None:
-        """Remove the registration of a stream or a call. Do nothing if the subscription is not registered."""
+        """Remove the registration of `subscription`. Do nothing if `subscription` is not registered."""
         self._subscriptions.pop(subscription, None)
 
     def is_subscribed(self, conversation: ConversationId) -> bool:
-        """Return whether a stream or a call of the client receives a conversation."""
+        """Return whether a stream or a call of the client reads the conversation."""
         return conversation in self._subscriptions.values()
 
     # --- turns that the client began -------------------------------------------------------
 
     @property
     def left_turns(self) -> dict[ConversationId, Seq]:
-        """The conversations in which a call of the client stopped waiting for its turn, each with the position
-        before the turn.
+        """The conversations in which a `codex` or `codex-reply` call of the client stopped waiting for its turn,
+        each with the position before the turn.
         """
         return self._connection.left_turns
 
@@ -314,8 +319,8 @@ class Session:
     # --- leaving ---------------------------------------------------------------------------
 
     def on_leave(self, owner: Hashable, undo: Callable[[], None]) -> None:
-        """Call `undo` when the client leaves, or immediately if the client has already left. `undo` removes the
-        registrations of the object `owner`.
+        """Call `undo` when the client leaves, or immediately if the client has already left. `undo` must remove the
+        registrations of `owner`.
         """
         if self.has_left:
             undo()
@@ -323,7 +328,7 @@ class Session:
             self._connection.on_leave[owner] = undo
 
     def cancel_on_leave(self, owner: Hashable) -> None:
-        """Remove the callback of `owner`, because `owner` has already removed its registrations."""
+        """Remove the callback of `on_leave` for `owner`, because `owner` has already removed its registrations."""
         self._connection.on_leave.pop(owner, None)
 
     def leave(self) -> None:

@@ -31,8 +31,8 @@ _MESSAGE: Final[Mapping[AvailabilityState, str]] = {
 
 
 def send_store_notice(session: Session, state: AvailabilityState) -> None:
-    """Send a log message about the availability of the database to a client. Do nothing if the client does not
-    support log messages or has not requested messages of this level.
+    """Send a log message about `state`, the availability of the database, to the client of a session. Do nothing if
+    the client does not support log messages or has not requested messages of this level.
     """
     level = _LEVEL[state]
     is_wanted = _LEVELS.index(level) >= _LEVELS.index(session.log_level)

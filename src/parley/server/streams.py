@@ -1,7 +1,7 @@
 """The streams of one connection.
 
-A stream first sends the events of a conversation so far, or only the events after a position. The stream then sends
-live events.
+A stream first sends the events of one conversation so far, or only the events after a given position. The stream
+then sends live events.
 """
 
 from __future__ import annotations
@@ -40,32 +40,31 @@ log = logging.getLogger(__name__)
 
 SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
-"""The maximum size of a snapshot that is sent as a whole: `SHORT_ENTRIES` entries and `SHORT_BYTES` bytes. A larger
-snapshot is sent in pages.
+"""The maximum size of a snapshot that is sent as a whole. A snapshot with more than `SHORT_ENTRIES` entries or more
+than `SHORT_BYTES` bytes is sent in pages.
 """
 
 MAX_ENDS: Final = 256
-"""The maximum number of ended streams whose notices are stored for a client that may reconnect. Beyond this number,
-the oldest notices are removed.
+"""The maximum number of notices about ended streams, and of the numbers of cancelled streams, that are stored for a
+client that may reconnect. Beyond this number, the oldest are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
-"""The log levels that include messages of the level `info`."""
+"""The log levels at which a client gets messages of the level `info`."""
 
 
 class StreamStart(Struct, frozen=True, kw_only=True):
     """The positions that determine the snapshot and the first live event of a stream."""
 
     after: Seq
-    """The position before the first event of the snapshot."""
+    """The position after which the snapshot begins."""
     before: Seq | None = None
-    """The position of the first event of the snapshot if the snapshot omits older events; otherwise None. The
-    snapshot contains this position, so that the client can read the older events (`conversationRead` with
-    `before`).
+    """The position of the first event of the snapshot; None if the snapshot omits no older events. The client gets
+    this position with the snapshot, and can read the older events with `conversationRead` and `before`.
     """
     resumes_at: Seq | None = None
-    """The position up to which the client has already received the conversation. The stream then continues after
-    this position, without a snapshot. None if the stream begins with a snapshot.
+    """The position after which the stream continues without a snapshot, because the client has already received all
+    earlier entries; None if the stream begins with a snapshot.
     """
 
 
@@ -193,17 +192,19 @@ class _Stream:
 
     @property
     def _is_short(self) -> bool:
-        """True if the snapshot can be sent as a whole, because its entries are few and in memory."""
+        """True if all entries of the snapshot are in memory and the snapshot exceeds neither `SHORT_ENTRIES` nor
+        `SHORT_BYTES`.
+        """
         source = self.conversation.log
         if self._after < source.base or source.durable - self._after > SHORT_ENTRIES:
             return False
         return sum(entry.size for entry in source.between(self._after, source.durable)) <= SHORT_BYTES
 
     def _send_by_page(self) -> None:
-        """Begin to send a long snapshot in pages, as the client reads it.
+        """Begin to send a long snapshot in pages, at the speed at which the client reads them.
 
-        The snapshot is one message, so other messages to the client wait for its end. The snapshot is sent
-        completely even if the stream is closed in the meantime.
+        The snapshot is one message, and other messages to the client wait until the snapshot is complete. If the
+        stream ends in the meantime, the snapshot is still sent completely.
         """
         source = self.conversation.log
         frame = begin_frame_at(self.out, Position(source.durable))
@@ -257,7 +258,9 @@ class _Stream:
 
 
 def stream_end(conversation: Conversation, seq: Seq) -> StreamEnded:
-    """Return the result of a stream call whose stream has ended at the position `seq`."""
+    """Return the result of a `conversationStream` call whose stream of `conversation` has ended at the position
+    `seq`.
+    """
     return StreamEnded(seq=seq, state="deleted" if conversation.is_deleted else conversation.phase.value)
 
 
@@ -271,12 +274,12 @@ class Streams:
     def __init__(self) -> None:
         self._streams: dict[ConversationId, _Stream] = {}
         self._ends: dict[ConversationId, tuple[int, FrameOutbox, bytes]] = {}
-        """Maps the conversation of each stream that the server has ended to the number and the outbox of the stream
-        and to the notice about the end. The notice is stored because a client that reconnects may have missed it. A
-        new stream of the conversation removes the notice.
+        """The streams that the server has ended, by conversation: the number of each stream, its outbox, and the
+        notice about its end. Notices are stored because a client that reconnects may have missed them. A new stream
+        of the conversation removes the notice.
         """
         self._cancelled: deque[int] = deque(maxlen=MAX_ENDS)
-        """The numbers of the streams that the client has cancelled. The client needs no notice about their end."""
+        """The numbers of the streams that the client has cancelled. The client gets no notices about their ends."""
 
     def open(
         self,
@@ -291,12 +294,13 @@ class Streams:
         exclusive: bool = False,
         on_ask: OnAsk | None = None,
     ) -> None:
-        """Start a stream to a client. At version 2026-07-28, the stream belongs to one request.
+        """Start a stream of `conversation` to the client. At version 2026-07-28, the stream belongs to one request.
 
-        If this connection already has a stream of the conversation, that stream ends. If `exclusive` is True, the
-        streams of the conversation on all connections end. `number` is the number of the stream in the session. If
-        `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent as log messages. At
-        version 2026-07-28, `on_ask` ends the call with an approval request; None if the client cannot be asked.
+        If this connection already has a stream of the conversation, the earlier stream ends. If `exclusive` is
+        True, the streams of the conversation on all other connections also end. `number` is the number of the
+        stream in the session. If `event_meta` is True, events have a `_meta`. If `as_log` is True, events are sent
+        as log messages. At version 2026-07-28, `on_ask` ends the call with an approval request; `on_ask` is None if
+        the client cannot be asked.
         """
         conversation_id = conversation.id
         if session.has_left:
@@ -332,7 +336,7 @@ class Streams:
         if exclusive:
             conversation.take_over_streams(stream, session.principal.name)
         session.on_leave(self, self._close_all)
-        # the callback runs at once if the client has already cancelled the call
+        # the callback is called immediately if the client has already cancelled the call
         call.on_cancel(lambda: self._cancel(stream))
         if start.resumes_at is None:
             stream.begin()
@@ -351,10 +355,10 @@ class Streams:
         event_meta: bool,
         exclusive: bool,
     ) -> None:
-        """Start a stream that keeps its request open. The response is sent when the stream ends.
+        """Start a stream of `conversation` that keeps its request open. The response is sent when the stream ends.
 
         `event_meta` and `exclusive` have the same meaning as for `open`. `rounds` manages the approval requests of
-        the call; None if the client cannot be asked.
+        the call; it is None if the client cannot be asked to decide approvals.
         """
 
         def ask(approval: PendingApproval, request: str) -> None:
@@ -392,16 +396,16 @@ class Streams:
 
     @property
     def states(self) -> tuple[StreamState, ...]:
-        """The states of the open streams, with which the streams can be opened again."""
+        """The arguments with which the open streams can be opened again after a restart of the server."""
         return tuple(stream.state for stream in self._streams.values())
 
     def is_open(self, conversation_id: ConversationId) -> bool:
-        """Return whether the client has a stream of a conversation."""
+        """Return whether the client has an open stream of the given conversation."""
         return conversation_id in self._streams
 
     def note_lost(self, session: Session, stream: StreamState, reason: str, code: str) -> None:
-        """Record that a stream of an earlier server process cannot be continued. The next `restart` notifies the
-        client.
+        """Record that a stream of an earlier server process cannot be continued. `reason` and `code` explain this
+        to the client, which is notified by the next `restart`.
         """
         encoder = StreamEncoder(
             stream.conversation, session.features, event_meta=stream.event_meta, as_log=stream.as_log
@@ -412,14 +416,13 @@ class Streams:
         self, session: Session, positions: Mapping[str, Position], *, received: Collection[bytes] = ()
     ) -> None:
         """For each open stream, repeat the messages that the client has not received. Also repeat the notices about
-        ended streams. The client also gets a notice about each conversation in `positions` that has neither a
-        stream nor a stored notice, so that the client can open the stream again. The client gets no notice about a
-        stream that it has cancelled.
+        ended streams. If a conversation in `positions` has neither a stream nor a stored notice, notify the client,
+        so that it can open a stream again. The client gets no notice about a stream that it has cancelled.
 
-        `positions` maps conversations to the last position that the client has received. A position in an earlier
-        stream of the conversation is ignored, because the client has received nothing of the current stream.
-        `received` contains frames that the client has received since it reconnected. A notice in `received` is not
-        repeated.
+        `positions` maps conversations to the last position that the client has received. If a position belongs to
+        an earlier stream of the conversation, the client has received nothing from the current stream, and the
+        current stream begins again. `received` contains the frames that the client has received since it
+        reconnected. Notices in `received` are not repeated.
         """
         for conversation_id, (number, out, notice) in self._ends.items():
             known = positions.get(conversation_id)
@@ -440,8 +443,8 @@ class Streams:
             stream.restart(received_at if is_of_stream else None)
 
     def shut_down(self) -> None:
-        """End the streams because the server is shutting down. Streams of sessions that continue after a restart
-        are neither ended nor reported as ended.
+        """End the streams, because the server is shutting down. Streams of sessions that continue after a restart
+        are not ended, and their clients get no notice.
         """
         for conversation_id, stream in tuple(self._streams.items()):
             if not stream.session.outlives_server:
@@ -454,7 +457,7 @@ class Streams:
             self._disconnect(conversation.id, str(lost), lost.code)
 
     def _taken_over(self, stream: _Stream, by: str) -> None:
-        """End a stream because the principal `by` has opened an exclusive stream."""
+        """End the stream, because the principal `by` has opened an exclusive stream of the same conversation."""
         session, conversation = stream.session, stream.conversation
         reason = StreamDisconnected.TAKEN_OVER
         code = StreamDisconnected.CODES[reason]
@@ -480,7 +483,7 @@ class Streams:
             del self._ends[next(iter(self._ends))]
 
     def _cancel(self, stream: _Stream) -> None:
-        """End a stream because the client has cancelled its call."""
+        """End the stream, because the client has cancelled its call."""
         self._cancelled.append(stream.state.number)
         self._close(stream.conversation.id)
 
@@ -498,8 +501,8 @@ class Streams:
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Let the events of all streams contain the id of their conversation exactly if more than one stream is
-        open.
+        """Make the events of all streams contain the id of their conversation if more than one stream is open, and
+        only then.
         """
         if len(self._streams) <= 2:  # with more streams, the events already contain the id
             for stream in self._streams.values():

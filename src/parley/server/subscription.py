@@ -33,7 +33,8 @@ _approval_decoder: Final = msgspec.json.Decoder(_Approval)
 
 
 class Subscription:
-    """Sends a conversation to a client, beginning at a position, and asks the client to decide approvals.
+    """Sends the entries of a conversation to a client, beginning at a cursor, and asks the client to decide
+    approvals.
 
     `close` removes all registrations of the subscription. The session calls `close` when the client leaves.
     """
@@ -55,12 +56,12 @@ class Subscription:
     ) -> None:
         """Create the subscription.
 
-        `server_requests` carries approval requests to clients at version 2025-11-25 and older. For a client at
-        version 2026-07-28, `on_ask` is called instead. `on_entry` is called with each entry, including records,
-        after the reader has processed the entry. `on_dropped` is called with the error if an entry cannot be sent
-        or read; the subscription then sends nothing more. `waits_for_turn` is True for a call that waits for the
-        end of the turn. The client already has the first `skipped` messages of the first entry. `task_id` is the id
-        of the task that approval requests name.
+        Events are encoded by `encoder` and sent to `out`. Approval requests to a client at version 2025-11-25 or
+        older are sent to `server_requests`. For a client at version 2026-07-28, `on_ask` is called instead.
+        `on_entry` is called with each entry, including records, after the entry has been processed. `on_dropped` is
+        called with the error if an entry cannot be sent or read; the subscription then sends nothing more.
+        `waits_for_turn` is True for a call that waits for the end of the turn. The client already has the first
+        `skipped` messages of the first entry. `task_id` is the id of the task that approval requests name.
         """
         self._session, self._conversation, self._on_ask = session, conversation, on_ask
         self._out, self._encoder, self._server_requests = (
@@ -75,7 +76,7 @@ class Subscription:
     def register(self) -> None:
         """Register the subscription as a reader of the conversation.
 
-        A stream calls this before `start` if the client has to wait for the snapshot or receives it in pages.
+        A stream calls this method before `start` if the snapshot cannot be sent immediately and as a whole.
         """
         client = ReadingClient(
             principal=self._session.principal.ref,
@@ -90,7 +91,7 @@ class Subscription:
         self._session.on_leave(self, self.close)
 
     def start(self, cursor: Cursor) -> None:
-        """Begin to send the entries after the cursor. If an approval is open, ask the client to decide it."""
+        """Begin to send the entries after `cursor`. If an approval is open, ask the client to decide it."""
         reader = Reader(
             self._conversation.log,
             cursor,
@@ -121,7 +122,7 @@ class Subscription:
         )
 
     def send_now(self) -> None:
-        """Send all entries that are durable now, without waiting for further entries."""
+        """Send all entries that are already durable, without waiting for the next append."""
         if self._reader is not None:
             self._reader.pump()
 

@@ -1,4 +1,4 @@
-"""Runs `codex` and `codex-reply` as tasks, and notifies the client of the status of a task."""
+"""Runs `codex` and `codex-reply` calls as tasks, and notifies clients when the status of a task changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _ENDED: Final = record_type(TurnEnded)
 async def run_as_task(
     call: ToolCall, conversation: Conversation, content: tuple[InputItem, ...], *, event_id: EventId | None = None
 ) -> None:
-    """Submit a message. When the message is durable, send the task of its turn as the response to the call.
+    """Submit `content` as a message. When the message is durable, send the task that represents its turn as the
+    response to the call.
 
     If `event_id` is given and the message begins a turn, `event_id` becomes the id of this turn.
     """
@@ -90,9 +91,9 @@ class TaskFollower:
     ) -> None:
         """Create the follower.
 
-        `request` is the id of the client's request that concerns the task. Approval requests are sent to
-        `server_requests`. `notify` sends a status notification. If `notify` is None, the client gets no status
-        notifications.
+        `request` is the id of the request from the client that creates the task or waits for its result. Approval
+        requests are sent to `server_requests`. `notify` sends an encoded status notification. If `notify` is None,
+        the client gets no status notifications.
         """
         self._task, self._notify = task, notify
         session.note_request(task.conversation.id, request)
@@ -108,7 +109,7 @@ class TaskFollower:
         )
 
     def start(self, after: Seq) -> None:
-        """Begin to follow the task after a position in the log."""
+        """Begin to follow the task after the position `after` in the log."""
         self._subscription.start(Cursor(after))
         self._subscription.send_now()
 

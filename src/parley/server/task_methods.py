@@ -1,4 +1,4 @@
-"""Handles the MCP methods for tasks."""
+"""Handles the MCP methods for tasks at version 2025-11-25."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ from parley.wire.tasks import (
 __all__ = ["task_methods"]
 
 LIST_LIMIT: Final = 20
-"""The maximum number of conversations whose tasks are on one page of the list of tasks."""
+"""The maximum number of conversations on one page of the list of tasks. The list contains the last task of each
+conversation.
+"""
 
 _get_decoder: Final = msgspec.json.Decoder(GetTaskParams)
 _result_decoder: Final = msgspec.json.Decoder(TaskResultParams)
@@ -45,7 +47,7 @@ _list_decoder: Final = msgspec.json.Decoder(ListTasksParams)
 
 
 def task_methods(session: Session, server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handlers of the methods for tasks, for one client."""
+    """Return the handlers of the methods for tasks, by method, for one client."""
 
     async def get_task(call: Call) -> None:
         require_role(call.context.principal, Role.OBSERVER)
@@ -106,8 +108,8 @@ def task_methods(session: Session, server: ServerContext) -> Mapping[str, Handle
 
 
 async def _cancelled(task: TurnTask, principal: PrincipalRef) -> Task:
-    """Interrupt the turn of a task for a principal. Return the final state of the task when the turn has ended. If
-    the turn does not end soon, return the current state of the task.
+    """Interrupt the turn of the task for `principal`. Wait until the turn has ended, at most `CALL_SECONDS`, and
+    return the state of the task.
     """
     deadline = Deadline(CALL_SECONDS)
     await task.conversation.interrupt_turn(task.event_id, principal=principal, deadline=deadline)

@@ -53,7 +53,7 @@ _STATUS: Final[Mapping[TurnEndReason, TaskStatus]] = {
 
 
 class TurnTask(Struct, frozen=True):
-    """A turn that clients see as a task."""
+    """The task that represents one turn to clients."""
 
     conversation: Conversation
     start: Seq
@@ -117,8 +117,8 @@ class TurnTask(Struct, frozen=True):
         return self.running("input_required" if asks else "working", self.conversation.state.updated_at)
 
     def running(self, status: TaskStatus, at: float) -> Task:
-        """Return the state of the task while the turn is running. `at` is the time of the last change, in seconds
-        since the epoch.
+        """Return the state of the task with the given status of a running turn. `at` is the time of the last
+        change, in seconds since the epoch.
         """
         message = "The agent waits for an approval." if status == "input_required" else UNSET
         return Task(
@@ -137,9 +137,8 @@ class TurnTask(Struct, frozen=True):
         return replace(task, status_message=(ended.message or "").strip() or UNSET, poll_interval=UNSET)
 
     async def result(self, entry: Entry, features: Features) -> CallToolResult:
-        """Return the result of the task. It has the form of the result of a `codex` call.
-
-        `entry` is the entry that ends the turn.
+        """Return the result of the task. The result has the same form as the result of a `codex` call for a client
+        with the given features. `entry` is the entry that ends the turn.
 
         Raises:
             StoreError: the conversation cannot be read.
@@ -189,7 +188,7 @@ async def find_task(conversations: ConversationRegistry, principal: Principal, t
 
 
 async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTask:
-    """Return the task of the turn with the id `event_id`, which must be durable."""
+    """Return the task of the turn with the event id `event_id`. The beginning of the turn must be durable."""
     start = await conversation.position_of_turn(event_id)
     if start is None or start > conversation.log.durable:
         raise UnknownTask(event_id)
@@ -197,7 +196,7 @@ async def task_of_turn(conversation: Conversation, event_id: EventId) -> TurnTas
 
 
 async def last_task(conversation: Conversation) -> TurnTask | None:
-    """Return the task of the last turn of a conversation; None if no turn is stored.
+    """Return the task of the last turn of the conversation; None if the conversation has no turn in the store.
 
     Raises:
         StoreError: the conversation cannot be read.

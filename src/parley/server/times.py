@@ -14,8 +14,8 @@ _LAST: Final = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 def iso(seconds: float) -> str:
     """Format a time as a string in UTC with milliseconds, such as `2026-01-31T12:00:00.000Z`.
 
-    `seconds` is the time in seconds since the epoch. A time that `datetime` cannot represent, which a wrong clock
-    may have produced, becomes the earliest or the latest possible time.
+    `seconds` is the time in seconds since the epoch. If `datetime` cannot represent this time, for example because
+    a clock was wrong, the earliest or latest possible time is formatted instead.
     """
     moment = min(_LAST, max(_FIRST, seconds))  # this order also handles NaN
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""One call of a tool, with its sender and the method that sends the response."""
+"""The tool call that the handler of a tool gets, with its sender and its response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ToolCall"]
 
 
 class ToolCall:
-    """One call of a tool. The handler of the tool gets this object."""
+    """One tool call, in the form in which the handler of the tool gets it."""
 
     def __init__(
         self, call: Call, params: CallToolParams, session: Session, streams: Streams, server: ServerContext
@@ -34,11 +34,11 @@ class ToolCall:
         self._arguments = params.arguments
         telemetry.annotate(tool=params.name)
         self.rounds: Rounds | None = None
-        """The approval requests of a call at protocol version 2026-07-28; None if the call cannot ask for
-        approvals.
+        """Manages the approval requests of a call at protocol version 2026-07-28; None if the call cannot end with
+        an approval request.
         """
         self.deadline = Deadline(CALL_SECONDS)
-        """The time until which this call waits for other processes."""
+        """The time at which this call stops waiting for other processes."""
 
         self.is_task = False
         """True if the call runs as a task."""
@@ -59,16 +59,16 @@ class ToolCall:
     def take_arguments(self) -> Raw | UnsetType:
         """Return the encoded arguments, and remove this object's reference to them.
 
-        Arguments may be large, and without this reference they can be freed as soon as the caller no longer needs
+        Arguments may be large. Without this reference, they can be freed as soon as the caller no longer needs
         them.
         """
         arguments, self._arguments = self._arguments, UNSET
         return arguments
 
     def conversation_for_command(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation for a command, without checking that the conversation exists. If the conversation
-        does not exist, the command itself fails. Nothing is awaited, so commands are executed in the order of their
-        arrival.
+        """Return the given conversation for a command, without checking that the conversation exists. If it does
+        not exist, the command itself fails. Nothing is awaited, so commands are executed in the order in which they
+        arrive.
 
         Raises:
             UnknownConversation: the sender is not allowed to see the conversation.
@@ -76,11 +76,11 @@ class ToolCall:
         return self.server.conversations.get(self.visible(conversation_id))
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
-        """Return a conversation after its log in memory has been brought up to date."""
+        """Return the given conversation, with all durable entries in its log in memory."""
         return await self.server.conversations.find(self.visible(conversation_id))
 
     def visible(self, conversation_id: UUID) -> ConversationId:
-        """Check that the sender may see a conversation, and return the id of the conversation.
+        """Check that the sender may see the given conversation, and return its id.
 
         Raises:
             UnknownConversation: the sender is not allowed to see the conversation.
@@ -90,5 +90,5 @@ class ToolCall:
         return found
 
     def answer(self, result: CallToolResult) -> None:
-        """Send the result as the response. The tool may continue to work after this call."""
+        """Send the result as the response. The handler of the tool may continue to run after that."""
         self.call.answer(encode(result))

@@ -1,7 +1,7 @@
-"""The table of tools.
+"""Defines tools and the table of tools.
 
-The server uses the table to respond to `tools/list` and to dispatch calls. The documentation is also generated from
-the table.
+The server uses the table of tools to respond to `tools/list` and to dispatch tool calls. The reference
+documentation of the tools is generated from this table.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class Tool(Generic[Arguments]):
     ) -> None:
         """Create a tool.
 
-        `run` is the handler of the tool. `args` is the type of its arguments. `plain_args` is the type of the
-        arguments for clients that do not get Parley's additions to the protocol (`Features.additions`); the default
-        is `args`. `is_addition` is True if the whole tool is an addition, which these clients do not get. `role` is
-        the lowest role that may call the tool. `creates_conversation` is True if the tool creates conversations. A
-        principal that is bound to one conversation cannot call such a tool. `can_be_task` is True if the tool can
-        run as a task. `answers_approvals` is True if the tool can answer approvals. Such a tool is offered only if
-        `Features.may_answer_approvals` is True.
+        `run` is the handler of the tool. `args` and `result` are the types of its arguments and of its result.
+        `plain_args` is the type of the arguments for clients that do not get Parley's additions to the protocol
+        (`Features.additions`); the default is `args`. `is_addition` is True if these clients do not get the tool at
+        all. `role` is the lowest role that may call the tool. `creates_conversation` is True if the tool creates
+        conversations. Principals that are bound to one conversation cannot call such a tool. `can_be_task` is True
+        if the tool can run as a task. `answers_approvals` is True if the tool can answer approvals. Such a tool is
+        offered only if `Features.may_answer_approvals` is True.
         """
         self.role, self.creates_conversation = role, creates_conversation
         self.can_be_task = can_be_task
         self.may_ask = may_ask
         """True if, at protocol version 2026-07-28, a call of the tool can end with an approval request."""
         self.modern_result = modern_result or result
-        """The type of the result at protocol version 2026-07-28."""
+        """The type of the result at protocol version 2026-07-28; equal to `result` for most tools."""
         self.answers_approvals, self.is_addition = answers_approvals, is_addition
         self.name, self.title, self.description = name, title, description
         self.args, self.result, self.error_shape, self.annotations = args, result, error_shape, annotations
@@ -76,13 +76,13 @@ class Tool(Generic[Arguments]):
         self._run = run
 
     def is_allowed(self, principal: Principal) -> bool:
-        """Return whether a principal may call the tool. The result depends on the role of the principal, and on
-        whether the principal is bound to a conversation.
+        """Return whether the role of the principal allows calls of the tool. A principal that is bound to one
+        conversation may not call tools that create conversations.
         """
         return principal.role >= self.role and not (self.creates_conversation and principal.conversation)
 
     def args_for(self, features: Features) -> type[Arguments]:
-        """Return the type of the arguments for a client."""
+        """Return the type of the arguments for a client with the given features."""
         return self.args if features.additions else self._plain_args
 
     async def call(self, call: ToolCall) -> CallToolResult | None:
@@ -121,7 +121,9 @@ class ToolTable:
         return None if tool is None or (tool.is_addition and not features.additions) else tool
 
     def definitions_for(self, principal: Principal, features: Features) -> tuple[ToolDefinition, ...]:
-        """Return the tools that are offered to a client and that its principal may call."""
+        """Return the definitions of the tools that are offered to a client with the given features, and that its
+        principal may call.
+        """
         offered = self.definitions(features)
         return tuple(one for one in offered if self._by_name[one.name].is_allowed(principal))
 
@@ -147,12 +149,10 @@ class ToolTable:
 
 
 def _output_schema(tool: Tool[Any], features: Features) -> dict[str, Any]:
-    """Return a schema that accepts the results and the failures of a tool.
+    """Return a JSON Schema that accepts the structured content of the results and of the failures of a tool.
 
-    The schema includes failures because some clients validate failures as well.
-
-    The schema of a tool with a text result has `properties` at the top level, because clients of Codex read the
-    properties there.
+    The schema includes failures, because some clients also validate failures. The schema of a tool with a text
+    result has `properties` at the top level, because clients that were written for Codex read the properties there.
     """
     result = tool.modern_result if features.modern else tool.result
     success, failed = schema_of(result), schema_of(FAILED_VALUES[tool.error_shape])

@@ -16,7 +16,9 @@ __all__ = ["turn_result", "workspace_state"]
 
 
 def workspace_state(workspace: WorkspaceUpdated | None) -> WorkspaceState | UnsetType:
-    """Convert the newest commit to the struct that results contain; UNSET if there is no commit."""
+    """Convert `workspace`, the newest commit in the repository of a conversation, to the struct that results
+    contain. Return UNSET if there is no commit.
+    """
     if workspace is None:
         return UNSET
     return WorkspaceState(
@@ -39,7 +41,7 @@ def turn_result(
 
     `ended` is the record that ends the turn, and `text` is the last message of the turn. If the turn is waiting for
     an approval, `ended` is None and `text` describes the approval. `notes` contains the notes for the model of a
-    host. `workspace` is the newest commit; None if the conversation does not work in a repository.
+    host. `workspace` is the newest commit in the repository of the conversation; None if there is none.
     """
     is_error = ended is not None and ended.why != "done"
     structured: CodexResult | UnsetType = UNSET

@@ -1,8 +1,9 @@
 """Runs the calls that wait for the end of a turn: `codex` and `codex-reply`.
 
-The call reads the conversation, and sends each event to the client as two notifications (`CodexEncoder`). The call
-sends the response when it reaches the end of the turn, so all events are sent before the response. If a client at
-version 2025-11-25 interrupts the turn by cancelling the call, the client gets the remaining events and no response.
+Such a call reads the conversation, and sends each event to the client as two notifications (`CodexEncoder`). When
+the call reaches the end of its turn in the log, it sends the response. All events are therefore sent before the
+response. If a client at version 2025-11-25 interrupts the turn by cancelling the call, the client gets the
+remaining events and no response.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of entries before its position in the log that a resumed call reads, to find the text that the client
-has already received.
+"""The number of entries before the resumed position that a resumed call reads if the position before its turn is
+unknown. These entries contain the last message of the turn if the client has already received it.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 
@@ -53,12 +54,11 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 async def resumed(call: ToolCall) -> bool:
-    """If this call repeats an earlier call that ended with an approval request, continue the earlier call and
-    return True. Otherwise return False.
+    """If the client repeats an earlier call that ended with an approval request, continue the earlier call and
+    return True. Otherwise, return False.
 
     Raises:
-        ParleyError: the conversation does not exist or cannot be read, or the decision of the client cannot be
-            stored.
+        ParleyError: the conversation does not exist or cannot be read, or the client's decision cannot be stored.
     """
     if call.rounds is None or (state := call.rounds.previous) is None:
         return False
@@ -69,10 +69,14 @@ async def resumed(call: ToolCall) -> bool:
 
 
 class TurnWaiter:
-    """Submits a message, sends the events of its turn, and sends the response to the call when the turn ends."""
+    """Submits a message, sends the events of its turn to the client, and sends the response to the call when the
+    turn ends.
+    """
 
     def __init__(self, call: ToolCall, conversation: Conversation, *, skipped: int = 0) -> None:
-        """Create the object for a call. The client already has the first `skipped` messages of the first entry."""
+        """Create the object for a call. If the call is resumed, the client already has the first `skipped` messages
+        of the first entry.
+        """
         self._call, self._conversation = call, conversation
         self._features, self._session = call.features, call.session
         reply = call.call.context.reply
@@ -89,8 +93,8 @@ class TurnWaiter:
         self._last_text: str | None = None
         """The last message of the turn; None until the turn is complete."""
         self._earlier_end: EndedTurn | None = None
-        """The end of the turn for which an earlier call stopped waiting; None if no earlier call has stopped
-        waiting, or if the end of the turn is still in memory.
+        """The end of the turn for which an earlier call stopped waiting, if it was read from the store; None if
+        there is no such turn, or if its end is still in memory.
         """
         self._followers_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
@@ -119,7 +123,8 @@ class TurnWaiter:
         await self._submit(content, EventId(str(self._call.call.id)), follow_from=START)
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
-        """Submit a message to an existing conversation. The message begins a turn or joins the running turn."""
+        """Submit a message to an existing conversation. The message begins a turn, or is added to the running turn.
+        """
         left, log = self._session.left_turns.get(self._conversation.id), self._conversation.log
         if left is not None and left < log.base:
             self._earlier_end = await last_turn_end(self._conversation, after=left, up_to=log.durable)
@@ -128,9 +133,9 @@ class TurnWaiter:
     async def resume(self, after: Seq, event_id: EventId, *, before: Seq | None = None) -> None:
         """Continue a call whose connection was lost, or that ended with an approval request.
 
-        Send the events after the position `after`, and send the response at the end of the turn, which may already
-        be in the log. `event_id` is the event id of the turn. `before` is the position before the turn; None if
-        this position is unknown.
+        Send the events after the position `after`. Send the response when the end of the turn is reached; it may
+        already be in the log. `event_id` is the event id of the turn. `before` is the position before the turn;
+        None if this position is unknown.
 
         Raises:
             StoreError: the log cannot be read.
@@ -174,8 +179,8 @@ class TurnWaiter:
         """Send the events after the position `after`.
 
         `before` is the position before the turn; the default is `after`. `turn` is the running turn; None if the
-        turn has ended, or if it is unknown whether the turn is running. The call ends when it reaches the end of
-        the turn in the log.
+        turn has ended, or if it is unknown whether the turn is running. The call ends when the end of the turn has
+        been read from the log.
         """
         if self._session.has_left:
             return  # the client has left, and the turn continues
@@ -195,16 +200,16 @@ class TurnWaiter:
         self._return_approval()
 
     def cancel_before_it_begins(self) -> None:
-        """Handle a cancellation of the call before its turn begins: stop waiting for the tool servers, so that the
-        turn begins and is interrupted immediately. Do nothing if the client has only stopped waiting
-        (`Features.is_timeout`).
+        """Handle a cancellation of the call before its turn begins: stop waiting for the tool servers (the MCP
+        servers that the agent uses). The turn then begins and is interrupted immediately. Do nothing if the client
+        has only stopped waiting (`Features.is_timeout`).
         """
         if not self._features.is_timeout(self._call.call.cancel_reason):
             self._conversation.stop_waiting_for_tool_servers()
 
     def _cancel(self) -> None:
-        """Handle a cancellation by the client: interrupt the turn. If the client has only stopped waiting
-        (`Features.is_timeout`), do not interrupt the turn, and only end the call without a response.
+        """Interrupt the turn, because the client has cancelled the call. If the client has only stopped waiting
+        (`Features.is_timeout`), end the call without a response, and let the turn continue.
         """
         assert self._turn is not None
         if self._features.is_timeout(self._call.call.cancel_reason):
@@ -238,7 +243,9 @@ class TurnWaiter:
             self._return_approval()
 
     def _ask_by_result(self, approval: PendingApproval, request: str) -> None:
-        """Send an approval request as the result of the call. The client repeats the call with its decision."""
+        """Send an approval request as the result of the call. The client then repeats the call and includes its
+        decision.
+        """
         rounds, conversation = self._call.rounds, self._conversation
         if self._ended or rounds is None:
             return
@@ -261,8 +268,9 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """Send the open approval as the result of the call, if a waiting call must return it
-        (`ConversationApprovals.is_returned`). If another client may still begin to follow the turn, wait first.
+        """If calls that wait for the turn must return the open approval (`ConversationApprovals.is_returned`), end
+        the call with a description of the approval. If another client may still begin to follow the turn, wait for
+        this client first.
         """
         conversation, approval = self._conversation, self._conversation.approvals.open
         if self._ended or approval is None or not conversation.approvals.is_returned:
@@ -273,12 +281,14 @@ class TurnWaiter:
         self._end_with(approval)
 
     def _end_with(self, approval: PendingApproval) -> None:
-        """Send the result of the call: a text that explains how to answer the open approval."""
+        """Send a result that describes the open approval and explains how to answer it."""
         may_answer = may_call_approval_answer(self._call.principal, self._features, approval)
         self._end(None, returned_approval(approval.request, self._conversation.id, may_answer=may_answer))
 
     def _note_earlier_turn(self, before: Seq) -> None:
-        """If an earlier call of this client stopped waiting for its turn, add a note about the end of that turn."""
+        """If an earlier call from this client stopped waiting for its turn, add a note about the end of that turn.
+        `before` is the position before the turn of this call.
+        """
         left = self._session.left_turns.pop(self._conversation.id, None)
         if left is None:
             return
@@ -288,11 +298,10 @@ class TurnWaiter:
             self._notes.earlier_turn(end.text or "")
 
     def _work_ended(self, work: asyncio.Future[TurnEnded]) -> None:
-        """Send the response when the work of the turn is finished, but the readers of this process will not get the
-        end of the turn.
+        """Send the response if the turn has stopped but its end will not reach the log of this process.
 
-        This is the case if the end could not be stored, or if another process will store the end after this server
-        has shut down.
+        This is the case if the end cannot be stored, or if another process will store the end after this server has
+        shut down.
         """
         assert self._turn is not None
         if self._turn.lost is not None:
@@ -304,7 +313,7 @@ class TurnWaiter:
             self._fail(str(error), error.code)
 
     def _dropped(self, error: Exception) -> None:
-        """Send `error` as the result of the call, because an entry cannot be sent to the client."""
+        """Send `error` as the result of the call, because an entry cannot be read or sent to the client."""
         if isinstance(error, MemoryError):
             self._fail(OUT_OF_MEMORY, RESOURCE_LIMIT)
         elif isinstance(error, VisibleError):
@@ -335,8 +344,8 @@ class TurnWaiter:
         self._end(TurnEnded(why="failed", message=message, code=code))
 
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
-        """Send the result of the call. If the turn has ended, the result contains the last message of the turn. If
-        the turn is waiting for an approval, `ended` is None and the result contains `text`.
+        """Send the result of the call. If the turn has ended, the result contains the message of `ended`. If the
+        turn is waiting for an approval, `ended` is None and the result contains `text`.
         """
         if not self._ended:
             self._leave()
