@@ -49,7 +49,8 @@ CLOSE_SECONDS: Final = 0.3
 takes this long only if the disk is slow or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
-"""The maximum time in seconds for which a client can still receive responses after it has closed its sending side.
+"""The maximum time in seconds for which a client can still receive responses after it has closed its sending
+side.
 """
 LAST_ANSWERS_SECONDS: Final = 0.05
 """The maximum time in seconds that a shutdown waits for the responses to requests that were waiting for the store.

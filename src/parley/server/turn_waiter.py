@@ -123,7 +123,8 @@ class TurnWaiter:
         await self._submit(content, EventId(str(self._call.call.id)), follow_from=START)
 
     async def run_next(self, content: tuple[InputItem, ...]) -> None:
-        """Submit a message to an existing conversation. The message begins a turn, or is added to the running turn.
+        """Submit a message to an existing conversation. The message begins a turn or is added to the running
+        turn.
         """
         left, log = self._session.left_turns.get(self._conversation.id), self._conversation.log
         if left is not None and left < log.base:

@@ -1,1 +1,1 @@
-"""Streamable HTTP: one endpoint, sessions, and streams."""
+"""Serves clients over Streamable HTTP: the endpoints, the sessions of clients, and the streams of messages."""

@@ -1,4 +1,6 @@
-"""Authenticates HTTP requests by bearer tokens, and limits the number of wrong tokens and the rate of requests."""
+"""Authenticates HTTP requests by bearer tokens. Delays responses to wrong tokens, and limits the rate of
+messages.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ FAILURES_PER_MINUTE: Final = 10
 """The number of wrong tokens within a minute after which responses to further wrong tokens are delayed."""
 DELAY_SECONDS: Final = 1.0
 BURST_SECONDS: Final = 10.0
-"""The length of a burst, in seconds. With a rate of 20 messages per second, a principal may send a burst of 200
-messages without a delay.
+"""The size of a burst, in seconds at the maximum rate. For example, with a rate of 20 messages per second, an idle
+principal may send 200 messages at once.
 """
 
 _REFUSAL: Final = refusal(Unauthorized())
@@ -38,12 +40,12 @@ _SCHEME: Final = "bearer "
 
 
 def new_token() -> str:
-    """Return a new token with 256 random bits."""
+    """Return a new random token with 256 bits of entropy."""
     return secrets.token_urlsafe(32)
 
 
 def bearer_token(request: HttpRequest) -> str:
-    """Return the bearer token in the header `Authorization` of a request; an empty string if there is no token."""
+    """Return the bearer token in the header `Authorization` of the request; an empty string if there is none."""
     values = request.header("Authorization")
     given = values[0] if len(values) == 1 else ""
     return given[len(_SCHEME) :].strip() if given[: len(_SCHEME)].lower() == _SCHEME else ""
@@ -55,9 +57,7 @@ class Authenticator:
     """
 
     def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the authenticator. `stored` contains the tokens of the home directory; None if there are no stored
-        tokens.
-        """
+        """Create the authenticator. `stored` contains the tokens in the store; None if tokens are not stored."""
         self._stored, self._now = stored, now
         self._principals: dict[bytes, Principal] = {}
         self._failures: deque[float] = deque(maxlen=FAILURES_PER_MINUTE)
@@ -66,17 +66,15 @@ class Authenticator:
         self._principals[token_digest(token)] = principal
 
     def principal(self, request: HttpRequest) -> Principal | None:
-        """Return the principal that sent a request; None if the token of the request is missing or wrong. The check
-        takes the same time for every wrong token.
+        """Return the principal of the token in the request; None if the token is missing, or is not a valid token
+        in memory. The check takes the same time for every wrong token.
         """
         token = bearer_token(request)
         found = self.owner(token_digest(token))
         return found if token else None
 
     def owner(self, digest: bytes) -> Principal | None:
-        """Return the principal of the token that has the digest `digest`; None if no valid token has this
-        digest.
-        """
+        """Return the principal of the valid token with the digest `digest`; None if no such token is in memory."""
         found = None
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
@@ -85,22 +83,22 @@ class Authenticator:
         return found or stored
 
     async def look_up(self, request: HttpRequest) -> Principal | None:
-        """Return the principal that sent a request whose token is not in memory. The token is looked up in the
-        store. Return None if the token is missing or wrong.
+        """Like `principal`, but read the store if the token is not in memory. Return None if the token is missing
+        or wrong.
         """
         token = bearer_token(request)
         return await self.look_up_owner(token_digest(token)) if token else None
 
     async def look_up_owner(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token that is not in memory, because another process may have just stored it.
-        Return None if the store has no such token.
+        """Like `owner`, but read the store if the token is not in memory. Another process may have stored the token
+        after this process last read the store. Return None if no valid token has the digest.
         """
         if (found := self.owner(digest)) is not None or self._stored is None:
             return found
         return await self._stored.look_up(digest)
 
     def is_valid(self, principal: Principal) -> bool:
-        """Return whether the token of a principal is still valid."""
+        """Return whether the token of the principal is still valid."""
         is_stored = self._stored is not None and self._stored.is_valid(principal)
         return is_stored or principal in self._principals.values()
 
@@ -113,22 +111,21 @@ class Authenticator:
 
 
 class RateLimit:
-    """Limits the rate of messages from each principal. A request without messages counts as one message."""
+    """Limits the rate of messages from each principal. An HTTP request without messages counts as one message."""
 
     def __init__(self, per_second: int, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Create the limits. `per_second` is the number of messages that a principal may send per second on
+        """Create the rate limit. `per_second` is the number of messages that a principal may send per second on
         average; 0 means no limit.
         """
         self._per_second, self._now = per_second, now
         self._allowed: dict[str, tuple[float, float]] = {}
-        """For each principal, the number of messages that it could send without delay at the time of its last
-        message, and this time.
+        """For each principal, by name: the number of messages that were still allowed after its last request, and
+        the time of this request in seconds on the clock `now`.
         """
 
     def admits(self, principal: Principal, count: int = 1) -> bool:
-        """If the rate of a principal allows `count` more messages, count these messages and return True.
-
-        Otherwise return False.
+        """If the rate limit allows `count` more messages from the principal, count these messages and return True.
+        Otherwise, return False.
         """
         if not self._per_second:
             return True

@@ -1,5 +1,5 @@
 """Outboxes that give an event id to each message. A client that reconnects sends the event id of the last message
-that it has received, and gets the messages after it.
+that it has received, and gets all later messages.
 """
 
 from __future__ import annotations
@@ -18,29 +18,31 @@ __all__ = ["CallOutbox", "StreamCursors"]
 
 
 class StreamCursors:
-    """The positions up to which the client has received the conversations that it streams."""
+    """The position that the client has reached in each conversation that it streams. The event ids of messages
+    contain these positions.
+    """
 
     def __init__(self, push: PushOutbox, ids: EventIds, session: str) -> None:
         self._push, self._ids, self._session = push, ids, session
         self._positions: dict[str, Position] = {}
 
     def outbox(self, conversation: ConversationId, number: int) -> _StreamOutbox:
-        """Return the outbox for the stream of a conversation. `number` is the number of the stream in its
+        """Return the outbox for a new stream of `conversation`. `number` is the number of the stream in its
         session.
         """
         self._positions.pop(conversation, None)
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Replace the stored positions with `positions`, which the client reports as reached.
+        """Replace the positions with `positions`, which the client has sent when it reconnected.
 
-        This method is called before messages are sent again. Otherwise the ids of repeated messages would contain
-        positions that the client has not reached.
+        This method must be called before messages are sent again. Otherwise, the event ids of repeated messages
+        would contain positions that the client has not reached.
         """
         self._positions = dict(positions)
 
     def ended(self, conversation: ConversationId) -> None:
-        """Remove the position of a conversation, because its stream has ended."""
+        """Remove the position of `conversation`, because its stream has ended."""
         self._positions.pop(conversation, None)
 
     def _moved(self, conversation: ConversationId, number: int, position: Position) -> str:
@@ -49,13 +51,13 @@ class StreamCursors:
 
 
 class _StreamOutbox:
-    """The outbox of one stream. The outbox gives each message an event id."""
+    """The outbox of one stream. It gives each message with a position an event id."""
 
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
         """Create the outbox.
 
-        `moved` is called with the position of the client after a message. It records this position, and returns the
-        event id of the message.
+        `moved` is called with the position that the client reaches with a message. It records this position, and
+        returns the event id of the message.
         """
         self._push, self._moved = push, moved
         self.send, self.when_writable = push.send, push.when_writable
@@ -75,7 +77,9 @@ class _StreamOutbox:
 
 
 class CallOutbox:
-    """The outbox for the events of one call. The outbox gives each message an event id."""
+    """The outbox for the events of one `codex` or `codex-reply` call. It gives each message with a position an
+    event id.
+    """
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ The module `stateless.py` handles the requests at version 2026-07-28, and the mo
 requests for the web page.
 
 A POST carries messages from the client, a GET opens the stream of messages that belong to no request, and a DELETE
-ends the session. Health checks are handled without any check. For every other request, the endpoint checks in this
-order: host and origin, token or sign-in, rate, path, method, session, version.
+ends the session. For every request except health checks, the endpoint checks in this order: host and origin, token
+or sign-in, rate, path, method, protocol version, session.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ log = logging.getLogger(__name__)
 
 PATH: Final = "/mcp"
 BATCH_VERSION: Final = "2025-03-26"
-"""The only protocol version with arrays of JSON-RPC messages."""
+"""The only protocol version that allows arrays of JSON-RPC messages."""
 METHODS: Final = "GET, POST, DELETE"
 
 _VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-"""The syntax of a protocol version. Errors contain a version from the client only if it has this syntax."""
+"""The syntax of a protocol version. An error response quotes the version that the client has sent only if this
+version has this syntax.
+"""
 _FOR_PAGES: Final = {
     "Access-Control-Expose-Headers": f"{SESSION_ID}, WWW-Authenticate, Retry-After",
     "Vary": "Origin",
@@ -93,7 +95,7 @@ _WRONG_HOST: Final = HttpAnswer(
 
 
 class HttpEndpoint:
-    """Handles the HTTP requests to `/mcp`, and passes other requests to the other endpoints."""
+    """Handles the HTTP requests to `/mcp`, and passes requests to other paths to the endpoints for these paths."""
 
     def __init__(
         self,
@@ -113,13 +115,13 @@ class HttpEndpoint:
     ) -> None:
         """Create the endpoint.
 
-        `metrics` handles requests for the metrics; None if there are no metrics. `nodes` handles the requests of
-        other nodes; None if this server is not a node. `page` handles the requests for the web page; None if there
-        is no page.
+        `metrics` handles requests for the metrics; None if the server provides no metrics. `nodes` handles requests
+        from other nodes; None if this server is not a node. `page` handles requests for the web page; None if the
+        server provides no web page.
 
         `is_modern` returns whether requests at version 2026-07-28 are supported. `why_too_large` is called with a
-        number of bytes. The function returns the reason why there is not enough memory for this number of bytes, or
-        None if there is enough memory.
+        number of bytes. It returns the reason why there is not enough memory for these bytes, or None if there is
+        enough memory.
         """
         self._sessions, self._stateless, self._is_modern = sessions, stateless, is_modern
         self._authenticator, self._why_too_large = authenticator, why_too_large
@@ -127,10 +129,10 @@ class HttpEndpoint:
         self._health, self._metrics = health, metrics
         self._refuses_new_clients = False
         self._arriving_bytes = 0
-        """The total size of the bodies that are being read, in bytes."""
+        """The total number of bytes of the request bodies that are being read."""
 
     def apply(self, *, guard: Guard, rate: RateLimit, limits: HttpLimits) -> None:
-        """Use new limits and a new guard from the next request on."""
+        """Use the given guard, rate limit and other limits for all later requests."""
         self._guard, self._rate, self._limits = guard, rate, limits
 
     @property
@@ -144,7 +146,9 @@ class HttpEndpoint:
         self._refuses_new_clients = True
 
     async def answer(self, request: HttpRequest) -> object:
-        """Return the response to one request: an `HttpAnswer`, a stream of messages, or an opened WebSocket."""
+        """Handle the request, and return the response: an `HttpAnswer`, a `MessageStream`, or an opened
+        WebSocket.
+        """
         if (state := self._health.answer(request)) is not None:
             return state
         path = self._guard.path_of(request)
@@ -195,13 +199,15 @@ class HttpEndpoint:
             return refusal(refused)
 
     def _file(self, path: str, request: HttpRequest, page: PageEndpoint) -> HttpAnswer | None:
-        """Return the response to a request for a file of the page; None for any other request."""
+        """Return the response if the request is for a file of the web page; otherwise, return None. `path` is the
+        path of the request.
+        """
         if page.files.build and (folder := self._guard.folder_of(request)) is not None:
             return HttpAnswer(status=HTTPStatus.PERMANENT_REDIRECT, headers={"Location": f"{folder}/"})
         return page.files.answer(path, request)
 
     async def _sender(self, request: HttpRequest) -> Principal | None:
-        """Return the principal that sent a request; None if the request has neither a valid token nor a valid
+        """Return the principal that sent the request; None if the request has neither a valid token nor a valid
         sign-in.
         """
         if request.header("Authorization") or self._page is None:
@@ -209,8 +215,8 @@ class HttpEndpoint:
         return await self._page.principal(request, self._guard)
 
     def _names_modern_version(self, request: HttpRequest) -> bool:
-        """Return whether the header `MCP-Protocol-Version` of a request is 2026-07-28. This version has neither
-        sessions nor arrays of messages.
+        """Return whether the header `MCP-Protocol-Version` of the request is 2026-07-28, and the server supports
+        this version. This version has neither sessions nor arrays of messages.
         """
         return self._is_modern() and request.header(PROTOCOL_VERSION) == [MODERN_VERSION]
 
@@ -243,11 +249,11 @@ class HttpEndpoint:
         is_array: bool,
         accepts_stream: bool,
     ) -> HttpAnswer | MessageStream:
-        """Pass messages to their session, and return the HTTP response.
+        """Handle the messages of a POST, and return the HTTP response.
 
-        `is_array` is True if the body was an array. `accepts_stream` is True if the client accepts a stream of
-        messages. The method removes the messages from the list `messages`, so that the memory of large messages can
-        be freed while their calls are running.
+        `is_array` is True if the body is an array. `accepts_stream` is True if the client accepts a stream of
+        messages. The messages are removed from the list `messages`, so that the memory of large messages can be
+        freed while their requests are in progress.
         """
         if not is_array and self._stateless.is_for(request, messages[0]) and self._is_modern():
             return await self._stateless.answer(request, messages.pop(), principal, accepts_stream=accepts_stream)
@@ -330,11 +336,12 @@ class HttpEndpoint:
     # --- sessions ----------------------------------------------------------------------
 
     async def _session(self, request: HttpRequest, principal: Principal) -> HttpSession:
-        """Return the session of a request.
+        """Return the session that the request names.
 
         Raises:
-            HttpRefused: the session does not exist, or the request names a protocol version that differs from the
-                version of the session.
+            HttpRefused: the request names no session, the session does not exist, or the request names a protocol
+                version that differs from the version of the session.
+            UnsupportedVersion: the server does not support the protocol version that the request names.
         """
         ids, versions = request.header(SESSION_ID), request.header(PROTOCOL_VERSION)
         if len(versions) > 1 or any(version not in KNOWN_VERSIONS for version in versions):
@@ -354,8 +361,8 @@ class HttpEndpoint:
 
 
 def _pass_on(messages: list[PostedMessage], session: HttpSession, reply: Reply) -> None:
-    """Pass messages to the client connection of a session, and remove each of them from the list. The memory of
-    large messages can then be freed.
+    """Pass the messages to the client connection of the session in order. Remove each message from the list
+    `messages`, so that the memory of large messages can be freed.
     """
     messages.reverse()
     while messages:
@@ -363,7 +370,11 @@ def _pass_on(messages: list[PostedMessage], session: HttpSession, reply: Reply) 
 
 
 def _cursors(request: HttpRequest, session: HttpSession) -> SessionCursors | None:
-    """Return the cursors in the client's `Last-Event-ID`; None if the header is missing."""
+    """Return the cursors in the header `Last-Event-ID` of the request; None if the header is missing.
+
+    Raises:
+        UnknownEventId: the server did not send this event id in the session.
+    """
     ids = [value for value in request.header(LAST_EVENT_ID) if value]
     if not ids:
         return None
@@ -381,7 +392,9 @@ def _json_answer(answers: list[bytes], *, is_array: bool) -> HttpAnswer:
 
 
 def _accepts(request: HttpRequest, types: frozenset[str]) -> bool:
-    """Return whether the client accepts one of the media types `types`; True if there is no `Accept` header."""
+    """Return whether the header `Accept` contains one of the media types `types`; True if this header is
+    missing.
+    """
     accepted = _media_types(request.header("Accept"))
     return not accepted or not types.isdisjoint(accepted)
 

@@ -39,14 +39,14 @@ PARSE_ERROR: Final = -32700
 
 
 class HttpRefused(RequestRefused):
-    """Raised to respond to an HTTP request with an error status."""
+    """Raised to respond to an HTTP request with an HTTP error status and a JSON-RPC error."""
 
     number = INVALID_REQUEST
     status: ClassVar[HTTPStatus] = HTTPStatus.BAD_REQUEST
 
 
 class UnsupportedMediaType(HttpRefused):
-    """Raised when the body is not plain JSON."""
+    """Raised when the media type of the request body is not `application/json`, or the body is compressed."""
 
     code, status = "unsupported_media_type", HTTPStatus.UNSUPPORTED_MEDIA_TYPE
 
@@ -55,7 +55,7 @@ class UnsupportedMediaType(HttpRefused):
 
 
 class NotAcceptable(HttpRefused):
-    """Raised when the client does not accept the media type of the response."""
+    """Raised when the header `Accept` of a request does not allow the media type of the response."""
 
     code, status = "not_acceptable", HTTPStatus.NOT_ACCEPTABLE
 
@@ -64,19 +64,19 @@ class NotAcceptable(HttpRefused):
 
 
 class RequestBodyTooLarge(HttpRefused):
-    """Raised when the body is larger than the limit or than the available memory."""
+    """Raised when the request body is larger than the limit or than the available memory."""
 
     code, status = "body_too_large", HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 class RequestBodyUnreadable(HttpRefused):
-    """Raised when the body did not arrive completely or in time."""
+    """Raised when the request body did not arrive completely or in time."""
 
     code, status = "body_unreadable", HTTPStatus.REQUEST_TIMEOUT
 
 
 class BadBody(HttpRefused):
-    """Raised when the body is not a JSON-RPC message."""
+    """Raised when the request body does not have the required form, such as one JSON-RPC message."""
 
     code = "bad_body"
 
@@ -86,7 +86,7 @@ class BadBody(HttpRefused):
 
 
 class ArrayNotAllowed(HttpRefused):
-    """Raised when the body is an array of messages, but the version of the session does not allow arrays."""
+    """Raised when the request body is an array of messages, but the protocol version does not allow arrays."""
 
     code = "array_not_allowed"
 
@@ -95,7 +95,7 @@ class ArrayNotAllowed(HttpRefused):
 
 
 class SessionMissing(HttpRefused):
-    """Raised when a request names no session."""
+    """Raised when a request does not contain exactly one session id."""
 
     code = "session_missing"
 
@@ -104,7 +104,7 @@ class SessionMissing(HttpRefused):
 
 
 class UnknownSession(HttpRefused):
-    """Raised when the session does not exist or belongs to another token."""
+    """Raised when a request names a session that does not exist or belongs to another principal."""
 
     code, status = "unknown_session", HTTPStatus.NOT_FOUND
 
@@ -124,7 +124,7 @@ class SessionNotRestored(HttpRefused):
 
 
 class SessionNotRemoved(HttpRefused):
-    """Raised when a session cannot be removed from the store. The session continues."""
+    """Raised when a session cannot be ended, because the store failed. The session continues."""
 
     code, status = "session_not_removed", HTTPStatus.SERVICE_UNAVAILABLE
 
@@ -133,7 +133,9 @@ class SessionNotRemoved(HttpRefused):
 
 
 class StreamEndNotSaved(HttpRefused):
-    """Raised when the client has ended a stream, but the stream cannot be removed from the stored session."""
+    """Raised when a client has ended a stream, but the stream cannot be removed from the stored session. The stream
+    would continue after a restart of the server.
+    """
 
     code, status = "stream_end_not_saved", HTTPStatus.SERVICE_UNAVAILABLE
 
@@ -142,7 +144,9 @@ class StreamEndNotSaved(HttpRefused):
 
 
 class Unauthorized(HttpRefused):
-    """Raised when a request has no valid token. The text does not contain the reason why the token is invalid."""
+    """Raised when a request has no valid token. The error message does not contain the reason why the token is
+    invalid.
+    """
 
     code, status = "unauthorized", HTTPStatus.UNAUTHORIZED
 
@@ -160,7 +164,7 @@ class PushRefused(HttpRefused):
 
 
 class SignInFailed(HttpRefused):
-    """Raised when a person cannot sign in to the web page. The text does not contain the reason."""
+    """Raised when a person cannot sign in to the web page. The error message does not contain the reason."""
 
     code, status = "sign_in_failed", HTTPStatus.UNAUTHORIZED
 
@@ -178,7 +182,7 @@ class SignInNotStored(HttpRefused):
 
 
 class TooManySessions(HttpRefused):
-    """Raised when a session cannot begin because the server or the principal has too many sessions, and the
+    """Raised when a session cannot begin. The server or the principal has the maximum number of sessions, and the
     principal has no idle session that could be ended.
     """
 
@@ -189,7 +193,7 @@ class TooManySessions(HttpRefused):
 
 
 class TooManySignIns(HttpRefused):
-    """Raised when a token was used for too many sign-ins to the web page."""
+    """Raised when a token was used for too many sign-ins to the web page within a short time."""
 
     code, status = "too_many_sign_ins", HTTPStatus.TOO_MANY_REQUESTS
 
@@ -198,7 +202,7 @@ class TooManySignIns(HttpRefused):
 
 
 class VersionMismatch(HttpRefused):
-    """Raised when a request names a version other than the negotiated version of the session."""
+    """Raised when a request names a protocol version other than the negotiated version of its session."""
 
     code = "version_mismatch"
 
@@ -216,7 +220,7 @@ class UnknownEventId(HttpRefused):
 
 
 class HeaderMismatch(HttpRefused):
-    """Raised when the value of a header differs from the same value in the body."""
+    """Raised when a header that repeats a value of the request body is missing, or differs from this value."""
 
     code, number = "header_mismatch", HEADER_MISMATCH
 

@@ -1,10 +1,10 @@
-"""The ids of server-sent events. An event id contains the positions that the client has reached, and is signed with
-the key of the home directory.
+"""The ids of server-sent events. An event id contains the positions that the client has reached, and is signed.
 
 Because an event id contains the positions, the server does not have to store positions for clients that may
-reconnect. A client sends the event id in a header, whose length is limited. Therefore an event id contains the
-number of each stream instead of the client's request id, so that its length depends only on the number of streams.
-The signature covers the session, so an event id of one session is invalid in another session.
+reconnect. A client sends the event id in a header, whose length is limited. Therefore, an event id identifies each
+conversation stream by its number. The id of the request that opened the stream could be long, because the client
+chooses this id. The signature covers the session id, so an event id of one session is invalid in all other
+sessions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class CallCursor(Struct, frozen=True, array_like=True):
 class SessionCursors(Struct, frozen=True, array_like=True):
     """The positions that the client has reached on one HTTP stream.
 
-    An object contains either the cursor of a call, or the position in each conversation that the client streams.
+    The stream is either the stream of one call, or the GET stream. `call` is None for a GET stream. `streams`
+    contains the position in each conversation that the client streams, by conversation id.
     """
 
     call: CallCursor | None = None
@@ -50,7 +51,7 @@ _UUID, _TEXT = b"u", b"t"
 
 class _Call(Struct, frozen=True, array_like=True):
     """The form in which an event id contains a `CallCursor`. The request id is encoded as JSON, because MessagePack
-    has no integers above 64 bits.
+    has no integers with more than 64 bits.
     """
 
     request: bytes
@@ -60,7 +61,7 @@ class _Call(Struct, frozen=True, array_like=True):
 
 
 class _Content(Struct, frozen=True, array_like=True):
-    """The content of an event id. It contains the short forms of conversation ids."""
+    """The content of an event id before it is signed. Conversation ids have their short form (`_packed`)."""
 
     call: _Call | None
     streams: dict[bytes, Position]
@@ -73,7 +74,7 @@ _request_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(
 
 @lru_cache(maxsize=4096)  # the form is short, because each event id names all streams of a session
 def _packed(conversation: str) -> bytes:
-    """Return the short form of a conversation id: 17 bytes for a UUID."""
+    """Return the short form of the conversation id: 17 bytes for a UUID."""
     try:
         uuid = UUID(conversation)
     except ValueError:
@@ -96,7 +97,7 @@ def _unpacked_call(call: _Call) -> CallCursor:
 
 
 class EventIds:
-    """Creates and reads the event ids of one home directory."""
+    """Creates event ids that are signed with one key, and reads them."""
 
     def __init__(self, key: bytes) -> None:
         self._sealer = Sealer(key, b"event id")
@@ -107,7 +108,9 @@ class EventIds:
         return self._sealer.seal(_encoder.encode(_Content(call, streams)), context=session)
 
     def open(self, session: str, event_id: str) -> SessionCursors | None:
-        """Return the cursors in an event id; None if the id was not created with this key for the session."""
+        """Return the cursors in `event_id`; None if the event id was not created with this key for the session with
+        the id `session`.
+        """
         content = self._sealer.open(event_id, context=session)
         if content is None:
             return None

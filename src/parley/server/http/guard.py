@@ -1,7 +1,8 @@
-"""Checks the host and the origin of each HTTP request before the rest of the request is read.
+"""Checks the host and the origin of each HTTP request before its body is read.
 
-A web page can make a browser send requests to a server on loopback. The checks of Host, Origin, Sec-Fetch-Site and
-Content-Type prevent that, even if the host name of the page was changed to point to this computer (DNS rebinding).
+A web page can make a browser send requests to a server on loopback. The checks of the headers Host, Origin,
+Sec-Fetch-Site and Content-Type prevent such requests, even if the host name of the page was changed to point to
+this computer (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ class Guard:
         """Create the guard.
 
         `port` is the port of the server. `hosts` contains the host names that are accepted in addition to loopback.
-        Each of them is accepted with and without the port. `origins` contains the accepted origins of other web
-        pages. `scheme` is the scheme of the server's own URL. `public_url` is the URL of the server behind a proxy.
+        Each host name is accepted with and without the port. `origins` contains the origins of web pages of other
+        servers that are accepted. `scheme` is the scheme of the server's own URL. `public_url` is the URL at which
+        clients reach the server through a proxy; None if there is no proxy.
         """
         names = (*LOOPBACK_NAMES, *(host.lower() for host in hosts))
         self._hosts = frozenset(names) | {f"{name}:{port}" for name in names}
@@ -52,7 +54,7 @@ class Guard:
         self._public_path = public.path.rstrip("/")
 
     def path_of(self, request: HttpRequest) -> str:
-        """Return the path of a request relative to the URL of the server, without the query.
+        """Return the path of the request relative to the URL of the server, without the query.
 
         The result does not contain the path of the public URL, even if a proxy has not removed this path.
         """
@@ -62,25 +64,26 @@ class Guard:
         return path
 
     def folder_of(self, request: HttpRequest) -> str | None:
-        """Return the last segment of the path of the public URL if a request is for this path without its final
-        slash; None for any other request.
+        """If the request is for the path of the public URL without the final slash, return the last segment of this
+        path. Otherwise, return None.
 
-        The caller redirects the browser, because relative URLs in the page would be wrong without the slash.
+        The caller then redirects the browser to the path with the slash. Without the slash, the browser would
+        resolve relative URLs in the page wrongly.
         """
         if not self._public_path or request.target.partition("?")[0] != self._public_path:
             return None
         return self._public_path.rpartition("/")[2]
 
     def page_of(self, request: HttpRequest) -> str | None:
-        """Return the origin of the web page that sent a request. Return None if no web page sent the request, or if
-        the origin is not accepted.
+        """Return the origin of the web page of another server that sent the request. Return None if no such web
+        page sent the request, or if its origin is not in `origins`.
         """
         given = request.header("Origin")
         return given[0] if len(given) == 1 and given[0] in self._origins else None
 
     def own_origin(self, request: HttpRequest) -> str | None:
-        """Return the origin of the web page that sent a request if the page belongs to this server; None for any
-        other request. The page belongs to this server if its origin matches the header Host or the public URL.
+        """If the request has the origin of a web page of this server, return this origin. Otherwise, return None.
+        The origin belongs to this server if it matches the header Host or the public URL.
         """
         given, host = request.header("Origin"), request.header("Host")
         if len(given) != 1 or len(host) != 1:
@@ -88,7 +91,7 @@ class Guard:
         return given[0] if given[0] in (_origin(self._scheme, host[0]), self._public_origin) else None
 
     def is_from_own_page(self, request: HttpRequest) -> bool:
-        """Return whether a script of a page of this server sent a request.
+        """Return whether a script on a web page of this server sent the request.
 
         When a page sends a GET to its own origin, the browser sends no Origin. For such a request, Sec-Fetch-Site
         shows whether the page belongs to this server.
@@ -98,17 +101,17 @@ class Guard:
         return request.method in ("GET", "HEAD") and request.header("Sec-Fetch-Site") == ["same-origin"]
 
     def accepts_host(self, request: HttpRequest) -> bool:
-        """Return whether the header Host of a request names this server. Also return True if the request does not
-        have exactly one header Host.
+        """Return whether the header Host of the request names this server. Also return True if the request does not
+        have exactly one header Host, because `refusal` handles this error separately.
         """
         host = request.header("Host")
         return len(host) != 1 or host[0].lower() in self._hosts
 
     def refusal(self, request: HttpRequest, *, is_page: bool = False) -> HTTPStatus | None:
-        """Return the HTTP error status of the response to a request; None if the request is accepted.
+        """Return the HTTP error status with which the request must be refused; None if the request is accepted.
 
-        `is_page` is True if the request is for a file of the web page. A request for a file is also accepted if the
-        user has followed a link on another site.
+        `is_page` is True if the request is for a file of the web page. Such a request is also accepted if the user
+        has followed a link on another site.
         """
         if request.header_bytes > MAX_HEADER_BYTES:
             return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
@@ -129,13 +132,13 @@ class Guard:
         # Only pages of accepted origins may send a preflight request.
         if request.method == "OPTIONS" and not is_accepted:
             return HTTPStatus.FORBIDDEN
-        if not request.target.startswith("/"):  # a full URL may name another host than the header
+        if not request.target.startswith("/"):  # a full URL may name a host other than the header Host
             return HTTPStatus.BAD_REQUEST
         return None
 
 
 def _is_navigation(request: HttpRequest) -> bool:
-    """Return whether a request opens a page in a browser tab, for example after a click on a link."""
+    """Return whether the request opens a page in a browser tab, for example after a click on a link."""
     return (
         request.method == "GET"
         and request.header("Sec-Fetch-Mode") == ["navigate"]
@@ -144,5 +147,7 @@ def _is_navigation(request: HttpRequest) -> bool:
 
 
 def _origin(scheme: str, host: str) -> str:
-    """Return an origin as browsers write it: in lower case and without a default port."""
+    """Return the origin in the form that browsers send: in lower case and without the default port. `host` may
+    contain a port.
+    """
     return f"{scheme}://{host.removesuffix(_DEFAULT_PORTS.get(scheme, ''))}".lower() if host else ""

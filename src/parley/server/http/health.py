@@ -1,7 +1,7 @@
 """The endpoints `/livez` and `/readyz`, for load balancers and container managers.
 
-They need no token and accept every Host header, because a load balancer addresses a server by its IP address. The
-responses contain only the state of the server, and no health check uses the store.
+Health checks need no token, and accept every Host header, because load balancers often address a server by its IP
+address. The responses contain only the state of the server. No health check reads the store.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-stor
 
 
 class Health:
-    """Handles health checks."""
+    """Handles the requests to `/livez` and `/readyz`."""
 
     def __init__(self, readiness: Callable[[], Readiness]) -> None:
         self._readiness = readiness
 
     def answer(self, request: HttpRequest) -> HttpAnswer | None:
-        """Return the response to a health check; None if the request is not a health check."""
+        """If the request is a health check, return the response; otherwise, return None."""
         if request.target not in (LIVE_PATH, READY_PATH):
             return None
         if request.method not in ("GET", "HEAD"):

@@ -39,15 +39,17 @@ UNAVAILABLE: Final = HttpAnswer(status=HTTPStatus.SERVICE_UNAVAILABLE, headers={
 server accepts no new clients.
 """
 MAX_MESSAGES: Final = 1000
-"""The maximum number of messages in one array."""
+"""The maximum number of messages in the array of one POST."""
 MAX_ID_LENGTH: Final = 1024
-"""The maximum length of a request id, in characters. Event ids contain the ids of requests that opened streams."""
+"""The maximum length of a request id, in characters. The length is limited because the event ids of a `codex` call
+contain its request id.
+"""
 MAX_INITIALIZE_BYTES: Final = 64 * 1024
 """The maximum size of an `initialize` request, in bytes. The size is limited because the session keeps the
 parameters in memory.
 """
 STREAMED_TOOLS: Final = frozenset({"codex", "codex-reply"})
-"""The tools whose calls get a stream of messages as the response, because the calls take a long time and send
+"""The tools whose calls get a stream of messages as the response. These calls take a long time and send
 notifications.
 """
 
@@ -74,14 +76,14 @@ class PostedMessage(Struct, frozen=True):
 
     frame: bytes
     id: RequestId | None
-    """The id of a request; None for a notification or a response."""
+    """The request id; None if the message is a notification or a response."""
     is_initialize: bool
     is_streamed: bool
-    """True if the message is a request whose response is a stream of messages."""
+    """True if the message is a call of a tool in `STREAMED_TOOLS`."""
     method: str = ""
     name: str = ""
-    """The value of `name`, `uri` or `taskId` in the parameters, depending on the method; empty if the parameters do
-    not contain it.
+    """The first non-empty value of `name`, `uri` and `taskId` in the parameters; empty if the parameters contain
+    none of them.
     """
     version: Any = UNSET
     """The protocol version in `_meta`; UNSET if `_meta` contains no version."""
@@ -93,7 +95,7 @@ class PostedMessage(Struct, frozen=True):
 
 
 def read_messages(body: bytes) -> tuple[list[PostedMessage], bool]:
-    """Return the messages of a body, and whether the body is an array.
+    """Return the messages in the request body, and whether the body is an array.
 
     Raises:
         BadBody: the body contains no message, or one of its messages is invalid.
@@ -152,8 +154,8 @@ def _name(message: Message) -> str:
 
 
 def refusal(error: RequestRefused, request_id: RequestId | None = None) -> HttpAnswer:
-    """Return the HTTP response for an error: an error status, and a JSON-RPC error with a code. `request_id` is the
-    id of the request; None if the id is unknown.
+    """Return the HTTP response for `error`: an HTTP error status and a JSON-RPC error. `request_id` is the id of
+    the JSON-RPC request; None if this id is unknown.
     """
     data = {**(error.details or {}), "code": error.code}
     status = error.status if isinstance(error, HttpRefused) else HTTPStatus.BAD_REQUEST

@@ -1,7 +1,7 @@
 """The endpoint `/metrics`, for Prometheus and compatible collectors.
 
-The endpoint needs a token that may see all conversations, because the metrics concern all of them. The metrics
-contain no content and no ids.
+A request needs a token that may see all conversations, because the metrics concern all conversations. The metrics
+contain no content of conversations and no ids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MetricsEndpoint:
         self._text = text
 
     def answer(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
-        """Return the response to a request for the metrics. `principal` is the sender of the request."""
+        """Return the response to the request, which `principal` has sent."""
         if principal.conversation is not None:
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
         if request.method not in ("GET", "HEAD"):

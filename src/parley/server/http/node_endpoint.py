@@ -1,8 +1,8 @@
 """The endpoint `/node`, to which other nodes connect.
 
 Both nodes prove that they have the shared token (`common/node_challenge.py`). The connecting node first sends a
-nonce, and gets a nonce and the proof of this node. The connecting node then sends its own proof, and gets a
-WebSocket.
+nonce. The response contains a nonce and the proof of this node. The connecting node then sends its own proof, and
+this node opens a WebSocket.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 
 
 CHALLENGE_SECONDS: Final = 30.0
-"""The time in seconds for which another node can use a nonce of this node in a proof."""
+"""The time in seconds for which a nonce of this node is valid."""
 
 
 class NodeEndpoint:
-    """Accepts connections of other nodes.
+    """Accepts connections from other nodes.
 
-    This endpoint accepts only a proof of the shared token of the nodes, and no other endpoint accepts this proof.
+    A connecting node must prove that it has the shared token of the nodes. No other endpoint accepts this proof.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class NodeEndpoint:
         """Create the endpoint.
 
         `token` is the shared token of the nodes. `authenticator` counts wrong proofs. `accept` is called with the
-        socket and the version of each accepted connection. `url` returns the URL that this node has announced; an
-        empty string if this node has announced no URL. `versions` contains the versions of the protocol that this
-        node supports, the newest first.
+        socket and the version of each accepted connection, where the version is the version of the protocol between
+        nodes. `url` returns the URL that this node has announced; an empty string if this node has announced no
+        URL. `versions` contains the versions of this protocol that this node supports, the newest first.
         """
         self._token, self._authenticator, self._accept = token, authenticator, accept
         self._url, self._versions = url, versions
@@ -99,8 +99,8 @@ class NodeEndpoint:
         return HttpAnswer(status=HTTPStatus.UPGRADE_REQUIRED, headers=headers)
 
     def _nonce(self) -> str:
-        """Return a new nonce: a signed string that contains a random number and its expiry time. This node does not
-        have to store the nonce, because the other node sends it back.
+        """Return a new nonce: a signed string that contains a random number and an expiry time. This node does not
+        have to store the nonce, because the other node sends the nonce back.
         """
         text = f"{secrets.token_hex(16)}.{int(time.monotonic() + CHALLENGE_SECONDS)}"
         return self._sealed(text)
@@ -110,8 +110,8 @@ class NodeEndpoint:
         return f"{text}.{seal}"
 
     def _is_proven(self, fields: Mapping[str, str]) -> bool:
-        """Return whether a request proves that its sender has the shared token. The proof must contain a nonce of
-        this node that was not used before.
+        """Return whether `fields`, the fields of the header `Authorization`, prove that the sender has the shared
+        token. The proof must contain an unexpired nonce of this node that was not used before.
         """
         called = fields.get("called", "")
         text, _, _ = called.rpartition(".")

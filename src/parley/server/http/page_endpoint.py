@@ -1,4 +1,4 @@
-"""The endpoints for the web page: its files, its sign-in, and its push subscription."""
+"""The endpoints for the web page: the files of the page, `/sign-in`, and `/push` for the push subscription."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie: the longest time that browsers allow. Most sign-ins end
-earlier.
+"""The time in seconds for which browsers keep the cookie of a sign-in. Browsers allow no longer time, and most
+sign-ins end earlier.
 """
 
 
 class PageFiles(Protocol):
-    """The static files of the page."""
+    """The static files of the web page."""
 
     @property
     def build(self) -> str:
@@ -48,16 +48,16 @@ class PageFiles(Protocol):
         ...
 
     def answer(self, path: str, request: HttpRequest) -> HttpAnswer | None:
-        """Return the response to a request for a file; None if the path does not belong to the page."""
+        """Return the response to the request for the file at `path`; None if the page has no such file."""
         ...
 
 
 class PushSubscriptions(Protocol):
-    """The part of the push message sender that the endpoint uses."""
+    """The part of the push message sender that `PageEndpoint` uses."""
 
     async def public_key(self) -> str | None:
-        """Return the public key to which browsers bind their subscriptions; None if the server cannot send push
-        messages.
+        """Return the public key to which browsers bind their push subscriptions; None if the server cannot send
+        push messages.
         """
         ...
 
@@ -93,8 +93,8 @@ class _SignedIn(Struct):
 
 
 class PageEndpoint:
-    """Handles the requests of browsers for the sign-in and for the push subscription, and provides the files of the
-    page.
+    """Handles requests from browsers to sign in and out and to change the push subscription. Provides the files of
+    the web page.
     """
 
     def __init__(
@@ -106,25 +106,26 @@ class PageEndpoint:
     ) -> None:
         """Create the endpoint.
 
-        `authenticator` counts wrong codes and tokens. `push` sends push messages; None if the server sends no push
-        messages.
+        `authenticator` counts wrong sign-in codes, tokens and secrets. `push` sends push messages; None if the
+        server sends no push messages.
         """
         self.files, self.sign_ins, self._authenticator, self._push = files, sign_ins, authenticator, push
 
     def serves(self, path: str) -> bool:
-        """Return whether a path is an endpoint of the page: the sign-in or the push subscription."""
+        """Return whether `answer` handles requests for `path`."""
         return path in (SIGN_IN_PATH, PUSH_PATH)
 
     async def principal(self, request: HttpRequest, guard: Guard) -> Principal | None:
-        """Return the principal that has signed in with the cookie and the secret of a request.
+        """Return the principal that has signed in with the cookie and the secret in the request.
 
-        Return None if the cookie or the secret is missing or wrong, or if the request does not come from the page.
+        Return None if the cookie or the secret is missing or wrong, or if the request does not come from the web
+        page.
         """
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 
     async def answer(self, path: str, request: HttpRequest, guard: Guard, rate: RateLimit) -> HttpAnswer:
-        """Return the response to a request for the sign-in or for the push subscription. `rate` limits the requests
-        of each principal.
+        """Handle a request to `/sign-in` or `/push`, and return the response. `path` is the path of the request,
+        and `rate` limits the requests from each principal.
         """
         if not guard.is_from_own_page(request):
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
@@ -203,11 +204,16 @@ def _cookie(pair: str, request: HttpRequest, guard: Guard, *, seconds: int) -> s
 
 
 async def _body(request: HttpRequest) -> bytes:
-    """Read and return the body of a request, which must be a small JSON document."""
+    """Read and return the body of the request. The body must have the media type `application/json` and at most
+    `MAX_BODY_BYTES` bytes.
+
+    Raises:
+        HttpRefused: the body does not meet these conditions, or cannot be read.
+    """
     content_type = [value.partition(";")[0].strip().lower() for value in request.header("Content-Type")]
     if content_type != ["application/json"] or request.header("Content-Encoding"):
         raise UnsupportedMediaType
-    # the time is limited because a body of many small chunks takes long to read
+    # a body in many small chunks would take long to read
     if request.header("Transfer-Encoding"):
         raise BadBody("the body must have a Content-Length")
     try:
@@ -219,10 +225,10 @@ async def _body(request: HttpRequest) -> bytes:
 
 
 async def _credentials(request: HttpRequest) -> _Credentials:
-    """Read the body of a request to sign in, and return the decoded body.
+    """Read the body of a request to sign in, and return the code or the token in the body.
 
     Raises:
-        HttpRefused: the body is not JSON with a code or a token.
+        HttpRefused: the body cannot be read, or is not JSON with either a code or a token.
     """
     body = await _body(request)
     try:

@@ -1,6 +1,6 @@
-"""Sends the messages of a session that belong to no request: events of streams, and requests of the server. These
-messages are sent on the GET stream that the client opened last. While the client has no GET stream, events are not
-read from the logs, and other messages are kept for the next GET stream.
+"""Sends the messages of a session that belong to no request from the client: events of conversation streams, and
+requests from the server. These messages are sent on the GET stream that the client opened last. While the client
+has no GET stream, events are not read from the logs, and other messages are kept for the next GET stream.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from parley.ports.outbox import OpenFrame
 __all__ = ["PushOutbox"]
 
 MAX_STREAMS: Final = 4
-"""The maximum number of GET streams of one session. When the client opens one more stream, the oldest stream is
-closed, because the client has probably lost its connection.
+"""The maximum number of GET streams of one session. When the client opens another stream, the oldest stream is
+closed, because its connection is probably lost.
 """
 MAX_FRAMES: Final = 256
 """The maximum number of messages that are kept for the next GET stream. Beyond this number, the oldest messages are
@@ -26,20 +26,21 @@ discarded.
 
 
 class PushOutbox:
-    """The outbox for messages of a session that belong to no request."""
+    """The outbox for the messages of a session that belong to no request."""
 
     def __init__(self, *, on_lost: Callable[[], None] = lambda: None) -> None:
         """Create the outbox.
 
-        `on_lost` is called when the stream that carries the messages closes while an older stream is still open.
+        `on_lost` is called when the GET stream that was opened last closes while an older GET stream is still open.
+        Later messages are then sent on the older stream.
         """
         self._on_lost = on_lost
         self._streams: list[MessageStream] = []
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream that calls `_wake` when the stream is writable; None if `_wake` is not registered with a
-        stream.
+        """The stream with which `_wake` is registered, so that `_wake` is called when the stream is writable; None
+        if `_wake` is not registered.
         """
         self.closed = False
 
@@ -58,9 +59,9 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """From now on, send messages to `stream`, beginning with the messages that were kept. Return the kept
-        messages. If an older stream is sending a message in parts, that stream is closed, and the whole message is
-        sent again on the new stream.
+        """Send the messages that were kept and all later messages on `stream`. Return the kept messages. If an
+        older stream is sending a message in parts, close the older stream; its conversation stream then sends the
+        whole message again.
         """
         if self.closed:
             stream.end()
@@ -97,7 +98,9 @@ class PushOutbox:
             self._request_wake()
 
     async def flush(self) -> None:
-        """Wait until all messages have been written. Return immediately if no stream is open."""
+        """Wait until all messages on the current stream have been written. Return immediately if no stream is
+        open.
+        """
         if (stream := self._current) is not None:
             await stream.flush()
 
@@ -129,7 +132,9 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """Wake the senders that wait for space in the outbox, one after another, until the outbox is full."""
+        """Wake the senders that wait until the outbox is writable, one after another, until the outbox is no longer
+        writable.
+        """
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

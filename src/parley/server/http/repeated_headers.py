@@ -1,4 +1,4 @@
-"""Checks the headers in which a client at version 2026-07-28 also sends values of the body."""
+"""Checks the headers in which a client at version 2026-07-28 repeats values of the request body."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from parley.wire.tasks import CancelTaskParams, GetTaskParams, UpdateTaskParams
 __all__ = ["wrong_header"]
 
 NAMED_METHODS: Final = frozenset({CallToolParams.METHOD, GetPromptParams.METHOD, ReadResourceParams.METHOD})
-"""The methods whose `name` or `uri` the client also sends in a header."""
+"""The methods whose parameter `name` or `uri` must be repeated in a header."""
 TASK_METHODS: Final = frozenset({GetTaskParams.METHOD, UpdateTaskParams.METHOD, CancelTaskParams.METHOD})
-"""The methods whose `taskId` the client may also send in the header that other methods use for `name` or `uri`."""
+"""The methods whose parameter `taskId` may be repeated in the same header as `name` or `uri` of other methods."""
 
 
 def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
-    """Check the headers whose values the body also contains. Return a description of the first invalid header; None
-    if all of these headers are valid.
+    """Check the headers of the request that repeat values of `message`, its body. Return a description of the first
+    missing or wrong header; None if all of these headers are correct.
     """
     expected = {PROTOCOL_VERSION: message.version, METHOD: message.method}
     if message.method in NAMED_METHODS or (message.method in TASK_METHODS and request.header(NAME)):
@@ -39,8 +39,8 @@ def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
 
 
 def _decoded(value: str) -> str | None:
-    """Return the decoded value of a header if the value is marked as Base64; otherwise return the value without
-    surrounding blanks. Return None if the encoding is invalid.
+    """Return the value of a header without surrounding blanks. If the value is marked as Base64, return the decoded
+    value; None if the Base64 is invalid.
     """
     value = value.strip()
     if not (value.startswith("=?base64?") and value.endswith("?=")):

@@ -1,4 +1,4 @@
-"""Sends the responses to the requests of one POST, as JSON or as a stream of messages."""
+"""Sends the responses to the JSON-RPC requests of one POST, as JSON or as a stream of messages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["JsonReply", "StreamReply", "first_of"]
 
 
 class JsonReply:
-    """Collects the responses to the requests of a POST, which are then sent as one JSON body. Notifications that
-    belong to the requests are discarded.
+    """Collects the responses to the requests of one POST, so that they can be sent as one JSON body. Notifications
+    that belong to the requests are discarded.
     """
 
     notifications: Outbox = SILENT
@@ -26,7 +26,8 @@ class JsonReply:
     def __init__(self, requests: int, server_requests: Outbox) -> None:
         """Create the reply.
 
-        `requests` is the number of expected responses. Requests of the server are sent to `server_requests`.
+        `requests` is the number of requests in the POST. Requests from the server to the client are sent to
+        `server_requests`.
         """
         self.server_requests = server_requests
         self.answers: list[bytes] = []
@@ -73,8 +74,8 @@ class _WhileOpen:
 
 
 class StreamReply:
-    """Sends the responses to requests, and all other messages that belong to the requests, on one stream. The last
-    response ends the stream.
+    """Sends the responses to the requests of one POST, and all other messages that belong to these requests, on one
+    stream. The stream ends after the last response.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class StreamReply:
     ) -> None:
         """Create the reply.
 
-        `requests` is the number of expected responses. After the client has closed the stream, requests of the
-        server are sent to `server_requests`. `ids` creates the event ids for the session with the id `session`.
+        `requests` is the number of requests in the POST. After the client has closed the stream, requests from the
+        server to the client are sent to `server_requests`. `ids` creates the event ids for the session with the id
+        `session`.
         """
         self._ids, self._session = ids, session
         self.notifications: Outbox = stream

@@ -1,4 +1,4 @@
-"""The session of one HTTP client, which lasts longer than its connections."""
+"""The session of one HTTP client. A session lasts longer than each of its connections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpSession:
-    """The session of one client. The server core treats the session as one long connection."""
+    """The session of one HTTP client. `ServerCore` treats the session as one connection."""
 
     def __init__(self, principal: Principal, ids: EventIds, session_id: str | None = None) -> None:
         """Create the session. `session_id` is the id of a session of an earlier server process; None for a new
@@ -50,39 +50,42 @@ class HttpSession:
         self._ended = asyncio.Event()
         self._had_stream = session_id is not None
         self.stored_at = 0.0
-        """The time of the last write that recorded a use of the session in the store, in seconds since the epoch.
-        """
+        """The time at which the last use of the session was last stored, in seconds since the epoch."""
         self.is_changed = False
         """True if the state of the session has changed since it was last stored."""
         self.is_restoring = False
         """True while the streams of a session from an earlier server process are being opened one after another.
 
-        The session is not stored during this time. Otherwise, the stored session would lack the streams that are
-        not open yet if the process were killed.
+        The session is not stored during this time. If the session were stored and the process then killed, the
+        stored session would lack the streams that are not open yet.
         """
         self.opening: list[StreamState] = []
         """The streams that the client has requested and that are not open yet. They are stored with the session
         before they are opened.
         """
         self.saved_state: SessionState | None = None
-        """The last state of the session in this process that was stored or restored; None if there is none, or if a
-        later write has failed.
+        """The state of the session in this process when it was last stored or restored; None before that, and after
+        a write has failed.
         """
         self.base_state: SessionState | None = None
-        """The last state of the session in this process that was stored or restored; None if there is none."""
+        """The state of the session in this process when it was last stored or restored; None before that. Unlike
+        `saved_state`, this state is kept after a write has failed.
+        """
         self.stored_state: SessionState | None = None
         """The stored state of the session when this process last read or wrote it; None if the session is not
         stored. This state may contain streams that the client has opened on other nodes.
         """
         self.stored_data: bytes | None = None
-        """The encoded form of `stored_state`, exactly as it is stored."""
+        """The encoded form of `stored_state`, byte for byte as in the store; None if the session is not stored."""
         self.stored_streams: set[ConversationId] = set()
         """The conversations of which the stored session may contain a stream."""
         self.saving: asyncio.Task[None] | None = None
         self.save_lock: Final = asyncio.Lock()
         """A lock that is held while the session is written to the store or removed from the store."""
         self._calls: dict[RequestId, MessageStream] = {}
-        """The HTTP streams of the calls that are in progress and that the client can resume, by request id."""
+        """The HTTP streams of the calls in progress, by request id. If such a stream is lost, the client can resume
+        its call.
+        """
         self.outbox: Final = PushOutbox(on_lost=self._send_requests_again)
         self._cursors: Final = StreamCursors(self.outbox, ids, self.id)
 
@@ -98,7 +101,7 @@ class HttpSession:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Return a context in which the session counts as in use, so that the session does not expire."""
+        """Return a context manager in which the session is in use and therefore does not expire."""
         self._requests += 1
         try:
             yield
@@ -116,13 +119,13 @@ class HttpSession:
         if positions is not None or had_stream:  # the server may not have noticed that an earlier stream was lost
             self.client.session.requests.send_again(self.outbox, self.outbox, but_not=kept)
             positions = positions or {}
-            # The client gets notices about streams that are not open first, so later event ids need not contain
-            # them.
+            # Event ids need not contain the streams that are not open, because the client gets notices about these
+            # streams first.
             self._cursors.restart({one: at for one, at in positions.items() if self.client.has_stream(one)})
             self.client.restart_streams(positions, received=kept)
 
     def stream_reply(self, stream: MessageStream, requests: Sequence[RequestId]) -> StreamReply:
-        """Return the reply that sends the responses to `requests` on a stream.
+        """Return the reply that sends the responses to the requests with the ids `requests` on `stream`.
 
         The session is in use until the stream closes.
         """
@@ -141,8 +144,8 @@ class HttpSession:
         return reply
 
     async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue to send the messages of a call on the stream `stream`, beginning after the messages that the
-        client has received.
+        """Continue to send the messages of the call that `cursor` names on `stream`, beginning after the messages
+        that the client has received.
         """
         if (lost := self._calls.get(cursor.request)) is not None:
             lost.close()
@@ -162,7 +165,7 @@ class HttpSession:
             await asyncio.shield(self.saving)
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the session ends. This method reads no messages, because they arrive in POST requests."""
+        """Wait until the session ends. `take` is never called, because messages arrive in POST requests."""
         await self._ended.wait()
 
     def connected(self, client: ClientConnection) -> None:
@@ -183,7 +186,7 @@ class HttpSession:
         self._ended.set()
 
     def cut_off(self) -> None:
-        """End the session immediately. Nothing more is sent to its client."""
+        """End the session immediately. No further messages are sent to its client."""
         if self._client is not None:
             self._client.remove()
         for stream in tuple(self._calls.values()):

@@ -1,4 +1,5 @@
-"""Defines the part of an HTTP session that is stored, so that the session survives a restart of the server.
+"""Defines the part of an HTTP session that is stored so that the session can continue after a restart of the
+server.
 
 The positions of the client in its streams are not stored, because the client sends them in `Last-Event-ID`.
 """
@@ -19,20 +20,18 @@ from parley.wire.mcp import InitializeParams, LogLevel
 __all__ = ["MAX_STATE_BYTES", "SessionState", "decode_state", "encode_state", "merge_states", "session_digest"]
 
 MAX_STATE_BYTES: Final = 1024 * 1024
-"""The maximum size of a stored state, in bytes. A larger state, for example one with a very long client name, is
-not stored.
-"""
+"""The maximum size of an encoded state, in bytes. A larger state is not stored."""
 
 
 class SessionState(Struct, frozen=True, kw_only=True):
-    """The negotiated parameters of a session, its streams, and its subscriptions."""
+    """The state of a session that is stored: its negotiated parameters, its streams, and its subscriptions."""
 
     initialize: InitializeParams
     log_level: LogLevel = "info"
     streams: tuple[StreamState, ...] = ()
     last_stream: int = 0
-    """The number of the stream that was opened last. No number is used twice, so an event id of an ended stream
-    never contains the number of a later stream.
+    """The number of the stream that was opened last. No two streams of a session have the same number, so an event
+    id of an ended stream never matches a later stream.
     """
     resources: tuple[str, ...] = ()
     """The URIs of the resources to which the client has subscribed."""
@@ -44,14 +43,14 @@ _decoder: Final = msgspec.json.Decoder(SessionState)
 
 
 def encode_state(state: SessionState) -> bytes | None:
-    """Return the encoded form of a state; None if this form is too large to be stored."""
+    """Return the encoded state; None if it is larger than `MAX_STATE_BYTES`."""
     data = msgspec.json.encode(state)
     return data if len(data) <= MAX_STATE_BYTES else None
 
 
 def decode_state(data: bytes) -> SessionState | None:
-    """Return the state that the bytes of a stored session contain; None if another version of Parley has stored the
-    session in another format.
+    """Return the state that `data`, the content of a stored session, contains; None if another version of Parley
+    has stored the session in a different format.
     """
     try:
         return _decoder.decode(data)
@@ -62,12 +61,13 @@ def decode_state(data: bytes) -> SessionState | None:
 def merge_states(
     own: SessionState, *, base: SessionState, stored: SessionState, own_streams: Collection[ConversationId] = ()
 ) -> SessionState | None:
-    """Combine the changes that this process has made to a session with `stored`, the state that another process has
-    stored, and return the result.
+    """Return `stored`, the state that another process has stored, with the changes that this process has made to
+    the session.
 
-    `own` is the current state in this process, and `base` is the state that this process last stored. `own_streams`
-    contains the conversations whose streams this process may have stored. Return None if both processes have given
-    the same number to different streams, because event ids contain these numbers.
+    `own` is the current state in this process, and `base` is the state in this process when it last stored the
+    session. `own_streams` contains the conversations whose streams this process may have stored. Return None if
+    both processes have given the same number to different streams. Streams must have different numbers, because
+    event ids contain the numbers.
     """
     before, now = _by_conversation(base), _by_conversation(own)
     streams = {
@@ -96,7 +96,7 @@ def _by_conversation(state: SessionState) -> dict[ConversationId, StreamState]:
 
 
 def session_digest(session_id: str) -> bytes:
-    """Return the digest of a session id, which is the key of the stored session. The id itself is not stored,
-    because it is a secret of the client.
+    """Return the digest of the session id. The digest is the key of the session in the store. The session id is not
+    stored, because it is a secret.
     """
     return hashlib.sha256(session_id.encode(errors="surrogateescape")).digest()

@@ -1,7 +1,7 @@
 """The sessions of HTTP clients.
 
-A session lasts from `initialize` until the client deletes it or is inactive for too long. A session is stored, so
-it survives a restart of the server.
+A session lasts from `initialize` until the client deletes it or is inactive for too long. Sessions are stored, so
+that they continue after a restart of the server.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 30.0
 """The interval in seconds between checks for expired sessions."""
 USE_SECONDS: Final = 300.0
-"""The minimum time in seconds between two writes of a session's time of last use."""
+"""The minimum time in seconds between two writes of the time when a session was last used."""
 MAX_ATTEMPTS: Final = 5
-"""The maximum number of attempts to store a session that other nodes change at the same time."""
+"""The maximum number of attempts to store a session while other nodes change the same session."""
 MAX_STREAMS: Final = 600
-"""The maximum number of streams of one session. The number is limited because each event id names all streams of
-its session, and a client sends the id in a header, whose length is limited.
+"""The maximum number of streams of one session. The number is limited because an event id contains the positions in
+all streams of the session, and a client sends the event id in a header, whose length is limited.
 """
 
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class HttpSessions:
-    """The HTTP sessions of the server."""
+    """The sessions of all HTTP clients of this process."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class HttpSessions:
         now: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create an empty set of sessions.
+        """Create an object without sessions.
 
         `key` signs event ids. `max_sessions` is the maximum number of sessions of the server. `idle_seconds` is the
-        time for which a session without requests and streams is kept. If `store` is None, sessions end when the
-        server ends. `on_connected` is called when a session begins. `is_valid` returns whether the token of a
-        principal is valid.
+        time for which a session without requests and streams is kept. `store` contains the stored sessions; if it
+        is None, sessions end when the server exits. `on_connected` is called when a session begins. `is_valid`
+        returns whether the token of a principal is valid.
         """
         self._store, self._wall_clock = store, wall_clock
         self._log = LimitedLog(log)
         self._restoring: dict[str, asyncio.Task[HttpSession | None]] = {}
         self._removing: set[bytes] = set()
-        """The digests of sessions that have ended and may still be in the store."""
+        """The digests of the sessions that have ended but may still be in the store."""
         self._core, self._max_sessions, self._idle_seconds = core, max_sessions, idle_seconds
         self._ids = EventIds(key)
         self._on_connected, self._is_valid, self._now = on_connected, is_valid, now
@@ -97,7 +97,12 @@ class HttpSessions:
         self._max_sessions, self._idle_seconds = max_sessions, idle_seconds
 
     async def create(self, principal: Principal) -> HttpSession:
-        """Begin a session of a principal, and return it."""
+        """Begin a session for the principal, and return the session.
+
+        Raises:
+            TooManySessions: the server or the principal has the maximum number of sessions, and the principal has
+                no idle session.
+        """
         session = HttpSession(principal, self._ids)
         await self._begin(session)
         return session
@@ -128,8 +133,8 @@ class HttpSessions:
         A session of an earlier server process is restored from the store.
 
         Raises:
-            TooManySessions: the session cannot be restored, because the server or the principal has too many
-                sessions and the principal has no idle session.
+            TooManySessions: the session cannot be restored, because the server or the principal has the maximum
+                number of sessions, and the principal has no idle session.
             SessionNotRestored: the session cannot be restored at the moment.
         """
         restoring = self._restoring.get(session_id)
@@ -142,9 +147,9 @@ class HttpSessions:
         return session
 
     def delete(self, session: HttpSession) -> asyncio.Task[None] | None:
-        """End a session. Its turns continue.
+        """End the session. Its turns continue.
 
-        Return a task that ends when the session is removed from the store; None if the store is not changed.
+        Return a task that removes the session from the store; None if the store is not changed.
         """
         if self._forget(session) and self._stores:
             self._removing.add(session.digest)
@@ -152,13 +157,15 @@ class HttpSessions:
         return None
 
     def _forget(self, session: HttpSession) -> bool:
-        """End a session in memory without changing the store. Return False if the session had already ended."""
+        """End the session in this process without changing the store. Return False if the session had already
+        ended.
+        """
         is_known = self._sessions.pop(session.id, None) is not None
         session.end()
         return is_known
 
     async def remove(self, session: HttpSession) -> None:
-        """Remove a session from the store, and then end the session. Its turns continue.
+        """Remove the session from the store, and then end the session. Its turns continue.
 
         Raises:
             SessionNotRemoved: the store failed. The session is still open.
@@ -210,8 +217,13 @@ class HttpSessions:
         return task
 
     async def _restore(self, session_id: str, principal: Principal) -> HttpSession | None:
-        """Restore a session of an earlier server process from the store, and return it. Return None if the store
-        has no such session or the session has expired.
+        """Restore a session of an earlier server process from the store, and return the session. Return None if the
+        principal has no session with the id `session_id` in the store, or if the session has expired.
+
+        Raises:
+            SessionNotRestored: the session cannot be restored at the moment.
+            TooManySessions: the server or the principal has the maximum number of sessions, and the principal has
+                no idle session.
         """
         digest = session_digest(session_id)
         if self._store is None or not self._stores or digest in self._removing:
@@ -257,8 +269,9 @@ class HttpSessions:
 
     @asynccontextmanager
     async def _saved_with(self, session: HttpSession, stream: StreamState) -> AsyncIterator[StreamState]:
-        """Store a session together with a stream, and yield the stream. The caller opens the stream inside the
-        context. The yielded stream has another number if another node has given its number to another stream.
+        """Store the session together with a new stream, and yield the stream. The caller opens the stream inside
+        the context. If another node has already used the number of `stream`, the yielded stream has a different
+        number.
 
         Raises:
             TooManyStreams: the session has the maximum number of streams.
@@ -306,9 +319,9 @@ class HttpSessions:
             session.saving = None
 
     async def _save(self, session: HttpSession) -> VisibleError | None:
-        """Write the current state of a session to the store, unless the store already contains it.
+        """Write the current state of the session to the store, unless the store already contains this state.
 
-        Return the error if the write fails; otherwise return None.
+        If the write fails, return the error; otherwise, return None.
         """
         assert self._store is not None
         async with session.save_lock:
@@ -335,8 +348,11 @@ class HttpSessions:
             return error
 
     async def _write(self, session: HttpSession, state: SessionState) -> SessionNotSaved | None:
-        """Combine a state with the changes that other nodes have made to the session, and write the result to the
-        store. Return the error if the write fails; otherwise return None.
+        """Combine `state` with the changes that other nodes have made to the session, and write the combined state
+        to the store. Return an error if this is not possible; otherwise, return None.
+
+        Raises:
+            StoreError: the store failed.
         """
         assert self._store is not None
         client = session.client.session
@@ -395,9 +411,9 @@ class HttpSessions:
             self._log.warning("a session cannot be removed from the store: %s", error)
 
     async def _remove_first(self, session: HttpSession) -> StoreError | None:
-        """Remove a session from the store, and then end the session.
+        """Remove the session from the store, and then end the session.
 
-        If the store fails, change nothing and return the error. Otherwise return None.
+        If the store fails, do not end the session, and return the error. Otherwise, return None.
         """
         assert self._store is not None
         async with session.save_lock:
@@ -411,7 +427,9 @@ class HttpSessions:
             return None
 
     async def _store_uses(self) -> None:
-        """Store the times when the sessions were last used, and remove expired sessions from the store."""
+        """Store the times when the sessions were last used, and remove ended and expired sessions from the
+        store.
+        """
         assert self._store is not None
         now = self._wall_clock()
         used = {
@@ -435,8 +453,8 @@ class HttpSessions:
     # --- ending ----------------------------------------------------------------------------
 
     def end_all_of(self, principal: Principal) -> None:
-        """End the sessions of a principal whose token is no longer valid, or whose sign-in has ended. Their turns
-        continue.
+        """End all sessions of the principal immediately, because its token is no longer valid or its sign-in has
+        ended. The turns of the sessions continue.
         """
         for session in tuple(self._sessions.values()):
             if session.principal.belongs_to(principal):
@@ -444,7 +462,7 @@ class HttpSessions:
                 self.delete(session)
 
     def expire(self) -> None:
-        """End the sessions whose clients have been inactive for too long."""
+        """End the sessions whose clients have been inactive for at least `idle_seconds`."""
         now = self._now()
         for session in tuple(self._sessions.values()):
             if not session.is_idle:
@@ -453,7 +471,9 @@ class HttpSessions:
                 self.delete(session)
 
     async def close(self) -> None:
-        """End all sessions. The server core must have shut down first."""
+        """End all sessions, and wait until their tasks have finished. `ServerCore.shutdown` must have returned
+        before.
+        """
         if self._check is not None:
             self._check.cancel()
         for session in tuple(self._sessions.values()):
@@ -482,8 +502,8 @@ class HttpSessions:
         self.delete(min(idle, key=lambda one: one.idle_since))
 
     def _has_its_share(self, principal: Principal) -> bool:
-        """Return whether a principal has reached its limit, which is half of the maximum number of sessions. An
-        admin has no such limit.
+        """Return whether the principal has half of the maximum number of sessions, which is the limit for a
+        principal. An admin has no such limit.
         """
         if principal.role is Role.ADMIN:
             return False

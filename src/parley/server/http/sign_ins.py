@@ -1,8 +1,8 @@
-"""The sign-ins of the web page.
+"""Manages the sign-ins to the web page.
 
 A person signs in with a one-time code or with a token, once for each browser. The browser then has two secrets: a
-cookie, which scripts cannot read, and a secret that the page sends in a header. Each secret is useless without the
-other. The store contains only the hashes of codes, cookies and secrets.
+cookie, which scripts cannot read, and a secret that the page sends in a header. A request needs both secrets. The
+store contains only the hashes of codes, cookies and secrets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ limited_log = LimitedLog(log)
 CODE_SECONDS: Final = 60.0
 """The time in seconds for which a one-time code is valid."""
 IDLE_SECONDS: Final = 30 * 86_400.0
-"""The time in seconds after which an unused sign-in ends."""
+"""The time in seconds after its last use at which a sign-in ends."""
 MAX_SIGN_INS: Final = 256
 """The maximum number of sign-ins. Beyond this number, the sign-in that has been unused for the longest time
 ends.
@@ -46,20 +46,20 @@ MAX_PER_TOKEN: Final = 16
 longest time ends.
 """
 MAX_CODES: Final = 16
-"""The maximum number of unused codes. Beyond this number, the oldest code becomes invalid."""
+"""The maximum number of unused one-time codes. Beyond this number, the oldest code becomes invalid."""
 SIGN_INS_PER_SECOND: Final = 1
 """The maximum number of sign-ins per second with the same token, on average over ten seconds."""
 MAX_SECRET_CHARACTERS: Final = 256
 REFRESH_SECONDS: Final = 30.0
 USE_SECONDS: Final = 600.0
-"""The minimum time in seconds between two writes of the time of last use."""
+"""The minimum time in seconds between two writes of the time when a sign-in was last used."""
 RETRY_SECONDS: Final = 1.0
 
 _COOKIE: Final = "parley-"
 
 
 class SignInStore(Protocol):
-    """The part of the store that manages sign-ins."""
+    """The part of the store that `SignIns` uses."""
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None: ...
 
@@ -75,33 +75,37 @@ class SignInStore(Protocol):
 
 
 class NewSignIn(NamedTuple):
-    """A new sign-in with its two secrets, which only the browser keeps."""
+    """A new sign-in with its two secrets, which only the browser stores."""
 
     principal: Principal
     cookie: str
-    """The cookie, in the form `NAME=VALUE`."""
+    """The name and the value of the cookie, in the form `NAME=VALUE`."""
     secret: str
     """The secret that the page sends in a header."""
 
 
 class SignIns:
-    """The current sign-ins, which all servers with the same store share."""
+    """The current sign-ins. All servers with the same store have the same sign-ins."""
 
     def __init__(
         self, authenticator: Authenticator, store: SignInStore, *, now: Callable[[], float] = time.time
     ) -> None:
-        """Create an empty set of sign-ins. `authenticator` finds the principals of tokens."""
+        """Create an object without sign-ins; `reload` loads the sign-ins from the store. `authenticator` finds the
+        principals of tokens.
+        """
         self._authenticator, self._store, self._now = authenticator, store, now
         self._sign_ins: dict[bytes, StoredSignIn] = {}
         self._used: dict[bytes, float] = {}
-        """The times of last use that are not stored yet, by the digest of the sign-in."""
+        """The times of last use that are not stored yet, by the digest of the sign-in, in seconds since the
+        epoch.
+        """
         self._signed_out: dict[bytes, float] = {}
-        """The time of the end of each sign-in that this process has ended, by digest. A reload that began before
-        this time must not restore the sign-in.
+        """The time at which each sign-in ended in this process, by digest, in seconds since the epoch. A reload
+        that began before this time must not restore the sign-in.
         """
         self._reloading = asyncio.Lock()
         """A lock that is held during a reload and during a change to a push subscription. Without the lock, a
-        reload that read the store before the change could undo the change in memory.
+        reload that has read the store before such a change could undo the change in memory.
         """
         self._rate = RateLimit(SIGN_INS_PER_SECOND, now=now)
         self._wake = asyncio.Event()
@@ -109,14 +113,13 @@ class SignIns:
         self._on_ended: list[Callable[[Principal], None]] = []
 
     def on_ended(self, do: Callable[[Principal], None]) -> None:
-        """From now on, call `do` with the principal of each sign-in that ends."""
+        """From now on, call `do` with the principal of each sign-in when the sign-in ends."""
         self._on_ended.append(do)
 
     # --- signing in and out ------------------------------------------------------------
 
     async def new_code(self) -> str:
-        """Create and return a one-time code. The user who runs the server can sign in to the web page with this
-        code.
+        """Create and return a one-time code, with which the user who runs the server can sign in to the web page.
 
         Raises:
             StoreError: the code cannot be stored.
@@ -130,7 +133,7 @@ class SignIns:
         return code
 
     async def with_code(self, code: str) -> NewSignIn:
-        """Sign in with a one-time code, and return the new sign-in. The code then becomes invalid.
+        """Sign in with the one-time code, and return the new sign-in. The code can be used only once.
 
         Raises:
             SignInFailed: the code is wrong, was used or has expired.
@@ -151,12 +154,12 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def with_token(self, token: str) -> NewSignIn:
-        """Sign in with a token, and return the new sign-in. The sign-in has the permissions of the token, and ends
-        when the token becomes invalid.
+        """Sign in with the token, and return the new sign-in. The sign-in has the permissions of the token, and
+        ends when the token becomes invalid.
 
         Raises:
             SignInFailed: the token is not valid.
-            TooManySignIns: the token was used for too many sign-ins.
+            TooManySignIns: the token was used for too many sign-ins within a short time.
             SignInNotStored: the store failed.
         """
         principal = await self._authenticator.look_up_owner(token_digest(token)) if token else None
@@ -170,7 +173,8 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def end(self, principal: Principal) -> None:
-        """End the sign-in of a principal. The browser with this sign-in is then signed out.
+        """End the sign-in with which the principal has authenticated. The browser with this sign-in is then signed
+        out.
 
         Raises:
             SignInNotStored: the store failed.
@@ -196,8 +200,12 @@ class SignIns:
         return NewSignIn(_principal(stored, principal), f"{_COOKIE}{name}={value}", secret)
 
     async def _make_room(self, token: bytes) -> None:
-        """End sign-ins until one more sign-in with the token `token` does not exceed the limits. The sign-in that
-        has been unused for the longest time ends first.
+        """End sign-ins until one more sign-in does not exceed `MAX_SIGN_INS` and `MAX_PER_TOKEN`. The sign-in that
+        has been unused for the longest time ends first. `token` is the digest of the token for the new sign-in;
+        empty for a sign-in with a one-time code.
+
+        Raises:
+            StoreError: the store failed.
         """
         await self.reload()
         current = sorted(self._sign_ins.values(), key=lambda one: self._used.get(one.digest, one.used_at))
@@ -212,8 +220,8 @@ class SignIns:
     # --- requests ----------------------------------------------------------------------
 
     async def principal(self, request: HttpRequest) -> Principal | None:
-        """Return the principal that sent a request; None if the cookie or the secret of the request is missing or
-        wrong.
+        """Return the principal that has signed in with the cookie and the secret in the request. Return None if the
+        cookie or the secret is missing or wrong, or if the token of the sign-in is no longer valid.
         """
         stored = await self._find(request)
         if stored is None:
@@ -223,7 +231,7 @@ class SignIns:
         return self._principal_of(stored)
 
     def is_current(self, principal: Principal) -> bool:
-        """Return whether the sign-in of a principal is still valid."""
+        """Return whether the sign-in of the principal has not ended."""
         return bytes.fromhex(principal.sign_in) in self._sign_ins
 
     def subscriptions(self) -> list[tuple[Principal, bytes]]:
@@ -232,9 +240,10 @@ class SignIns:
         return [(principal, push) for principal, push in found if principal is not None]
 
     async def subscribe(self, principal: Principal, push: bytes | None) -> bool:
-        """Store `push` as the push subscription of a sign-in, or remove the subscription if `push` is None.
+        """Store `push` as the push subscription of the sign-in of the principal. If `push` is None, remove the push
+        subscription.
 
-        Return False if this or another server has ended the sign-in.
+        Return False if the sign-in has ended; otherwise, return True.
 
         Raises:
             SignInNotStored: the store failed.
@@ -253,8 +262,8 @@ class SignIns:
 
     @staticmethod
     def cookie_name(request: HttpRequest) -> str | None:
-        """Return the name of the cookie that belongs to the secret in the headers of a request; None if the request
-        contains no secret.
+        """Return the name of the cookie that belongs to the secret in the headers of the request; None if the
+        request does not contain exactly one secret.
         """
         given = request.header(PAGE_SECRET)
         return f"{_COOKIE}{given[0].partition('.')[0]}" if len(given) == 1 else None
@@ -281,8 +290,8 @@ class SignIns:
         return stored
 
     async def _load(self, digest: bytes) -> StoredSignIn | None:
-        """Load a sign-in that another server with the same store has created, and return it; None if the store has
-        no sign-in with the digest `digest`.
+        """Load the sign-in with the digest `digest`, which another server with the same store may have created, and
+        return the sign-in. Return None if the store has no such sign-in or cannot be read.
         """
         try:
             stored = await self._store.sign_in(digest)
@@ -307,8 +316,8 @@ class SignIns:
     # --- the store ---------------------------------------------------------------------
 
     async def reload(self) -> None:
-        """Load the sign-ins from the store. End the sign-ins that another process has removed, and remove expired
-        sign-ins from the store.
+        """Load the sign-ins from the store. End the sign-ins that another process has removed from the store, and
+        remove expired sign-ins from the store.
 
         Raises:
             StoreError: the store cannot be read or changed.
@@ -337,7 +346,9 @@ class SignIns:
                 del self._signed_out[digest]
 
     async def keep_current(self) -> None:
-        """Call `reload` periodically, and store the times when the sign-ins were last used."""
+        """Call `reload` every `REFRESH_SECONDS`, and store the times when the sign-ins were last used. This method
+        never returns.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(REFRESH_SECONDS):
@@ -381,9 +392,7 @@ def _principal(stored: StoredSignIn, owner: Principal) -> Principal:
 
 
 def _cookie(request: HttpRequest, name: str) -> str | None:
-    """Return the value of the cookie `name` in a request; None if the request does not contain exactly one cookie
-    with this name.
-    """
+    """Return the value of the cookie `name` in the request; None if the cookie is missing or has several values."""
     pairs = (part.strip().partition("=") for header in request.header("Cookie") for part in header.split(";"))
     values = {value for found, _, value in pairs if found == name}
     return values.pop() if len(values) == 1 else None

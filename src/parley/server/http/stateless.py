@@ -1,7 +1,7 @@
-"""Handles HTTP requests at version 2026-07-28. Each POST is independent: it has no session, and the server stores
-nothing about it.
+"""Handles HTTP requests at version 2026-07-28. Each POST is independent of earlier requests. It belongs to no
+session, and the server stores no state for it.
 
-For the server core, a POST is a client that sends one request and disconnects after the response.
+`ServerCore` treats each POST as a client that sends one request and disconnects after the response.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = ["StatelessRequests"]
 log = logging.getLogger(__name__)
 
 CONVERSATION_STREAM: Final = "conversationStream"
-"""The tool whose calls get a stream of messages only in requests without a session. In a session, its call returns
-immediately, and the events of the conversation are sent on the stream of the session.
+"""The tool whose calls get a stream of messages as the response at version 2026-07-28. In a session, a call of this
+tool returns immediately, and the events of the conversation are sent on the GET stream of the session.
 """
 STREAMED_METHODS: Final = frozenset({ListenParams.METHOD})
 _STATUSES: Final = {
@@ -50,7 +50,9 @@ _STATUSES: Final = {
     MISSING_CAPABILITY: HTTPStatus.BAD_REQUEST,
     UNSUPPORTED_VERSION: HTTPStatus.BAD_REQUEST,
 }
-"""The HTTP status of a JSON-RPC error response, by error code. For other error codes, the status is 200."""
+"""The HTTP status of the response that contains a JSON-RPC error, by the numeric code of the error. For other
+codes, the status is 200.
+"""
 
 
 class _Error(Struct):
@@ -77,7 +79,8 @@ class StatelessRequests:
         """Create an object without requests in progress.
 
         `on_ended` is called when a request has ended. `is_valid` returns whether the token of a principal is valid.
-        The token is checked again after the body of a request has arrived, because this may take long.
+        The token is checked again after the body of a request has arrived, because the body may take long to
+        arrive.
         """
         self._core, self._on_ended, self._is_valid = core, on_ended, is_valid
         self._posts: dict[asyncio.Task[None], _Post] = {}
@@ -89,8 +92,9 @@ class StatelessRequests:
 
     @staticmethod
     def is_for(request: HttpRequest, message: PostedMessage) -> bool:
-        """Return whether a message must be handled at version 2026-07-28. This is the case if the `_meta` of the
-        message names any version, or if the HTTP header names version 2026-07-28.
+        """Return whether the message must be handled at version 2026-07-28. This is the case if the `_meta` of the
+        message names any version, or if the header `MCP-Protocol-Version` names version 2026-07-28 and the message
+        is not `initialize`.
         """
         header = request.header(PROTOCOL_VERSION)
         return message.names_version or (header == [MODERN_VERSION] and not message.is_initialize)
@@ -98,7 +102,8 @@ class StatelessRequests:
     async def answer(
         self, request: HttpRequest, message: PostedMessage, principal: Principal, *, accepts_stream: bool
     ) -> HttpAnswer | MessageStream:
-        """Execute one request and return the response. A notification is ignored and gets an empty response.
+        """Execute the request in `message`, and return the HTTP response. A notification is ignored and gets an
+        empty response.
 
         `accepts_stream` is True if the client accepts a stream of messages as the response.
         """
@@ -143,15 +148,15 @@ class StatelessRequests:
         return HttpAnswer(status=_status(reply.answers[0]), body=reply.answers[0], headers=JSON)
 
     def end_all_of(self, principal: Principal) -> None:
-        """End the requests of a principal whose token is no longer valid, or whose sign-in has ended. Their turns
-        continue.
+        """End all requests of the principal immediately, because its token is no longer valid or its sign-in has
+        ended. The turns of the requests continue.
         """
         for post in tuple(self._posts.values()):
             if post.principal.belongs_to(principal):
                 post.cut_off()
 
     async def close(self) -> None:
-        """Wait until all requests have ended. The server core must have shut down first."""
+        """Wait until all requests have ended. `ServerCore.shutdown` must have returned before."""
         if self._posts:
             await asyncio.wait(self._posts)
 
@@ -168,9 +173,9 @@ class StatelessRequests:
 
 
 class _PostOutbox:
-    """The outbox of one request. Messages are discarded until the request has a stream.
+    """The outbox for the messages of one request. Messages are discarded until `send_to` is called with a stream.
 
-    After `close`, the client can still read what has already been sent.
+    After `close`, the client can still read the messages that have already been sent.
     """
 
     def __init__(self) -> None:
@@ -202,13 +207,13 @@ class _PostOutbox:
             self._stream.end()
 
     def cut_off(self) -> None:
-        """Close the stream and discard all data that the client has not read."""
+        """Close the stream, and discard all messages that the client has not read."""
         if self._stream is not None:
             self._stream.close()
 
 
 class _Post:
-    """One request, which the server core treats as a connection that ends with the response."""
+    """One request. `ServerCore` treats the request as a connection that ends after the response."""
 
     def __init__(self, principal: Principal) -> None:
         self.principal: Final = principal
@@ -230,7 +235,7 @@ class _Post:
         self._ended.set()
 
     def cut_off(self) -> None:
-        """End the request immediately. Nothing more is sent to its client."""
+        """End the request immediately. No further messages are sent to its client."""
         if self._client is not None:
             self._client.remove()
         self.outbox.cut_off()
@@ -240,14 +245,14 @@ class _Post:
         await self._ended.wait()
 
     async def read(self, take: Callable[[bytes | Overlong], None]) -> None:
-        """Wait until the request has ended. This method reads no messages, because the only message is the body of
-        the request.
+        """Wait until the request has ended. `take` is never called, because the only message is the body of the
+        POST.
         """
         await self._ended.wait()
 
 
 class _StreamReply:
-    """Sends all messages that belong to one request on a stream, which ends with the response."""
+    """Sends all messages that belong to one request on a stream. The stream ends after the response."""
 
     def __init__(self, stream: MessageStream) -> None:
         self.notifications: Outbox = stream
@@ -267,7 +272,9 @@ class _StreamReply:
 
 
 def _refusal(request: HttpRequest, message: PostedMessage, request_id: RequestId) -> HttpAnswer | None:
-    """Return the error response to a request whose headers or `_meta` are invalid; None if they are valid."""
+    """Return the error response if the headers of the request or the `_meta` of `message` are invalid; otherwise,
+    return None.
+    """
     try:
         if message.names_version and (wrong := wrong_header(request, message)) is not None:
             raise HeaderMismatch(wrong)

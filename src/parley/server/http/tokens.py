@@ -1,7 +1,7 @@
-"""Holds the bearer tokens of the home directory in the memory of the server.
+"""Keeps the bearer tokens of the store in the memory of the server.
 
-The tokens are loaded when the server starts, by `reload`, and every 30 seconds. A change by another process
-therefore takes effect soon, even if that process could not notify the server.
+The tokens are loaded when the server starts, and then at least every 30 seconds. Therefore, a change by another
+process takes effect soon, even if that process cannot notify the server.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ log = LimitedLog(logging.getLogger(__name__))
 
 REFRESH_SECONDS: Final = 30.0
 UNKNOWN_SECONDS: Final = 1.0
-"""The minimum time in seconds between two reloads that are caused by unknown tokens."""
+"""The minimum time in seconds between two reloads that requests with unknown tokens cause."""
 RETRY_SECONDS: Final = 1.0
 """The minimum time in seconds between a failed reload and the next reload."""
 USE_SECONDS: Final = 600.0
-"""The minimum time in seconds between two writes of a token's time of last use."""
+"""The minimum time in seconds between two writes of the time when a token was last used."""
 
 
 class TokenStore(Protocol):
-    """The part of the store that manages tokens."""
+    """The part of the store that `StoredTokens` uses."""
 
     async def tokens(self) -> list[StoredToken]: ...
 
@@ -42,33 +42,33 @@ class TokenStore(Protocol):
 
 
 def token_digest(token: str) -> bytes:
-    """Return the SHA-256 digest of a token, which is stored instead of the token."""
+    """Return the SHA-256 digest of the token. The store contains this digest instead of the token."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 class StoredTokens:
-    """The currently valid tokens of the home directory."""
+    """The valid tokens of the store."""
 
     def __init__(self, store: TokenStore, *, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
         self._tokens: dict[bytes, StoredToken] = {}
         self._principals: dict[bytes, Principal] = {}
         self._used: dict[bytes, float] = {}
-        """The times of last use that are not stored yet, by the digest of the token."""
+        """The times of last use that are not stored yet, by the digest of the token, in seconds since the epoch."""
         self._wake = asyncio.Event()
         self._reloading = asyncio.Lock()
-        """A lock that is held during a reload. Without the lock, two reloads could run at the same time. The reload
-        that read the store first could finish last, and make a removed token valid again.
+        """A lock that is held during a reload. If two reloads ran at the same time, the reload that has read the
+        store first could finish last, and make a removed token valid again.
         """
         self._looked_up_at = 0.0
-        """The time of the last reload that was caused by an unknown token, in seconds since the epoch."""
+        """The time of the last reload that an unknown token has caused, in seconds since the epoch."""
         self._on_revoked: list[Callable[[Principal], None]] = []
 
     def __len__(self) -> int:
         return len(self._principals)
 
     def find(self, digest: bytes) -> Principal | None:
-        """Return the principal of the token with the digest `digest`; None if no valid token has this digest.
+        """Return the principal of the valid token with the digest `digest`; None if no such token is in memory.
 
         The call takes the same time for every unknown token.
         """
@@ -85,18 +85,19 @@ class StoredTokens:
         return self._principals[found.digest]
 
     def on_revoked(self, do: Callable[[Principal], None]) -> None:
-        """From now on, call `do` with the principal of each valid token that is removed or expires."""
+        """From now on, call `do` with the principal of each token that is removed or expires."""
         self._on_revoked.append(do)
 
     def is_valid(self, principal: Principal) -> bool:
-        """Return whether the token of a principal is still valid."""
+        """Return whether the token of the principal is still valid."""
         return principal in self._principals.values()
 
     async def look_up(self, digest: bytes) -> Principal | None:
-        """Return the principal of a token that is not in memory, because another process may have just stored it.
-        Return None if the store has no such token.
+        """Reload the tokens, and return the principal of the valid token with the digest `digest`; None if there is
+        no such token. Call this method if the token is not in memory, because another process may have stored the
+        token after the last reload.
 
-        The tokens are loaded at most once per `UNKNOWN_SECONDS`, so that wrong tokens cause little work.
+        This method reloads the tokens at most once per `UNKNOWN_SECONDS`, so that wrong tokens cause little work.
         """
         if abs(self._now() - self._looked_up_at) >= UNKNOWN_SECONDS:
             self._looked_up_at = self._now()
@@ -108,7 +109,7 @@ class StoredTokens:
 
     async def reload(self) -> None:
         """Load the tokens from the store, and call the callbacks of `on_revoked` for each token that was removed or
-        has expired. If the tokens cannot be read, the tokens that were valid before stay valid until they expire.
+        has expired. If the store cannot be read, the tokens in memory stay valid until they expire.
         """
         async with self._reloading:
             try:
@@ -128,7 +129,9 @@ class StoredTokens:
                 do(principal)
 
     async def keep_current(self) -> None:
-        """Call `reload` periodically, and store the times when the tokens were last used."""
+        """Call `reload` at least every `REFRESH_SECONDS`, and store the times when the tokens were last used. This
+        method never returns.
+        """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds_to_reload()):
