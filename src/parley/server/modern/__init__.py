@@ -1,1 +1,1 @@
-"""MCP 2026-07-28, in which each request is independent of earlier requests."""
+"""Implements version 2026-07-28 of the protocol, in which each request is independent of earlier requests."""

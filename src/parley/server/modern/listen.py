@@ -35,8 +35,8 @@ _decoder: Final = msgspec.json.Decoder(ListenParams)
 
 
 async def listen(call: Call, session: Session, server: ServerContext) -> None:
-    """Send the notifications that match the filter of a request, until the client cancels the request or the server
-    shuts down.
+    """Send the notifications that match the filter in the request, until the client cancels the request or the
+    server shuts down.
 
     Raises:
         TooManySubscriptions: the filter names too many resources.

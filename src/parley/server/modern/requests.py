@@ -21,8 +21,8 @@ __all__ = ["can_be_asked", "checked_meta", "meta_of", "modern_context"]
 
 
 def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
-    """Return the `_meta` of a request; None if the request belongs to an earlier version, or if the setting `[mcp]
-    modern` is off.
+    """Return the `_meta` in the parameters of a request; None if the request belongs to an earlier version, or if
+    the setting `[mcp] modern` is off.
 
     Raises:
         InvalidParams: the `_meta` is incomplete.
@@ -34,7 +34,7 @@ def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
 
 
 def checked_meta(params: Raw | UnsetType) -> ModernMeta:
-    """Return the `_meta` of a request at protocol version 2026-07-28.
+    """Return the `_meta` in the parameters of a request at protocol version 2026-07-28.
 
     Raises:
         InvalidParams: the `_meta` is incomplete.
@@ -50,7 +50,9 @@ def checked_meta(params: Raw | UnsetType) -> ModernMeta:
 
 
 def modern_context(meta: ModernMeta, principal: Principal, reply: Reply, loader: Loader) -> RequestContext:
-    """Return the context of a request at protocol version 2026-07-28."""
+    """Return the context of a request at protocol version 2026-07-28 that `principal` has sent with the given
+    `_meta`.
+    """
     features = features_of(MODERN_VERSION, meta.client_name, mcp_settings(loader))
     return RequestContext(principal=principal, features=features, reply=reply, meta=meta)
 
@@ -58,8 +60,8 @@ def modern_context(meta: ModernMeta, principal: Principal, reply: Reply, loader:
 def can_be_asked(context: RequestContext, approval: PendingApproval | None = None) -> bool:
     """Return whether the server can ask the sender of a request at version 2026-07-28 to decide an approval.
 
-    The client must declare `elicitation` in this request, and its principal must be allowed to answer. If
-    `approval` is None, only the role of the principal is checked.
+    The client must declare the capability `elicitation` in this request, and its principal must be allowed to
+    decide `approval`. If `approval` is None, only the role of the principal must allow it to decide approvals.
     """
     declares = context.meta is not None and context.meta.capabilities.can_be_asked
     return declares and may_answer(context.principal, approval)

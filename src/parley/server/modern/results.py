@@ -20,7 +20,7 @@ __all__ = ["ResultType", "completed"]
 ResultType = Literal["complete", "input_required", "task"]
 
 STATIC_SECONDS: Final = 3600
-"""The time in seconds for which a client may cache results that depend only on the installed version."""
+"""The time in seconds for which a client may cache results that depend only on the installed version of Parley."""
 
 _CACHING: Final[Mapping[str, tuple[int, CacheScope]]] = {
     DiscoverResult.METHOD: (STATIC_SECONDS, "private"),
@@ -40,9 +40,8 @@ _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
 
 
 def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
-    """Return an encoded result with the additional members that version 2026-07-28 requires.
-
-    The given result must not have a `_meta` yet.
+    """Return the encoded result `result` with the additional members that version 2026-07-28 requires. `result`
+    must not have a `_meta` yet.
     """
     meta = _SERVER_INFO
     if method == ListenParams.METHOD:

@@ -41,8 +41,8 @@ tenth request.
 STATE_SECONDS: Final = 24 * 3600
 """The time in seconds within which an approval request can be answered by repeating the call."""
 LONG_BYTES: Final = 64 * 1024
-"""The size in bytes above which the digest covers an argument as it was sent. A smaller argument is decoded and
-encoded in a canonical form first.
+"""The size in bytes above which `_digest` hashes an argument in the form in which it was sent. Smaller arguments
+are first decoded and encoded in a canonical form.
 """
 
 
@@ -52,7 +52,7 @@ class RoundState(Struct, frozen=True, array_like=True):
     principal: str
     """The key of the principal that was asked to decide the approval (`Principal.key`)."""
     request: bytes
-    """The digest of the tool and its arguments."""
+    """The digest of the name of the tool and of its arguments."""
     expires: float
     conversation: str
     seq: int
@@ -74,7 +74,7 @@ _canonical: Final = msgspec.json.Encoder(order="sorted")
 
 
 class RequestStates:
-    """Encodes the states of calls (`RoundState`) as signed strings, and decodes these strings."""
+    """Encodes the states of tool calls (`RoundState`) as signed strings, and decodes these strings."""
 
     def __init__(self, key: bytes, *, now: Callable[[], float] = time.time) -> None:
         self._sealer, self.now = Sealer(key, b"request state"), now
@@ -83,7 +83,9 @@ class RequestStates:
         return self._sealer.seal(_state_encoder.encode(state))
 
     def open(self, text: str) -> RoundState | None:
-        """Return the state in a sealed string; None if the seal is not valid or the state has expired."""
+        """Return the state in the signed string `text`; None if the signature is not valid or the state has
+        expired.
+        """
         if (content := self._sealer.open(text)) is None:
             return None
         try:
@@ -126,7 +128,7 @@ class RoundElicitor:
 
 
 class Rounds:
-    """Manages the approval requests for one call."""
+    """Manages the approval requests for one tool call at version 2026-07-28."""
 
     def __init__(
         self, states: RequestStates, params: CallToolParams, *, principal: Principal, features: Features
@@ -134,7 +136,7 @@ class Rounds:
         """Create the object. If this call repeats an earlier call, read the state of the earlier call from
         `params`.
 
-        `states` verifies and signs states.
+        `states` signs and verifies the states.
 
         Raises:
             InvalidParams: the state is forged, has expired, or belongs to another call.
@@ -240,8 +242,9 @@ class Rounds:
 def _digest(tool: str, arguments: Raw | UnsetType) -> bytes:
     """Return the digest of the name and the arguments of a tool call.
 
-    The digest does not depend on the order of members, except inside an argument above `LONG_BYTES`. Such a long
-    argument is not decoded, because decoding would take several times its size in memory.
+    The digest does not depend on the order of the members of JSON objects, except inside an argument of more than
+    `LONG_BYTES` bytes. Such a long argument is not decoded, because decoding would take several times its size in
+    memory.
     """
     digest = hashlib.sha256()
 

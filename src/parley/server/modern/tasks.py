@@ -47,12 +47,12 @@ def wants_tasks(context: RequestContext) -> bool:
 
 
 def created_task(task: TurnTask) -> bytes:
-    """Encode a task as the result of the call that created it."""
+    """Encode the task as the result of the tool call that has created it."""
     return encode(_modern(task.running("working", task.created_at)))
 
 
 def modern_task_methods(server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handlers of the methods for tasks at protocol version 2026-07-28."""
+    """Return the handlers of the methods for tasks at protocol version 2026-07-28, by method."""
 
     async def find(context: RequestContext, task_id: str, role: Role) -> TurnTask:
         if not wants_tasks(context):
@@ -103,7 +103,7 @@ def _modern(task: Task, **details: Raw | dict[str, Raw] | UnsetType) -> ModernTa
 
 
 async def _with_details(task: TurnTask, context: RequestContext, request: RequestId) -> ModernTask:
-    """Return the state of a task. The state contains the result if the task has ended, or the approval request if
+    """Return the state of the task. The state contains the result if the task has ended, or the approval request if
     the task is waiting for an approval and the client can be asked to decide it.
     """
     entry = await task.end()
@@ -118,7 +118,7 @@ async def _with_details(task: TurnTask, context: RequestContext, request: Reques
     ended = task.ended(entry)
     if ended.status == "cancelled":
         return _modern(ended)
-    # An error result is a result as well; `failed` is for calls without a result.
+    # A call that returned an error also has a result. The status `failed` is for calls without a result.
     ended = msgspec.structs.replace(ended, status="completed")
     return _modern(ended, result=Raw(encode(await task.result(entry, context.features))))
 
@@ -139,7 +139,7 @@ def _input_request(task: TurnTask, approval: PendingApproval, context: RequestCo
 async def _answer(
     conversation: Conversation, approval_id: ApprovalId, answer: Message, context: RequestContext
 ) -> None:
-    """Settle the open approval `approval_id` with an answer.
+    """Settle the open approval `approval_id` of the conversation with `answer`.
 
     Do nothing if another approval is open, or if the action or the decision in the answer is unknown.
     """

@@ -57,7 +57,7 @@ class ResourceReader:
         self._conversations, self._principal, self._features = conversations, principal, features
 
     async def text_of(self, address: Address) -> str:
-        """Return the text of a resource.
+        """Return the text of the resource at `address`.
 
         Raises:
             UnknownConversation: the conversation does not exist, or the principal is not allowed to see it.
@@ -153,7 +153,7 @@ async def _last_diff(conversation: Conversation) -> str:
 
 
 async def _backwards(conversation: Conversation) -> AsyncIterator[Entry]:
-    """Yield the durable entries of a conversation in reverse order: the last entry is first."""
+    """Yield the durable entries of the conversation in reverse order, the last entry first."""
     before = Seq(conversation.log.durable + 1)
     while page := await conversation.read_before(before, limit=PAGE_ENTRIES, max_bytes=PAGE_BYTES):
         for entry in reversed(page):

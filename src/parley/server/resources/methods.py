@@ -73,7 +73,7 @@ _unsubscribe_decoder: Final = msgspec.json.Decoder(UnsubscribeParams)
 
 
 def resource_methods(subscriptions: ResourceSubscriptions, server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handlers of the methods for resources, for one client."""
+    """Return the handlers of the MCP methods for resources, by method, for one client."""
 
     async def list_resources(call: Call) -> None:
         principal = call.context.principal

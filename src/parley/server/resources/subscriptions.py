@@ -29,7 +29,7 @@ MAX_PER_PRINCIPAL: Final = 5000
 
 
 def take_subscriptions(server: ServerContext, principal: Principal, count: int = 1) -> None:
-    """Add `count` to the number of subscriptions of a principal.
+    """Add `count` to the number of subscriptions of the principal.
 
     Raises:
         TooManySubscriptions: the principal would exceed the maximum number of subscriptions.
@@ -40,7 +40,7 @@ def take_subscriptions(server: ServerContext, principal: Principal, count: int =
 
 
 def give_back_subscriptions(server: ServerContext, principal: Principal, count: int = 1) -> None:
-    """Subtract `count` from the number of subscriptions of a principal."""
+    """Subtract `count` from the number of subscriptions of the principal."""
     server.subscribed[principal.key] -= count
 
 
@@ -58,12 +58,12 @@ class ResourceSubscriptions:
         self._list: tuple[CoalescedNotification, ListWatch] | None = None
 
     async def subscribe(self, uri: str, principal: Principal) -> None:
-        """From now on, notify the client whenever a resource has changed. A second subscription to the same URI has
-        no effect.
+        """From now on, notify the client whenever the resource with the URI `uri` has changed. A second
+        subscription to the same URI has no effect.
 
         Raises:
             UnknownResource: no resource has this URI, or the principal is not allowed to see the resource.
-            TooManySubscriptions: the client has reached the maximum number of subscriptions.
+            TooManySubscriptions: the client or the principal has reached the maximum number of subscriptions.
             StoreError: the conversation cannot be read.
         """
         address = address_of(uri)
@@ -122,7 +122,9 @@ class ResourceSubscriptions:
             await self.listed(principal)
 
     def unsubscribe(self, uri: str) -> None:
-        """Send no more notifications about a resource. Do nothing if there is no subscription to the resource."""
+        """Send no further notifications about the resource. Do nothing if the client has not subscribed to the
+        resource.
+        """
         if (subscribed := self._remove(uri)) is not None:
             updated, watch = subscribed
             updated.close()

@@ -40,10 +40,10 @@ from parley.wire.text import quoted, quoted_command, unseen
 __all__ = ["section", "transcript_head"]
 
 TEXT_LENGTH: Final = 20_000
-"""The maximum number of characters of each text in the transcript."""
+"""The maximum number of characters in one block quote of the transcript. Longer text is truncated."""
 OUTPUT_LENGTH: Final = 4_000
-"""The maximum number of characters of a command's output, a patch error or a tool's arguments in the transcript. A
-longer text is reduced to its beginning and its end.
+"""The maximum number of characters of a command's output, a patch error or a tool's arguments in the transcript.
+Longer text is reduced to its beginning and its end.
 """
 LARGE_BYTES: Final = 1024 * 1024
 """The size in bytes above which an event is not decoded, because decoding would block the event loop."""
@@ -80,7 +80,9 @@ def transcript_head(*, title: str, facts: Iterable[str], is_complete: bool) -> s
 
 
 def section(entry: Entry) -> str | None:
-    """Return the section of the transcript for an entry; None if the transcript does not show the entry."""
+    """Return the section of the transcript for the entry; None if the transcript does not show this type of
+    entry.
+    """
     if not entry.is_event or (decoder := _DECODERS.get(entry.type)) is None:
         return None
     if entry.size > LARGE_BYTES:
@@ -124,7 +126,9 @@ def _section(event: EventBase) -> str | None:
 
 
 def _by(principal: str | UnsetType) -> str:
-    """Return the name of the principal in parentheses, for a heading. The text is empty for local clients."""
+    """Return the name of the principal in parentheses, for the end of a heading; an empty string for the local
+    user.
+    """
     return "" if principal is UNSET or principal == LOCAL.name else f" ({one_line(principal)})"
 
 

@@ -108,10 +108,10 @@ def address_of(uri: str) -> Address:
 
 
 def transcript_uri(conversation_id: ConversationId) -> str:
-    """Return the URI of the resource that contains the transcript of a conversation."""
+    """Return the URI of the resource that contains the transcript of the conversation."""
     return f"{CONVERSATIONS}/{conversation_id}"
 
 
 def diff_uri(conversation_id: str) -> str:
-    """Return the URI of the resource that contains the diff of a conversation."""
+    """Return the URI of the resource that contains the diff of the conversation."""
     return f"{CONVERSATIONS}/{conversation_id}{ResourceKind.DIFF.suffix}"

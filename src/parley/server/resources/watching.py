@@ -76,14 +76,14 @@ class ResourceWatch(Protocol):
     """Calls a function after each change to a resource."""
 
     def close(self) -> None:
-        """Stop watching: from now on, the function is not called."""
+        """Stop watching the resource. The function is no longer called."""
         ...
 
 
 async def watch_resource(
     address: Address, conversations: ConversationRegistry, principal: Principal, changed: Callable[[], None]
 ) -> ResourceWatch:
-    """Call `changed` after each change to a resource, until the returned watch is closed.
+    """Call `changed` after each change to the resource at `address`, until the returned watch is closed.
 
     Raises:
         UnknownConversation: the conversation does not exist, or the principal is not allowed to see it.
@@ -137,7 +137,7 @@ class ListWatch:
 
 
 class _ConversationWatch:
-    """Watches one conversation."""
+    """Watches one conversation, or only its diff if the kind of the resource is `ResourceKind.DIFF`."""
 
     def __init__(self, conversation: Conversation, kind: ResourceKind, changed: Callable[[], None]) -> None:
         self._conversation, self._changed = conversation, changed
@@ -194,7 +194,7 @@ class _ChangeReader(Reader):
 
 
 class _NoOutbox:
-    """An outbox to which nothing is sent."""
+    """The outbox of a `_ChangeReader`, which sends no messages."""
 
     writable = True
 

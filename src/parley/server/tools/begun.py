@@ -1,4 +1,4 @@
-"""The response to a call that begins a turn without a message."""
+"""Sends the response to a tool call that begins a turn without a message."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["answer_when_begun"]
 
 
 def answer_when_begun(call: ToolCall, conversation: Conversation) -> Callable[[LocalTurn | None], None]:
-    """Return a callback that sends the response to the call. It is called when the start of the turn is durable.
-    Its argument is the turn; None if another node runs the turn.
+    """Return a callback that sends the response to the call. The callback must be called when the start of the turn
+    is durable. Its argument is the turn; None if another node runs the turn.
     """
 
     def began(turn: LocalTurn | None) -> None:

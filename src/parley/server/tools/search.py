@@ -1,4 +1,6 @@
-"""The tool `conversationSearch`, which finds messages of the user and the agent. The newest message is first."""
+"""The tool `conversationSearch`, which finds messages from the user and from the agent. The newest message is
+first.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ __all__ = ["search"]
 
 DEFAULT_LIMIT: Final = 20
 MAX_STEPS: Final = 100
-"""The maximum number of searches in the store for one call. Each search examines a limited part of the messages, so
-that other calls can use the store between two searches.
+"""The maximum number of searches in the store for one tool call. Each search examines a limited part of the
+messages, so that other calls can use the store between two searches.
 """
 
 _POSITIONS: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Annotated[int, Meta(ge=1, le=2**63 - 1)])

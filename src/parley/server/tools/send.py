@@ -26,8 +26,8 @@ from parley.wire.tools import MessageAccepted, PlainSendMessageArguments, SendMe
 __all__ = ["send"]
 
 MAX_SCHEMA_BYTES: Final = 64 * 1024
-"""The maximum size of an encoded schema, in bytes. The size is limited because each request of the turn contains
-the schema.
+"""The maximum size of an encoded schema, in bytes. The size is limited because each model request of the turn
+contains the schema.
 """
 
 _OVERRIDES: Final = ("model", "cwd", "approval_policy", "sandbox", "config", "profile", "base_instructions")
@@ -96,10 +96,10 @@ async def send(call: ToolCall, args: PlainSendMessageArguments) -> None:
 
 
 def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
-    """Return the JSON Schema of the agent's last message; None if the arguments contain no schema.
+    """Return the JSON Schema that the agent's last message must match; None if the arguments contain no schema.
 
     Raises:
-        BadArguments: the schema is empty, too large, or cannot be sent to a provider.
+        BadArguments: the schema is empty, too large, or cannot be encoded as JSON.
     """
     if not isinstance(args, SendMessageArguments) or args.output_schema is None:
         return None

@@ -99,7 +99,9 @@ def _profile(name: str, table: dict[str, Any]) -> ListedProfile:
 
 
 def _default_directory(cwd: str, roots: tuple[str, ...]) -> str:
-    """Return `cwd` if a root contains it or if there are no roots; otherwise return the first root."""
+    """If `cwd` is below one of the `roots`, or if there are no roots, return `cwd`. Otherwise, return the first
+    root.
+    """
     real = os.path.realpath(cwd)
     is_allowed = not roots or is_below_any(real, roots)
     return cwd if is_allowed else roots[0]
