@@ -120,11 +120,10 @@ def allowed_overrides(
     absolute path without symbolic links. If the principal is bound to the conversation, `cwd` is None, because such
     a principal cannot change the directory of the conversation.
 
-    `current` contains the settings of the conversation that the call changes; None if the call creates a
-    conversation.
+    `current` contains the current settings of the conversation; None if the tool call creates a conversation.
 
     Raises:
-        SettingNotAllowed: the principal is not allowed to choose one of these settings.
+        SettingNotAllowed: the principal is not allowed to choose one of the settings in `overrides`.
         ConfigError: the settings of the server cannot be used.
     """
     if principal.role >= Role.ADMIN:
@@ -149,8 +148,7 @@ def allowed_values(
     """Return the values that the principal may choose for the argument `name`, the strictest value first. `name` is
     `sandbox` or `approval_policy`.
 
-    `current` contains the settings of the conversation that the call changes; None if the call creates a
-    conversation.
+    `current` contains the current settings of the conversation; None for a new conversation.
 
     Raises:
         ConfigError: the settings of the server cannot be used.

@@ -190,7 +190,7 @@ def settled_text(error: ApprovalIsSettled, features: Features) -> str:
     """Return the text that tells a client how the approval in `error` was settled.
 
     A client that does not get Parley's additions to the protocol (`Features.additions`) gets only the message of
-    `error`, without the principal and the kind of the decider.
+    `error`, without the name and the kind of the decider.
     """
     if not features.additions:
         return str(error)

@@ -35,7 +35,7 @@ _decoder: Final = msgspec.json.Decoder(CompleteParams)
 
 
 def completion_methods(server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handler of the completion method."""
+    """Return the handler of the method `completion/complete`, by method."""
 
     async def complete(call: Call) -> None:
         principal = call.context.principal

@@ -196,7 +196,7 @@ class Reply(Protocol):
         ...
 
     def on_closed(self, do: Callable[[], None]) -> None:
-        """Call `do` if the client closes the channel before the response is sent.
+        """Call `do` if the client closes the stream for the response before the response is sent.
 
         `do` is never called if the client has only one connection for all messages.
         """

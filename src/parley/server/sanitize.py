@@ -14,9 +14,7 @@ from parley.wire.text import unseen, visible
 __all__ = ["escape_for_display", "one_line", "quoted_words"]
 
 REASON_LENGTH: Final = 2000
-"""The maximum number of characters of text that is shown, such as the reason for a decision. Longer text is
-truncated.
-"""
+"""The number of characters after which text for display, such as the reason for a decision, is truncated."""
 
 
 _IN_QUOTES: Final = {ord('"'): '\\"', ord("\\"): "\\\\"}

@@ -253,8 +253,8 @@ class ServerCore:
         self.clients: set[ClientConnection] = set()
         self.is_shutting_down = False
         self._ends_at: float | None = None
-        """The time at which `shutdown` ends at the latest, in seconds on the clock of the event loop; None before
-        the shutdown.
+        """The latest time at which `shutdown` returns, in seconds on the clock of the event loop; None before the
+        shutdown.
         """
 
     @property

@@ -189,13 +189,13 @@ class Session:
     # --- changes -------------------------------------------------------------------------
 
     def on_changed(self, owner: Hashable, do: Callable[[], None]) -> None:
-        """From now on, call `do` whenever the negotiated features, the log level or the streams have changed."""
+        """From now on, call `do` whenever the negotiated features, the log level, the streams or the resource
+        subscriptions have changed.
+        """
         self._on_changed[owner] = do
 
     def changed(self) -> None:
-        """Call the callbacks of `on_changed`, because the negotiated features, the log level or the streams have
-        changed.
-        """
+        """Call the callbacks of `on_changed`, because the state of the session has changed."""
         for do in tuple(self._on_changed.values()):
             do()
 

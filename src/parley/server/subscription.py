@@ -1,4 +1,4 @@
-"""Sends one conversation to one client. Streams and `codex` calls use this module."""
+"""Sends one conversation to one client. Streams, tasks, and calls of `codex` and `codex-reply` use this module."""
 
 from __future__ import annotations
 
