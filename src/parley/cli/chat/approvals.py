@@ -37,7 +37,7 @@ ANSWERS: Final[Mapping[str, Decision]] = {
     "d": "denied",
     "x": "abort",
 }
-"""The decisions, by the key that the user presses."""
+"""The decisions, keyed by the key that the user presses."""
 
 _LABELS: Final = {"a": "allow once", "s": "allow for the session", "d": "deny", "x": "deny and stop"}
 
@@ -52,10 +52,11 @@ TAB: Final = 4
 
 
 class AnswerGuard:
-    """Decides whether a key is an answer, or a character that the user typed before reading the question.
+    """Decides whether a pressed key answers an approval, or is input that the user typed before reading the
+    question.
 
-    A key can be an answer if the question has been on the screen for `QUIET_SECONDS`, and no key was pressed during
-    these seconds. Every other character is added to the input.
+    A key can answer if the question has been on the screen for `QUIET_SECONDS`, and no key was pressed during these
+    seconds. Otherwise, its character is added to the input.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -89,10 +90,10 @@ class OpenApprovals:
         self._changed = changed
 
     async def ask(self, approval: Approval) -> None:
-        """Keep an approval open until this chat decides it.
+        """Add an approval to the open approvals, and wait until this chat decides it.
 
-        This call is cancelled when another client has decided the approval, when the turn of the approval has
-        ended, or when the connection is lost.
+        The caller cancels this coroutine when another client has decided the approval, when the turn of the
+        approval has ended, or when the connection is lost.
         """
         key = approval.approval_id or approval.call_id
         decided = asyncio.get_running_loop().create_future()
@@ -106,7 +107,9 @@ class OpenApprovals:
             self._changed()
 
     def of(self, conversation_id: str | None) -> Approval | None:
-        """Return the oldest open approval of a conversation; None if the conversation has no open approval."""
+        """Return the oldest open approval of a conversation; None if the conversation has no open approval or
+        `conversation_id` is None.
+        """
         return next((one for one, _ in self._open.values() if one.conversation_id == conversation_id), None)
 
     async def answer(self, approval: Approval, decision: Decision, reason: str | None = None) -> None:
@@ -132,13 +135,15 @@ class OpenApprovals:
 
 
 def answer_keys(approval: Approval) -> dict[str, str]:
-    """Return the keys that answer an approval. The values are the labels of the keys."""
+    """Return the keys that answer an approval, each with its label."""
     # For a patch or a limit, `approved_for_session` has the same effect as `approved`.
     return {key: label for key, label in _LABELS.items() if key != "s" or approval.kind == "exec"}
 
 
 def key_rows(approval: Approval, width: int) -> list[str]:
-    """Return the keys that answer an approval with their labels, as rows of at most `width` columns if possible."""
+    """Return the keys that answer an approval with their labels, in rows of at most `width` columns. A key whose
+    label is longer gets its own row.
+    """
     rows: list[str] = []
     for key, label in answer_keys(approval).items():
         if rows and len(longer := f"{rows[-1]}   {key} {label}") <= width:
@@ -168,7 +173,7 @@ Request: TypeAlias = events.ExecApprovalRequest | events.ApplyPatchApprovalReque
 
 
 def request_of(approval: Approval) -> Request:
-    """Return the event that describes the action of an approval."""
+    """Return the event that describes the action that an approval allows."""
     reason = UNSET if approval.reason is None else approval.reason
     match approval.kind:
         case "exec":
@@ -188,7 +193,8 @@ def request_of(approval: Approval) -> Request:
 def request_lines(
     request: Request, *, colour: bool, width: int = NO_LIMIT, width_of: Callable[[str], int] = len
 ) -> list[str]:
-    """Return lines that show the whole action that waits for an approval.
+    """Return lines that show the whole action that waits for an approval. `width_of` returns the number of columns
+    of a string.
 
     Control characters are escaped. A line that is longer than `width` columns continues in an indented line,
     because a continuation at the left margin could imitate the title of another request.
@@ -217,8 +223,8 @@ def request_lines(
 
 
 def _whole_command(command: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Return the lines of a command, each with its indent. A shell script keeps its lines; all other newlines are
-    escaped.
+    """Return the lines of a command, each preceded by the number of spaces of its indent. A shell script keeps its
+    lines; all other newlines are escaped.
     """
     is_script = len(command) == 3 and command[0].rpartition("/")[2] in SHELLS and command[1] in SCRIPT_OPTIONS
     if not is_script or "\n" not in command[2]:

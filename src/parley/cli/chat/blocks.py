@@ -1,7 +1,7 @@
-"""Splits a Markdown text into blocks while the text is being written.
+"""Splits Markdown into blocks while a model writes it.
 
-A finished block is printed once, so only the block that is still open has to be drawn again. The splitter
-recognises only the parts of Markdown that end a block: paragraphs, headings, code fences and list items.
+A finished block is printed once, so only the block that is still open must be drawn again. The splitter recognises
+only the parts of Markdown that end a block: paragraphs, headings, code fences and list items.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 __all__ = ["CODE_LINES", "Block", "BlockSplitter"]
 
 CODE_LINES: Final = 40
-"""The maximum number of lines in one block of code. Longer code is split into several blocks without a gap."""
+"""The maximum number of lines in one block of code. Longer code is split into several blocks without an empty line
+between them.
+"""
 
 Kind: TypeAlias = Literal["text", "item", "code"]
 
@@ -25,19 +27,19 @@ _INDENTED_FENCE: Final = re.compile(r"\s+(`{3,}|~{3,})")
 class Block(NamedTuple):
     kind: Kind
     text: str
-    """The Markdown of the block; for code, the lines between the fences."""
+    """The Markdown of the block. For a code block, the lines between the fences."""
     language: str = ""
-    """The language in the opening fence of a code block."""
+    """The language in the opening fence of a code block; empty if the fence names none, and for other blocks."""
     gap: bool = True
     """True if an empty line precedes the block."""
 
 
 class BlockSplitter:
-    """Splits one Markdown text, which arrives in pieces, into blocks."""
+    """Splits one Markdown document, which arrives in pieces, into blocks."""
 
     def __init__(self) -> None:
         self._partial: list[str] = []
-        """The pieces of the last line, which is still incomplete."""
+        """The pieces of the last line if it is incomplete; otherwise an empty list."""
         self._lines: list[str] = []
         """The lines of the open block."""
         self._kind: Kind = "text"
@@ -59,7 +61,7 @@ class BlockSplitter:
         return Block(self._kind, "\n".join(lines), self._language, self._gap)
 
     def add(self, piece: str) -> list[Block]:
-        """Add a piece of the text, and return the blocks that the piece finishes."""
+        """Add the next piece of the document, and return the blocks that the piece finishes."""
         *ended, rest = piece.split("\n")
         if not ended:
             if rest:
@@ -73,7 +75,7 @@ class BlockSplitter:
         return finished
 
     def end(self) -> list[Block]:
-        """End the text, and return its last blocks."""
+        """End the document, and return its last blocks."""
         finished = self._add_line(self._tail()[0]) if self._partial else []
         self._partial = []
         return finished + self._finish()

@@ -58,9 +58,9 @@ __all__ = ["Chat"]
 SNAPSHOT_EVENTS: Final = 300
 """The maximum number of events that are read when a conversation is opened."""
 SHOWN_TURNS: Final = 2
-"""The number of turns that are shown when a conversation is opened."""
+"""The maximum number of turns that are shown when a conversation is opened."""
 RECONNECT_SECONDS: Final = 30 * 24 * 3600.0
-"""The number of seconds for which a chat tries to reconnect. The number is large, because a person may leave a chat
+"""The number of seconds for which a chat tries to reconnect. The number is large, because a user may leave a chat
 open for days.
 """
 SEND_SECONDS: Final = 5.0
@@ -68,16 +68,18 @@ SEND_SECONDS: Final = 5.0
 STEP_SECONDS: Final = 0.005
 """The time, in seconds, after which a chat that is processing many events of one stream lets other tasks run."""
 PANEL_LINES: Final = 5
-"""The number of lines below an approval request: the activity, the question, the keys, the input and the status."""
+"""The number of lines on the screen below an approval request: the activity, the question, the keys, the input and
+the status.
+"""
 SETTLE_SECONDS: Final = 0.3
-"""The maximum number of seconds for which the chat waits for the event of an approval. After this time, the chat
-shows the approval without the event.
+"""The number of seconds for which the chat waits for the event that describes an approval. After this time, the
+chat shows the approval without the event.
 """
 
 
 @dataclass
 class _Followed:
-    """The open conversation, its stream, and the task that reads the stream."""
+    """The open conversation with its view, its directory, its stream, and the task that reads the stream."""
 
     conversation: Conversation
     view: ChatView
@@ -87,8 +89,10 @@ class _Followed:
 
 
 class Chat:
-    """One chat on a terminal. It implements `ChatContext`, which commands and hooks of the chat use, and `Actions`,
-    which the terminal calls.
+    """One chat on a terminal.
+
+    The class implements `ChatContext`, which the extensions of the chat use, and `Actions`, which the terminal
+    calls.
     """
 
     def __init__(
@@ -103,7 +107,9 @@ class Chat:
         self._args, self._address = args, address
         self._colour, self._width_of = colour, width_of
         self._initial_overrides: Overrides = chosen_settings(args)
-        """The settings of the command line until a message has been accepted; empty afterwards."""
+        """The settings that the command line chooses for the first message; empty after this message has been
+        accepted.
+        """
         self.overrides = self._initial_overrides
         self.attachments: list[InputItem] = list(images)
         self.shows_reasoning = False
@@ -126,14 +132,14 @@ class Chat:
         self._approvals = OpenApprovals(changed=self._approvals_changed)
         self._dialog = ApprovalDialog(time.monotonic)
         self._exit_armed = self._exit_was_armed = False
-        """`_exit_armed` is True if the last key was a Ctrl-C that did not exit. `_exit_was_armed` is the value of
-        `_exit_armed` before the current key was pressed.
+        """`_exit_armed` is True if the last key was a Ctrl-C after which the next Ctrl-C exits the chat.
+        `_exit_was_armed` is the value of `_exit_armed` before the current key was pressed.
         """
 
     # --- running ---------------------------------------------------------------------------
 
     async def run(self, screen: Terminal) -> int:
-        """Show the chat until the user exits. Return the exit code.
+        """Show the chat on `screen` until the user exits. Return the exit code.
 
         Raises:
             CommandFailed, ConfigError: the server or the conversation cannot be used.
@@ -172,7 +178,7 @@ class Chat:
         self._spawn(self._load())
 
     async def _load(self) -> None:
-        """Load the extensions and the Markdown formatter, which the first frame does not need."""
+        """Load the extensions and the Markdown renderer, which the first frame does not need."""
         from parley.cli.chat.hooks import load_hooks
 
         self._hooks = await asyncio.to_thread(load_hooks)
@@ -222,13 +228,13 @@ class Chat:
                 self._outgoing.task_done()
 
     def _give_back(self, text: str, error: ClientError) -> None:
-        """Report that a message was not sent, and insert its text into the input again."""
+        """Report that a message was not sent. If the input is empty, put the text back into the input."""
         self.note(f"not sent: {_reason(error)}")
         if self._screen is not None and not self._screen.input_text:
             self._screen.set_input(text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in a new task. If the server returns an error, show the error as a note."""
+        """Run a coroutine in a new task. If it raises a `ClientError`, show the error as a note."""
 
         async def run() -> None:
             try:
@@ -347,8 +353,10 @@ class Chat:
         self.note("the next message begins a new conversation")
 
     def _drop_unsent_settings(self) -> None:
-        """Undo the changes of settings that no message has sent. They were meant for the previous conversation.
-        Without this, looser permissions could apply to another conversation by accident.
+        """Undo the changes of settings that no message has sent, and report them.
+
+        The user meant these changes for the previous conversation. If the changes remained, looser permissions
+        could apply to another conversation by accident.
         """
         dropped = {
             name: value for name, value in self.overrides.items() if self._initial_overrides.get(name) != value
@@ -472,7 +480,7 @@ class Chat:
         self._dialog.stop_denying()
 
     async def _read(self, followed: _Followed) -> None:
-        """Show the events of the stream until it ends."""
+        """Show the events of the conversation's stream until the stream ends."""
         stream, view = followed.stream, followed.view
         hidden = _hidden_events(stream.snapshot)
         if hidden:
@@ -535,7 +543,9 @@ class Chat:
         ]
 
     def _panel(self, width: int) -> list[Styled]:
-        """Return the question and the keys that answer it, as lines that may still be too long."""
+        """Return the lines of `panel_lines` before they are wrapped: the question about the open approval and the
+        keys that answer it, or a hint about Ctrl-C.
+        """
         approval = self._open_approval
         self._dialog.show(approval)
         if approval is None:
@@ -546,8 +556,8 @@ class Chat:
         return self._dialog.lines(note=self._length_note(), has_input=has_input, width=width)
 
     def _length_note(self) -> str:
-        """Return a hint for the user to scroll up if the approval request is too long for the screen; otherwise
-        return an empty string.
+        """If the approval request is too long for the screen, return a hint to scroll up; otherwise return an empty
+        string.
         """
         lines = self._view.request_lines
         if self._screen is None or lines + PANEL_LINES <= self._screen.size[1]:
@@ -623,8 +633,8 @@ class Chat:
         self._changed()
 
     async def _show_request(self, approval: Approval) -> None:
-        """Show the action of an approval if the event of the approval was not shown, for example because the event
-        is older than the turns on the screen.
+        """Show the action that an approval allows, unless the event that describes the action was shown. The event
+        may be missing, for example because it is older than the turns on the screen.
         """
         await asyncio.sleep(SETTLE_SECONDS)
         if approval is self._open_approval:
@@ -658,7 +668,7 @@ _EXIT_HINT: Final = "Ctrl-C again exits, and a running turn continues. Esc inter
 
 
 def _hidden_events(snapshot: Sequence[Event]) -> int:
-    """Return how many events of a snapshot precede the turns that are shown."""
+    """Return the number of events of a snapshot that precede the turns to show."""
     starts = [number for number, event in enumerate(snapshot) if isinstance(event, events.TaskStarted)]
     return starts[-SHOWN_TURNS] if len(starts) > SHOWN_TURNS else 0
 

@@ -1,4 +1,4 @@
-"""The values that the arguments of commands can have, for completion and for pickers."""
+"""The values that the arguments of the chat's commands can have, for completion and for pickers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MODES: Final = {
 
 
 class Choice(NamedTuple):
-    """A value that an argument can have, with a description for the user."""
+    """A value that the argument of a command can have, with a description for the user."""
 
     value: str
     description: str = ""
@@ -54,10 +54,10 @@ async def current_settings(context: ChatContext) -> SettingsListResult:
 
 
 async def model_choices(context: ChatContext) -> Sequence[Choice]:
-    """Return the models in the settings.
+    """Return the current model, and the models that the settings and their profiles name.
 
-    For each provider except the current one, the result also contains the prefix that selects the provider, such as
-    `anthropic/`.
+    The choices also contain, for each provider except the current one, the prefix that selects the provider, such
+    as `anthropic/`.
     """
     settings = await current_settings(context)
     models = dict.fromkeys([settings.model, *settings.models])
@@ -71,9 +71,9 @@ async def model_choices(context: ChatContext) -> Sequence[Choice]:
 
 
 async def offered_choices(context: ChatContext, provider: str) -> Sequence[Choice]:
-    """Return the models of a provider that the settings do not name.
+    """Return the models that a provider lists, except the models of the current provider that the settings name.
 
-    For each provider except the current one, the values begin with its name, such as `anthropic/claude-opus-4-5`.
+    If `provider` is not the current provider, the values begin with its name, such as `anthropic/claude-opus-4-5`.
     """
     settings = await current_settings(context)
     prefix = "" if provider == settings.model_provider else f"{provider}/"
@@ -95,13 +95,13 @@ async def sandbox_choices(context: ChatContext) -> Sequence[Choice]:
 
 
 async def conversation_choices(context: ChatContext) -> Sequence[Choice]:
-    """Return the ids of the conversations with the latest activity."""
+    """Return the ids of at most `CONVERSATIONS` conversations, those with the latest activity first."""
     found = await context.client.list(limit=CONVERSATIONS)
     return [Choice(one.conversation_id, f"{state_of(one)}  {visible(one.title)}") for one in found.conversations]
 
 
 def state_of(summary: ConversationSummary) -> str:
-    """Return the state that a list shows for a conversation.
+    """Return the state that a list shows for a conversation; an empty string if the state is unknown.
 
     An idle conversation whose last turn failed has the state `failed`.
     """

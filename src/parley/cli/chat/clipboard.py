@@ -12,19 +12,19 @@ from parley.cli.runner import CommandFailed
 __all__ = ["copy_to_clipboard"]
 
 MAX_BYTES: Final = 74_994
-"""The maximum size of a text in bytes. Many terminals accept at most 100,000 characters of base64."""
+"""The maximum size, in bytes, of text to copy. Many terminals accept at most 100,000 characters of base64."""
 
 TMUX_SECONDS: Final = 5.0
 
 
 async def copy_to_clipboard(text: str) -> str:
-    """Copy a text, and return a note for the user.
+    """Copy text to the clipboard, and return a note for the user.
 
-    The function sends the sequence OSC 52 to the terminal. tmux ignores this sequence by default, so for tmux the
-    function runs a command of tmux instead.
+    The function sends the sequence OSC 52 to the terminal. By default, tmux ignores this sequence. In tmux, the
+    function therefore runs `tmux load-buffer` instead.
 
     Raises:
-        CommandFailed: the text is too long for a terminal.
+        CommandFailed: the text is longer than `MAX_BYTES`.
     """
     data = text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
@@ -41,7 +41,7 @@ async def copy_to_clipboard(text: str) -> str:
 
 
 async def _to_tmux(data: bytes) -> bool:
-    """Pass the text to tmux, and return whether tmux has accepted it."""
+    """Copy text, encoded as UTF-8, with `tmux load-buffer`. Return whether tmux has accepted the text."""
     try:
         process = await asyncio.create_subprocess_exec(
             "tmux",

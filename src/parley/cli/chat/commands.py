@@ -35,7 +35,7 @@ class Command(NamedTuple):
 
     name: str
     arguments: str
-    """The arguments as the help shows them; an empty string if the command has no arguments."""
+    """The names of the arguments as the help shows them; an empty string if the command has no arguments."""
     summary: str
     run: Callable[[ChatContext, str], Awaitable[None]]
     """The function that runs the command. Its second argument is the text after the name of the command, without
@@ -83,10 +83,10 @@ ALIASES: Final[Mapping[str, str]] = {"exit": "quit", "?": "help"}
 
 
 async def handle_command(context: ChatContext, line: str) -> bool:
-    """Run the command in a line.
+    """Run the command in an input line.
 
-    If the command is unknown, print a note and put the line back into the input. Return True, because the line is
-    never a message.
+    If the command is unknown, print a note and put the line back into the input. Always return True, because this
+    function handles every line that begins with `/`.
     """
     name, _, argument = line.strip().removeprefix(PREFIX).partition(" ")
     argument = argument.strip()
@@ -131,7 +131,7 @@ def unknown_command(name: str) -> str:
 
 
 def help_text() -> str:
-    """Return the list of the commands."""
+    """Return the help of the chat: the commands with their summaries, and the keys."""
     width = max(len(f"/{one.name} {one.arguments}".rstrip()) for one in COMMANDS)
     lines = [f"  {f'/{one.name} {one.arguments}'.rstrip():<{width}}  {one.summary}" for one in COMMANDS]
     return "\n".join([*lines, *_KEYS])

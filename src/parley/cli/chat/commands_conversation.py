@@ -1,4 +1,4 @@
-"""The commands that choose or change conversations."""
+"""The commands of the chat that choose or change conversations."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def resume(context: ChatContext, given: str) -> None:
 
 
 async def fork(context: ChatContext, argument: str) -> None:
-    """Copy the conversation, and open the copy."""
+    """Fork the open conversation, and open the fork."""
     source = open_conversation(context)
     forked = await source.fork()
     await context.open(forked.id)
@@ -62,7 +62,7 @@ async def fork(context: ChatContext, argument: str) -> None:
 
 
 async def rename(context: ChatContext, title: str) -> None:
-    """Change the title of the conversation."""
+    """Change the title of the open conversation to `title`."""
     if len(title) > MAX_TITLE:
         raise CommandFailed(f"the title has {len(title)} characters; at most {MAX_TITLE} are allowed")
     await open_conversation(context).rename(title)
@@ -70,7 +70,7 @@ async def rename(context: ChatContext, title: str) -> None:
 
 
 async def archive(context: ChatContext, argument: str) -> None:
-    """Archive the conversation, and begin a new conversation with the next message."""
+    """Archive the open conversation, and begin a new conversation with the next message."""
     conversation = open_conversation(context)
     await conversation.archive()
     await context.new()
@@ -78,7 +78,7 @@ async def archive(context: ChatContext, argument: str) -> None:
 
 
 async def delete(context: ChatContext, argument: str) -> None:
-    """If the user confirms, delete the conversation, and begin a new conversation with the next message."""
+    """If the user confirms, delete the open conversation, and begin a new conversation with the next message."""
     conversation = open_conversation(context)
     title = (await conversation.status()).title
     if not await confirm(context, f"Delete {conversation.id[:SHORT]} ({visible(title)}) permanently?"):
@@ -90,7 +90,7 @@ async def delete(context: ChatContext, argument: str) -> None:
 
 
 async def compact(context: ChatContext, argument: str) -> None:
-    """Begin a turn that replaces the history for the model with a summary."""
+    """Begin a turn that replaces the history that the model receives with a summary."""
     await open_conversation(context).compact()
 
 

@@ -17,11 +17,11 @@ from parley.wire.tools import QueuedItem, QueueListResult
 __all__ = ["queue", "queue_choices"]
 
 SHOWN: Final = 70
-"""The maximum number of characters that the list shows of a message."""
+"""The maximum number of characters of a message that the list shows."""
 
 
 async def queue(context: ChatContext, argument: str) -> None:
-    """List the queue, or change it: `remove N`, `edit N`, `continue`."""
+    """List the queue if `argument` is empty; otherwise change the queue with `remove N`, `edit N` or `continue`."""
     conversation = open_conversation(context)
     action, _, number = argument.partition(" ")
     match action:
@@ -48,7 +48,7 @@ async def queue(context: ChatContext, argument: str) -> None:
 
 
 async def queue_choices(context: ChatContext) -> Sequence[Choice]:
-    """Return the actions of `/queue`."""
+    """Return the actions that can follow `/queue`, such as `continue`."""
     return [
         Choice("remove ", "remove the message N"),
         Choice("edit ", "move the message N to the input"),

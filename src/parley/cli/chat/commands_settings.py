@@ -27,7 +27,7 @@ __all__ = ["approvals", "model", "reasoning", "sandbox"]
 
 
 async def model(context: ChatContext, name: str) -> None:
-    """Use another model from the next message on."""
+    """Use the model `name` from the next message on. If `name` is empty, let the user choose a model."""
     if not name:
         name = await _picked_model(context)
     if name.endswith("/"):
@@ -42,8 +42,8 @@ async def model(context: ChatContext, name: str) -> None:
 
 
 async def _picked_model(context: ChatContext) -> str:
-    """Let the user choose a model, or a provider, whose name then ends with a slash. Return an empty string if the
-    user chose nothing.
+    """Let the user choose a model or a provider. Return the name of the model, the name of the provider followed by
+    a slash, or an empty string if the user chose nothing.
     """
     settings = await current_settings(context)
     current = context.overrides.get("model") or settings.model
@@ -55,7 +55,8 @@ async def _picked_model(context: ChatContext) -> str:
 async def _picked_model_of(context: ChatContext, provider: str) -> str:
     """Let the user choose a model of a provider. Return an empty string if the user chose nothing.
 
-    If the provider does not list its models, the user can complete the name of the model in the input.
+    If the provider does not list its models, put the beginning of a `/model` command into the input, for the user
+    to complete.
     """
     settings = await current_settings(context)
     if provider not in settings.model_providers:
@@ -71,7 +72,7 @@ async def _picked_model_of(context: ChatContext, provider: str) -> str:
 
 
 async def approvals(context: ChatContext, policy: str) -> None:
-    """Use another approval policy from the next message on."""
+    """Use the approval policy `policy` from the next message on. If `policy` is empty, let the user choose one."""
     settings, choices = await current_settings(context), await policy_choices(context)
     current = context.overrides.get("approval_policy", settings.approval_policy)
     if chosen := policy or await pick_choice(context, "Approvals", choices, current=current):
@@ -82,7 +83,7 @@ async def approvals(context: ChatContext, policy: str) -> None:
 
 
 async def sandbox(context: ChatContext, mode: str) -> None:
-    """Use another sandbox mode from the next message on."""
+    """Use the sandbox mode `mode` from the next message on. If `mode` is empty, let the user choose one."""
     settings, choices = await current_settings(context), await sandbox_choices(context)
     current = context.overrides.get("sandbox", settings.sandbox)
     if chosen := mode or await pick_choice(context, "Sandbox", choices, current=current):
@@ -93,13 +94,15 @@ async def sandbox(context: ChatContext, mode: str) -> None:
 
 
 async def reasoning(context: ChatContext, argument: str) -> None:
-    """Switch between showing the whole reasoning of the model and showing only its beginning."""
+    """Switch between showing the whole reasoning of the model and showing only its first line."""
     context.shows_reasoning = not context.shows_reasoning
     context.note("reasoning: shown" if context.shows_reasoning else "reasoning: folded")
 
 
 def _override(context: ChatContext, changed: Overrides) -> None:
-    """Change the settings of the next message. A message that is being sent keeps its own settings."""
+    """Add the settings in `changed` to the overrides of the next message. A message that is being sent keeps its
+    own overrides.
+    """
     context.overrides = {**context.overrides, **changed}
 
 

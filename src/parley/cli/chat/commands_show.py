@@ -1,4 +1,4 @@
-"""The commands that show or copy content of the conversation."""
+"""The commands of the chat that show, copy or export content of the conversation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from parley.wire.text import quoted, visible
 __all__ = ["copy", "diff", "export", "plan", "status"]
 
 SHORT_DIFF: Final = 40
-"""The maximum number of lines of a diff that is printed; a longer diff is shown in an overlay."""
+"""The maximum number of lines of a diff that is printed. A longer diff is shown on the full screen."""
 
 NOT_SHOWN: Final = "changes by commands are not shown (`!git diff` shows them)"
 
@@ -35,7 +35,7 @@ _STEPS: Final = {"completed": "[x]", "in_progress": "[>]", "pending": "[ ]"}
 
 
 async def diff(context: ChatContext, argument: str) -> None:
-    """Show the changes of all turns. A long diff is shown on the full screen."""
+    """Show the file changes that the patches of all turns have made. A long diff is shown on the full screen."""
     changes = await turn_changes(open_conversation(context))
     if not changes:
         context.note(f"no patch has changed a file; {NOT_SHOWN}")
@@ -77,7 +77,9 @@ async def copy(context: ChatContext, argument: str) -> None:
 
 
 async def export(context: ChatContext, path: str) -> None:
-    """Write the conversation to a new file: Markdown to read, or JSON Lines for `parley import`."""
+    """Write the conversation to the new file `path`: a `.md` file to read, or a `.jsonl` file for `parley import`.
+    If `path` is empty, write a `.md` file with a default name.
+    """
     conversation = open_conversation(context)
     path = _expanded(path) if path else f"conversation-{conversation.id[:SHORT]}.md"
     try:

@@ -21,10 +21,10 @@ __all__ = ["ChatCompleter"]
 
 MAX_FILES: Final = 50
 CHOICES_SECONDS: Final = 10.0
-"""The number of seconds for which the values of an argument are cached."""
+"""The number of seconds for which the values of a command's argument are cached."""
 
 _FILE: Final = re.compile(r'(?:^|(?<=\s))@(?:"([^"]*)|([^\s"]*))$')
-"""Matches an incomplete file name at the end of the text before the cursor."""
+"""Matches `@` and an incomplete path at the end of the line before the cursor."""
 
 _PLAIN: Final = re.compile(r'[^\s"]+')
 
@@ -36,9 +36,13 @@ class ChatCompleter(Completer):
         self._context = context
         self._files: FileIndex | None = None
         self._directory: str | None = None
-        """The directory whose files `_files` contains."""
+        """The directory whose files `_files` contains; None if the working directory does not exist on this
+        computer.
+        """
         self._choices: dict[str, tuple[float, Sequence[Choice]]] = {}
-        """The cached values of each command's argument, and the time at which they expire, keyed by command."""
+        """The time at which the cached values of a command's argument expire, and the values, keyed by the
+        command's name.
+        """
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         return ()  # all completions are asynchronous
@@ -96,7 +100,7 @@ class ChatCompleter(Completer):
         ]
 
     def _index(self) -> FileIndex | None:
-        """Return the index of the working directory; None if the directory does not exist on this computer."""
+        """Return the file index of the working directory; None if the directory does not exist on this computer."""
         directory = self._context.local_cwd
         if directory != self._directory:
             if self._files is not None:
@@ -126,6 +130,8 @@ def _contains(choice: Choice, typed: str) -> bool:
 
 
 def _written(path: str) -> str:
-    """Return a path as the input contains it: after `@`, escaped, and in quotation marks if it contains spaces."""
+    """Return a path as completion inserts it into the input: after `@`, with its control characters escaped, and in
+    quotation marks if it contains spaces.
+    """
     shown = visible(path)
     return f"@{shown}" if _PLAIN.fullmatch(shown) else f'@"{shown}"'

@@ -25,7 +25,7 @@ Delivery: TypeAlias = Literal["join", "queue"]
 
 
 class ChatContext(Protocol):
-    """The part of the chat that extensions can use, only in the thread of the event loop."""
+    """The part of the chat that extensions can use. They can use it only in the thread of the event loop."""
 
     overrides: Overrides
     """The settings that the next message changes, such as `model`, `approval_policy` and `sandbox`. The chat clears
@@ -34,8 +34,8 @@ class ChatContext(Protocol):
 
     attachments: list[InputItem]
     """The items that the next message contains after its text, such as the output of a local command. A text item
-    begins with the newlines that separate it from the text. The chat removes the items when a message has been
-    accepted.
+    begins with the newlines that separate the item from the text of the message. The chat removes the items when a
+    message has been accepted.
     """
 
     shows_reasoning: bool
@@ -47,7 +47,11 @@ class ChatContext(Protocol):
 
     @property
     def client(self) -> Client:
-        """The connection to the server. The chat calls hooks only after the connection has been made."""
+        """The connection to the server. Line handlers are called only after the connection has been established.
+
+        Raises:
+            Disconnected: the connection has not been established yet.
+        """
 
     @property
     def cwd(self) -> str | None:
@@ -57,7 +61,7 @@ class ChatContext(Protocol):
 
     @property
     def local_cwd(self) -> str | None:
-        """The working directory if it exists on this computer; None otherwise.
+        """The value of `cwd` if this directory exists on this computer; None otherwise.
 
         Completion of files and local commands use this directory.
         """
@@ -68,11 +72,13 @@ class ChatContext(Protocol):
 
     @property
     def state(self) -> Literal["idle", "running", "asking"]:
-        """The state of the open conversation; `idle` if no conversation is open."""
+        """The state of the open conversation: `asking` if an approval waits for the user, `running` if a turn is
+        running; otherwise, or if no conversation is open, `idle`.
+        """
 
     async def offered_models(self, provider: str) -> Sequence[str]:
-        """Ask a provider for the names of its models. The result is empty if the provider gives no list, or if the
-        server is at a URL.
+        """Ask a provider for the names of its models. If the provider does not list its models, or if `is_remote`
+        is True, return an empty sequence.
         """
 
     async def open(self, conversation_id: str) -> None:
@@ -84,7 +90,7 @@ class ChatContext(Protocol):
         """
 
     async def new(self) -> None:
-        """Close the conversation. The next message creates a new one with the same settings and directory."""
+        """Close the open conversation. The next message creates a new conversation."""
 
     async def send(self, content: str | Iterable[InputItem], *, delivery: Delivery = "join") -> None:
         """Send a message with the current overrides. The message creates a conversation if none is open. If
@@ -92,11 +98,11 @@ class ChatContext(Protocol):
         """
 
     def set_input(self, text: str) -> None:
-        """Replace the text of the input line, for the user to edit."""
+        """Replace the text in the input line with `text`, for the user to edit."""
 
     def print(self, renderable: object, *, wraps: bool = False) -> None:
-        """Print a text or an object of `rich` once, above the input. Control characters of a text are escaped. If
-        `wraps` is True, long lines of the text are broken between words; otherwise the terminal wraps them.
+        """Print a string or an object of `rich` once, above the input. Control characters are escaped. If `wraps`
+        is True, long lines of a string are broken between words; otherwise the terminal wraps them.
         """
 
     def note(self, text: str) -> None:
@@ -109,8 +115,8 @@ class ChatContext(Protocol):
         focus: FocusableElement | None = None,
         key_bindings: KeyBindingsBase | None = None,
     ) -> Any:
-        """Show a container on the full screen, and return its result. A key binding ends the overlay with
-        `event.app.exit(result=...)`. Events that arrive in the meantime are printed afterwards.
+        """Show a container on the full screen until a key binding ends the overlay with
+        `event.app.exit(result=...)`. Return this result. Events that arrive in the meantime are printed afterwards.
         """
 
     def exit(self) -> None:
@@ -118,8 +124,8 @@ class ChatContext(Protocol):
 
 
 LineHandler: TypeAlias = Callable[[ChatContext, str], Awaitable[bool]]
-"""A function that handles an input line, such as `/model gpt-5`. The function returns False if it does not know the
-command in the line. Then the chat shows a message and keeps the text in the input. If the function raises a
+"""A function that handles an input line, such as `/model gpt-5`. If the function returns False, the command in the
+line is unknown, and the chat prints a note and puts the line back into the input. If the function raises a
 `ClientError`, the chat shows the error as a note.
 """
 
@@ -136,8 +142,8 @@ class Hooks:
     """
 
     attach: Callable[[ChatContext, str], Iterable[InputItem]] | None = None
-    """A function that returns the items, such as images, that the text of a message names. The message contains
-    these items after its text.
+    """A function that returns the items, such as images, that the text of a message names. The chat adds these
+    items to the message after its text.
     """
 
     make_completer: Callable[[ChatContext], Completer] | None = None
@@ -149,6 +155,6 @@ class Hooks:
     """A function that creates additional key bindings of the input, such as a key that opens a picker."""
 
     pick_conversation: InitialAction | None = None
-    """A function with which the user chooses a conversation. For `parley chat --resume` without an id, the chat
-    calls this function first.
+    """A function that lets the user choose a conversation, and opens it. For `parley chat --resume` without an id,
+    the chat calls this function after it has connected to the server.
     """

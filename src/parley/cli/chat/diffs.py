@@ -14,7 +14,9 @@ from parley.wire.text import visible
 __all__ = ["DIFF_LINES", "change_lines", "coloured_diff"]
 
 DIFF_LINES: Final = 60
-"""The maximum number of lines of a diff that the chat shows without being asked."""
+"""The maximum number of lines of a patch that the chat prints when the patch is applied. The user can expand a
+longer patch.
+"""
 
 TAB: Final = 4
 _COLOURS: Final = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m", " ": ""}
@@ -28,9 +30,11 @@ def _indented(line: str) -> list[str]:
 def change_lines(
     changes: Mapping[str, events.FileChange], *, colour: bool, split: Callable[[str], list[str]] = _indented
 ) -> Iterator[str]:
-    """Yield all lines of the changes to all files. The first line for each file contains its path.
+    """Yield the lines of the changes to all files, coloured if `colour` is True. The first line for each file
+    contains its path.
 
-    `split` indents a line, and returns it as one or more lines.
+    `split` indents a line, and splits it into lines that fit the terminal. By default, a line is indented and not
+    split.
     """
     for path, change in changes.items():
         yield from split(visible(_title(path, change)))
@@ -39,7 +43,7 @@ def change_lines(
 
 
 def coloured_diff(diff: str, *, colour: bool, split: Callable[[str], list[str]] = _indented) -> Iterator[str]:
-    """Yield the lines of a unified diff, indented and with their control characters escaped. `split` has the same
+    """Yield the lines of a unified diff with their control characters escaped. `colour` and `split` have the same
     meaning as for `change_lines`.
     """
     for line in diff.split("\n") if not diff.endswith("\n") else diff[:-1].split("\n"):

@@ -17,11 +17,13 @@ END: Final = 2**53 - 1
 """A position that is greater than the position of every event."""
 
 MAX_EVENTS: Final = 20_000
-"""The maximum number of events that a command reads. The limit keeps commands fast in a very long conversation."""
+"""The maximum number of events that a command of the chat reads. The limit keeps commands fast in a very long
+conversation.
+"""
 
 
 class TurnChanges(NamedTuple):
-    """The diff of all patches of one turn, with the message that began the turn."""
+    """The changes that the patches of one turn have made, with the message that began the turn."""
 
     message: str
     """The first line of the message that began the turn."""
@@ -49,10 +51,10 @@ async def last_event(conversation: Conversation, kind: type[E]) -> E | None:
 
 
 async def turn_changes(conversation: Conversation) -> list[TurnChanges]:
-    """Return the changes of all turns in which patches have changed files, including the running turn, in the order
-    of the turns.
+    """Return the changes of each turn in which patches have changed files, including the running turn, the oldest
+    turn first.
 
-    In a very long conversation, the first turns are missing.
+    If the conversation has more than `MAX_EVENTS` events, the oldest turns are missing.
     """
     found: list[TurnChanges] = []
     diff, message = None, ""

@@ -1,4 +1,4 @@
-"""Finds the paths that match an incomplete word. A thread builds and renews the list of paths."""
+"""Finds the paths of files that match an incomplete word. A thread builds and renews the list of paths."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from parley.common.threads import begin_in_thread
 __all__ = ["FileIndex", "PathTable"]
 
 RENEW_SECONDS: Final = 5.0
-"""The age of a list, in seconds, after which the next use renews the list."""
+"""The minimum age, in seconds, at which the next search renews the list of paths."""
 
 RENEW_SHARE: Final = 20
-"""The minimum age at which a list is renewed, as a multiple of the time that was needed to build the list. In a
-large directory, the thread therefore lists files at most a twentieth of the time.
+"""The minimum age at which the list of paths is renewed, as a multiple of the time that was needed to build the
+list. In a large directory, the thread is therefore busy at most a twentieth of the time.
 """
 
 CHUNK: Final = 4000
 """The number of paths that are searched before other tasks can run."""
 
 CANDIDATES: Final = 400
-"""The maximum number of matches that are ranked."""
+"""The number of matches after which the search ends. Only these matches are ranked."""
 
 MAX_SIMILAR: Final = 12
-"""The maximum length of a text for which the search also finds similar paths."""
+"""The maximum length, in characters, of a word for which the search also finds similar paths."""
 
 _Match: TypeAlias = tuple[int, int, str]
 """The rank of a matching path, the length of the path, and the path. Lower ranks are better."""
@@ -42,11 +42,11 @@ class PathTable:
         self._chunks = [_Chunk(paths[start : start + CHUNK]) for start in range(0, len(paths), CHUNK)]
 
     async def find(self, text: str, *, limit: int) -> list[str]:
-        """Return the paths that match a text, best first: names that begin with the text, names that contain it,
-        and paths that contain it.
+        """Return at most `limit` paths that match `text`: first the paths whose file name begins with `text`, then
+        the paths whose file name contains `text`, then the other paths that contain `text`.
 
-        If no path matches, return the paths that contain the characters of the text in the same order, possibly
-        with other characters between them.
+        If no path contains `text`, return paths that contain its characters in the same order, possibly with other
+        characters between them.
         """
         folded = text.lower()
         found = await self._ranked((chunk.search(folded) for chunk in self._chunks), limit)
@@ -66,8 +66,8 @@ class PathTable:
 
 
 class _Chunk:
-    """A part of a list of paths. Its paths are joined to one text and its file names to another text, so that
-    `str.find` can search them.
+    """A part of a list of paths. The paths are joined to one string, and their file names to a second string, so
+    that `str.find` can search them.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -100,9 +100,9 @@ class _Chunk:
 
     @staticmethod
     def _find(text: str, starts: array[int], wanted: str) -> Iterable[int]:
-        """Yield the numbers of the lines that contain the text `wanted`, but at most `CANDIDATES` numbers.
+        """Yield the numbers of the lines of `text` that contain `wanted`, but at most `CANDIDATES` numbers.
 
-        In `text`, a newline precedes each line. `starts` contains the position of each of these newlines.
+        In `text`, a newline precedes each line. `starts` contains the offset of each of these newlines.
         """
         place = found = 0
         while found < CANDIDATES and (place := text.find(wanted, place)) >= 0:
@@ -113,9 +113,9 @@ class _Chunk:
 
 
 def _joined(lines: Sequence[str]) -> tuple[str, array[int]]:
-    """Join the lines to one text, with a newline before each line.
+    """Join the lines to one string, with a newline before each line.
 
-    Return the text and the positions of these newlines. The last position is the end of the text.
+    Return the string and the offsets of these newlines. The last offset is the length of the string.
     """
     return "".join(f"\n{line}" for line in lines), array("q", chain([0], accumulate(len(one) + 1 for one in lines)))
 
@@ -131,7 +131,9 @@ class FileIndex:
         self._is_closed = False
 
     async def search(self, text: str, *, limit: int) -> list[str]:
-        """Return the paths that match a text, best first. The first call waits until the files are listed."""
+        """Return at most `limit` paths that match `text`, the best match first. The first call waits until the
+        files are listed.
+        """
         self._renew()
         if self._table is None and self._listing is not None:
             await asyncio.shield(self._listing)
@@ -140,11 +142,11 @@ class FileIndex:
         return await self._table.find(text, limit=limit)
 
     def close(self) -> None:
-        """Stop a thread that is listing files."""
+        """Stop the thread if it is listing files."""
         self._is_closed = True
 
     def _renew(self) -> None:
-        """List the files in the background, unless the list is new enough."""
+        """If the list of paths is missing or too old, begin to list the files in the background."""
         now = asyncio.get_running_loop().time()
         if self._listing is None and (self._table is None or now >= self._renew_at):
             self._listing = asyncio.create_task(self._list())

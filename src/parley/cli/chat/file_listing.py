@@ -15,16 +15,16 @@ from parley.wire.text import replace_surrogates
 __all__ = ["list_files"]
 
 MAX_ENTRIES: Final = 400_000
-"""The maximum number of directory entries that are read."""
+"""The number of directory entries after which no further directory is read."""
 
 MAX_PATHS: Final = 200_000
 """The maximum number of paths in the list."""
 
 RULES_BYTES: Final = 64 * 1024
-"""The maximum number of bytes that are read of a file with ignore rules."""
+"""The maximum number of bytes that are read from a file with ignore rules."""
 
 GENERATED: Final = frozenset({"node_modules", "__pycache__", "venv"})
-"""The names of directories that are never listed, because they contain files of other projects."""
+"""The names of directories that are never listed. They contain generated files or files of other projects."""
 
 _SECRET: Final = re.compile(
     r"id_(rsa|dsa|ecdsa|ed25519)|([\w-]+[._-])?(secrets?|credentials?)(\.(json|ya?ml|toml|ini|env|txt|xml|csv))?"
@@ -35,7 +35,9 @@ _SECRET: Final = re.compile(
 
 
 class _Rules(NamedTuple):
-    """The ignore rules of one file, and the depth of the file's directory below the top of the repository."""
+    """The ignore rules of one file, and the number of directories between its directory and the top of the
+    repository.
+    """
 
     rules: IgnoreRules
     depth: int
@@ -46,7 +48,8 @@ def list_files(root: str, *, is_stopped: Callable[[], bool] = lambda: False) -> 
 
     The paths are relative to `root`. The paths of directories end in `/`. Paths with fewer directories come first.
     The list does not contain hidden files, files that Git ignores, files that usually contain secrets, or the
-    content of directories that cannot be read. The length of the list is limited.
+    content of directories that cannot be read. The list contains at most `MAX_PATHS` paths. The listing ends early
+    when `is_stopped` returns True.
     """
     root = os.path.realpath(root)
     base, rules = _rules_above(root)
@@ -111,7 +114,9 @@ def _rules_above(root: str) -> tuple[str, tuple[_Rules, ...]]:
 
 
 def _global_rules() -> tuple[_Rules, ...]:
-    """Return the rules in the user's global ignore file at its default path."""
+    """Return the rules in the user's global Git ignore file at its default path; an empty tuple if the file cannot
+    be read.
+    """
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return _added((), os.path.join(folder, "git", "ignore"), 0)
 

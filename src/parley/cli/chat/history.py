@@ -1,7 +1,7 @@
-"""The input history, which all chats of a home share.
+"""The history of the inputs to the chat, which all chats of a home share.
 
-Each line of the file contains one input as a JSON string, so that an input can have several lines. Only the user
-can read the file.
+Each line of the history file contains one input as a JSON string, so that an input can have several lines. Only the
+user can read the file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["FILE", "MAX_LINES", "InputHistory"]
 
 FILE: Final = "chat_history"
 MAX_LINES: Final = 1000
-"""The number of inputs that are kept when the file is shortened. The file is shortened when it contains twice as
-many inputs.
+"""The maximum number of inputs that are loaded. When the history file contains more than twice this number of
+inputs, the oldest inputs are removed from the file.
 """
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 __all__ = ["IgnoreRules"]
 
 MAX_RULES: Final = 1000
-"""The maximum number of rules in one file. Rules beyond this number have no effect."""
+"""The maximum number of lines of one file. The rules in later lines have no effect."""
 
 ANY: Final = "**"
 """The segment of a pattern that matches any number of directories."""
@@ -21,14 +21,14 @@ _CLASS: Final = re.compile(r"\[[!^]?\]?[^\]]*\]")
 
 
 class IgnoreRules:
-    """The rules of one file. A later rule of the file takes precedence."""
+    """The ignore rules of one file. If several rules match a path, the last one takes precedence."""
 
     def __init__(self, text: str) -> None:
         rules = [rule for line in text.splitlines()[:MAX_RULES] if (rule := _parse(line)) is not None]
         self._rules = tuple(reversed(rules))
 
     def decide(self, path: Sequence[str], *, is_directory: bool) -> bool | None:
-        """Return whether a path is ignored; None if no rule matches it.
+        """Return whether a path is ignored; None if no rule matches the path.
 
         `path` is a sequence of names, relative to the directory that contains the file with the rules.
         """
@@ -40,9 +40,9 @@ class IgnoreRules:
 
 class _Rule(NamedTuple):
     segments: tuple[_Segment | None, ...]
-    """The pattern, split at `/`. None stands for any number of directories."""
+    """The segments of the pattern, which `/` separates. None stands for any number of directories."""
     is_name: bool
-    """True if the pattern is a name without `/`, which matches in every directory."""
+    """True if the pattern is a name without `/`. Such a pattern matches the name in every directory."""
     ignores: bool
     """True if the rule ignores matching paths, False if the rule begins with `!`."""
     only_directories: bool
@@ -74,7 +74,9 @@ def _parse(line: str) -> _Rule | None:
 
 
 def _match(segments: Sequence[_Segment | None], path: Sequence[str]) -> bool:
-    """Return whether a pattern matches a whole path. After a mismatch, the last `**` matches one more directory."""
+    """Return whether the segments of a pattern match a whole path. After a mismatch, the last `**` matches one more
+    directory.
+    """
     at = place = 0
     retry: tuple[int, int] | None = None
     while place < len(path):
@@ -131,8 +133,9 @@ class _Segment:
 
 
 def _tokens(pattern: str) -> Iterable[tuple[str, str | None]]:
-    """Yield a regular expression for each element of a pattern, and the character if the element matches only one
-    character.
+    """For each element of a pattern, such as a character or `?`, yield a regular expression and the only character
+    that the element matches. For `*`, yield `*` instead of a regular expression. If an element can match several
+    characters, yield None as the character.
     """
     place = 0
     while place < len(pattern):

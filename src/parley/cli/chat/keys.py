@@ -16,7 +16,9 @@ __all__ = ["key_bindings"]
 
 
 def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
-    """Return the bindings of the keys that open pickers, and of the key that stops a running command of `local`."""
+    """Return the bindings of the keys that open lists of messages and conversations, and of the key that stops a
+    running command of `local`.
+    """
     keys = KeyBindings()
     tasks: set[asyncio.Task[None]] = set()
     is_opening = False

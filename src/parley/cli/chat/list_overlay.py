@@ -21,7 +21,7 @@ from parley.wire.text import visible
 __all__ = ["ListOverlay"]
 
 SEARCH_DELAY_SECONDS: Final = 0.15
-"""The number of seconds without a key press after which a search begins."""
+"""The number of seconds without a change of the search line after which a search begins."""
 
 PREVIEW_DELAY_SECONDS: Final = 0.1
 
@@ -34,7 +34,7 @@ AHEAD: Final = 20
 
 
 class ListOverlay:
-    """A list from which the user chooses one row."""
+    """A full-screen list from which the user chooses one row."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class ListOverlay:
         selected: str | None = None,
         empty: str = "nothing found",
     ) -> None:
-        """Create a list.
+        """Create a list with the rows of `source`.
 
         `actions` maps each keyboard key that chooses a row to its description. `selected` is the `Row.key` of the
-        row that is selected first. `empty` is the text of an empty list.
+        row that is selected first. `empty` is the text that is shown if no row matches.
         """
         self._title, self._source, self._actions = title, source, actions
         self._has_preview, self._wanted, self._empty = has_preview, selected, empty
@@ -148,7 +148,7 @@ class ListOverlay:
         self._invalidate()
 
     async def _page(self, text: str, cursor: str | None) -> Rows:
-        """Return the page after `cursor` of the rows that match `text`. Skip empty pages, so that the result is
+        """Return the page after `cursor` of the rows that match `text`. Skip empty pages. The returned page is
         empty only if there are no more rows or if the source fails.
         """
         try:

@@ -12,9 +12,9 @@ class Row(NamedTuple):
     """A row of a `ListOverlay`."""
 
     key: str
-    """The id of the row within the list, such as a conversation id."""
+    """The id of the row, which is unique in the list, such as a conversation id."""
     text: str
-    """The text of the row, which has one line."""
+    """The text of the row, on one line."""
     is_marked: bool = False
     """True to show the row in bold."""
 
@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
     rows: Sequence[Row]
     cursor: str | None = None
-    """The value with which the source returns the next page; None if there are no more rows."""
+    """The argument for the source's `rows` method that returns the next page; None if there are no more rows."""
 
 
 class Picked(NamedTuple):
@@ -47,7 +47,7 @@ class ListSource(Protocol):
         """
 
     async def preview(self, row: Row) -> str:
-        """Return the text that the preview shows for a row.
+        """Return the text that the list shows as the preview of a row.
 
         Raises:
             ClientError: the server did not return the text. The list shows the error.

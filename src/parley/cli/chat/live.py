@@ -19,7 +19,8 @@ from parley.client import events
 __all__ = ["TAIL_LINES", "LiveRegion", "LiveState", "Pending", "Styled", "cut", "wrapped"]
 
 Styled: TypeAlias = tuple[str, str]
-"""A style of prompt_toolkit and a text. The style `ansi` marks a text that contains terminal escapes."""
+"""A style of prompt_toolkit, and the text in this style. With the style `ansi`, the text contains terminal escapes.
+"""
 
 TAIL_LINES: Final = 4
 """The maximum number of lines that are shown of a running command's output."""
@@ -27,14 +28,14 @@ THOUGHT_LINES: Final = 2
 PLAN_LINES: Final = 5
 PENDING_LINES: Final = 3
 MAX_FORMATTED: Final = 4_000
-"""The maximum length, in characters, of an open block that is formatted at each change. Of a longer block, only the
-end of the source is shown until the block is finished.
+"""The maximum length, in characters, of an open block that is formatted at each change. If an open block is longer,
+only the end of its source is shown until the block is finished.
 """
 
 
 @dataclass
 class Pending:
-    """A message from this client for which no event has arrived yet."""
+    """A sent message for which no event has arrived yet."""
 
     text: str
     is_queued: bool = False
@@ -49,7 +50,7 @@ class LiveState:
     thought: str = ""
     """The reasoning that is being written."""
     command: str | None = None
-    """The first line of the running command; None if no command runs."""
+    """The first line of the running command; None if no command is running."""
     command_since: float = 0.0
     output: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     plan: events.PlanUpdate | None = None
@@ -58,7 +59,8 @@ class LiveState:
     queued: int = 0
     queue_paused: bool = False
     running_since: float | None = None
-    """The time at which the running turn began; None if no turn is running."""
+    """The time in seconds, by the clock of the region, at which the running turn began; None if no turn is running.
+    """
     notice: str = ""
     """The state of the connection, such as `reconnecting ...`; empty if the connection is usable."""
 
@@ -80,16 +82,17 @@ class LiveRegion:
         clock: Callable[[], float],
         width_of: Callable[[str], int],
     ) -> None:
-        """Create the region, which shows `state`. `clock` returns the current time in seconds, for the elapsed
-        time. `width_of` returns the number of columns of a text.
+        """Create a region that shows `state`. `clock` returns the current time in seconds; the region computes
+        elapsed times with it. `width_of` returns the number of columns of a string.
         """
         self.state, self._markdown, self._clock, self._width_of = state, markdown, clock, width_of
         self._formatted: tuple[Block, int, int, list[str]] | None = None
-        """The block that was formatted last, with the width, the number of lines and the result."""
+        """The block that was formatted last, with the width, the maximum number of lines, and the formatted lines.
+        """
 
     def lines(self, *, width: int, height: int) -> list[Styled]:
         """Return at most `height` lines of at most `width` columns. If there are more lines, leave out the first
-        lines.
+        ones.
         """
         state = self.state
         below: list[Styled] = [*self._command(width), *self._plan(width), *self._pending(width)]
@@ -120,7 +123,7 @@ class LiveRegion:
         return lines
 
     def _end_of(self, text: str, width: int, room: int) -> list[str]:
-        """Return the last lines of a text, wrapped to `width` columns. Return at most `room` lines."""
+        """Return the last `room` lines of `text` after wrapping it to `width` columns."""
         end = for_terminal(text[-2 * width * max(room, 1) :]).expandtabs()
         return [part for line in end.split("\n")[-room:] for part in wrapped(line, width, self._width_of)][-room:]
 
@@ -165,7 +168,7 @@ class LiveRegion:
 
 
 def _first_shown(statuses: Sequence[str]) -> int:
-    """Return the index of the first step of the plan to show, so that the step in progress is visible."""
+    """Return the index of the first plan step to show. The first step that is not completed is then visible."""
     current = next((number for number, status in enumerate(statuses) if status != "completed"), len(statuses))
     return max(0, min(current - 1, len(statuses) - PLAN_LINES))
 
@@ -176,9 +179,10 @@ def _duration(seconds: float) -> str:
 
 
 def wrapped(line: str, width: int, width_of: Callable[[str], int]) -> list[str]:
-    """Split a line into parts of at most `width` columns. The parts together are the unchanged line.
+    """Split a line into parts of at most `width` columns. Joining the parts gives the unchanged line. `width_of`
+    returns the number of columns of a string.
 
-    A part ends between words, unless it would be less than half full, as before a long path.
+    A part ends between words, unless the part would be less than half full, for example before a long path.
     """
     if len(line) * 2 <= width or width_of(line) <= width:
         return [line]

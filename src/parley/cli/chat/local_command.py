@@ -1,6 +1,6 @@
 """Lines that begin with `!`: the user's own commands, which run on this computer without a sandbox.
 
-The command, its output and its exit code become a part of the next message.
+The command, its output and its exit code become part of the next message.
 """
 
 from __future__ import annotations
@@ -28,13 +28,19 @@ PREFIX: Final = "!"
 READ_BYTES: Final = 64 * 1024
 SHOWN_LINES: Final = 500
 LAST_SHOWN_LINES: Final = 20
-"""The number of lines that the chat shows from the end of a long output, in addition to the first `SHOWN_LINES`."""
+"""The maximum number of lines that the chat shows from the end of a long output, in addition to the first
+`SHOWN_LINES` lines.
+"""
 SENT_LINES: Final = 100
-"""The maximum number of lines from the beginning of the output, and also from its end, in the next message."""
+"""The maximum number of lines from the beginning of the output that the next message contains, and also of lines
+from its end.
+"""
 MAX_SENT: Final = 20_000
-"""The maximum number of characters of the output in the message. The middle of a longer output is left out."""
+"""The maximum number of characters of the output in the next message. The middle of a longer output is left out."""
 PAUSE_SECONDS: Final = 0.005
-"""The time, in seconds, for which the chat pauses after each part of a long output, so that it can handle keys."""
+"""The time, in seconds, for which the reading of a long output pauses after each part, so that the chat can handle
+keys.
+"""
 DRAIN_SECONDS: Final = 0.5
 """The maximum number of seconds for which the output is read after the command has ended, if a background process
 keeps the output open.
@@ -55,8 +61,8 @@ class LocalCommands:
         return self._process is not None
 
     async def handle(self, context: ChatContext, line: str) -> bool:
-        """Run the command in a line, and wait until the command ends. Return True, because the line is never a
-        message. If the command cannot run now, put the line back into the input.
+        """Run the command in a line, and wait until the command ends. If the command cannot run now, put the line
+        back into the input. Always return True, because this method handles every line that begins with `!`.
 
         A line that contains only `!` removes all attachments, such as earlier outputs, from the next message.
         """
@@ -76,7 +82,7 @@ class LocalCommands:
         return True
 
     def stop(self) -> None:
-        """Interrupt the running command. Kill the command if it has been interrupted before."""
+        """Interrupt the running command. If the command has already been interrupted, kill it."""
         if self._process is not None:
             _signal(self._process, signal.SIGKILL if self._is_interrupted else signal.SIGINT)
             self._is_interrupted = True
@@ -127,7 +133,7 @@ class LocalCommands:
         kept: list[str],
     ) -> None:
         """Show the output of a command from `stream` until the command has ended. Collect the output for the next
-        message: `kept` gets its first lines, and `sent` selects its last lines.
+        message: add its first lines to `kept`, and its last lines to `sent`.
         """
         shown = CommandLines(head=SHOWN_LINES, tail=LAST_SHOWN_LINES)
 
@@ -161,7 +167,7 @@ class LocalCommands:
 
 @asynccontextmanager
 async def _started(command: str, cwd: str) -> AsyncIterator[tuple[Process, asyncio.StreamReader]]:
-    """Start a command, and yield its process and its output.
+    """Start a command in a shell in the directory `cwd`, and yield its process and its output.
 
     If the command is still running at the end of the `async with` block, kill it.
 
@@ -196,7 +202,9 @@ async def _started(command: str, cwd: str) -> AsyncIterator[tuple[Process, async
 
 
 def _shell() -> str:
-    """Return the user's shell."""
+    """Return the path of the user's shell in the variable SHELL; `/bin/sh` if SHELL is not the absolute path of a
+    program.
+    """
     shell = os.environ.get("SHELL", "")
     return shell if os.path.isabs(shell) and os.access(shell, os.X_OK) else "/bin/sh"
 

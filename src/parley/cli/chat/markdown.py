@@ -1,7 +1,7 @@
 """Renders blocks of Markdown as lines for the terminal, with `rich`.
 
-Importing `rich` takes long, so `load` imports it in another thread after the first frame has been drawn. The source
-of a block is shown before `rich` has been imported, or if `rich` fails.
+Importing `rich` takes long, so `load` imports it in another thread after the first frame has been drawn. Until
+`rich` has been imported, or if `rich` fails, the source of a block is shown.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ formatting the block would delay the input.
 MAX_WIDTH: Final = 100
 """The maximum width of formatted text in columns. Longer lines are hard to read."""
 FORMAT_SECONDS: Final = 1.0
-"""The maximum processor time, in seconds, for formatting a block. A model can write a text for which the Markdown
+"""The maximum processor time, in seconds, for formatting a block. A model can write a block for which the Markdown
 parser or a lexer for code takes minutes.
 """
 MAX_SLOW: Final = 3
-"""The number of blocks that may exceed `FORMAT_SECONDS`. After that, the sources of all blocks are shown."""
+"""The number of blocks that may exceed `FORMAT_SECONDS`. After that, no further block is formatted, and the sources
+of the blocks are shown.
+"""
 _DEEP: Final = re.compile(r"^(?:[ \t]*(?:>|[-*+]|\d{1,9}[.)])){40}", re.MULTILINE)
-"""The pattern of a line with many levels of quotes or lists. The parser leaves out the text of deep levels."""
+"""Matches the beginning of a line with many levels of quotes or lists. The source of a block with such a line is
+shown, because the parser leaves out the text of deep levels.
+"""
 _TRAILING: Final = re.compile(r" +((?:\x1b\[0m)?)$")
-"""The pattern of the spaces with which `rich` fills a line. These spaces are removed, so that text copied from the
+"""Matches the spaces that `rich` adds at the end of a line. These spaces are removed, so that text copied from the
 terminal does not contain them.
 """
 
@@ -57,8 +61,8 @@ THEME: Final = {
 class MarkdownRenderer:
     """Formats blocks of Markdown as lines for the terminal.
 
-    The control characters in each block are escaped first, because a model has written the text. `rich_block`
-    escapes the control characters that the Markdown parser decodes.
+    The control characters in each block are escaped first, because a model has written the block. `rich_block`
+    escapes the control characters that the Markdown parser decodes from entities.
     """
 
     def __init__(self, *, colour: bool) -> None:
@@ -81,7 +85,9 @@ class MarkdownRenderer:
         return self._format is not None
 
     def lines(self, block: Block, width: int) -> list[str]:
-        """Format a block. Return lines with terminal escapes that are at most `width` columns wide."""
+        """Format a block as lines of at most `width` columns with terminal escapes. If the block cannot be
+        formatted, return the lines of its source.
+        """
         safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
         is_source = len(safe.text) > MAX_RENDERED or (block.kind != "code" and _DEEP.search(safe.text) is not None)
         if self._format is None or self._slow >= MAX_SLOW or is_source:
@@ -98,7 +104,7 @@ class MarkdownRenderer:
             return safe.text.split("\n")
 
     def render_escaped(self, renderable: RenderableType, width: int) -> list[str]:
-        """Format an object of `rich`, and escape the control characters in its texts."""
+        """Format an object of `rich` as lines with terminal escapes. Escape the control characters in its text."""
         from rich.segment import Segment, Segments
 
         console = self._console(width)
@@ -108,7 +114,9 @@ class MarkdownRenderer:
         return self.render(Segments(parts), width)
 
     def render(self, renderable: object, width: int) -> list[str]:
-        """Format an object of `rich` whose texts are escaped. Return lines with terminal escapes."""
+        """Format an object of `rich` as lines with terminal escapes. The control characters in its text must
+        already be escaped.
+        """
         console = self._console(width)
         console.print(renderable, soft_wrap=False)
         assert isinstance(console.file, StringIO)

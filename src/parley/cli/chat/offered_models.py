@@ -12,13 +12,14 @@ from parley.errors import ConfigError, ModelError
 __all__ = ["offered_models"]
 
 ANSWER_SECONDS: Final = 5.0
-"""The maximum time, in seconds, for which the user waits for the list of models. After this time, the list is
+"""The maximum time, in seconds, for which the chat waits for the list of models. After this time, the list is
 empty.
 """
 
 
 async def offered_models(provider: str, *, config: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the models of a provider of the home; an empty tuple if the provider does not list them.
+    """Return the names of the models of a provider in the settings of the home. If the provider does not list its
+    models, return an empty tuple.
 
     `config` contains the `-c` overrides of the chat.
     """

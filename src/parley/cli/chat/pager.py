@@ -1,4 +1,4 @@
-"""Shows long texts on the full screen, with colours for diffs."""
+"""Shows long text on the full screen, with colours for diffs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["StyledLine", "as_rich_text", "diff_lines", "show_pages", "wrapped"]
 TAB: Final = "    "
 
 _STYLES: Final = {"+++": "bold", "---": "bold", "+": "green", "-": "red", "@": "cyan"}
-"""The styles of the lines of a diff, keyed by the first characters of the line."""
+"""The style of a line of a diff, keyed by the first characters of the line."""
 
 _CLASSES: Final = {"": "", "bold": "bold", "green": "fg:ansigreen", "red": "fg:ansired", "cyan": "fg:ansicyan"}
-"""The definitions of the styles for prompt_toolkit."""
+"""The prompt_toolkit definitions of the styles, keyed by the style of a line."""
 
 
 class StyledLine(NamedTuple):
@@ -48,7 +48,7 @@ def as_rich_text(lines: Sequence[StyledLine]) -> Text:
 
 
 def wrapped(lines: Sequence[StyledLine], width: int) -> list[StyledLine]:
-    """Return the lines as rows of a terminal. A line that is too long continues in the next row."""
+    """Return the lines as terminal rows of at most `width` columns. A longer line continues in the next row."""
     from prompt_toolkit.utils import get_cwidth
 
     rows: list[StyledLine] = []
@@ -68,7 +68,7 @@ def wrapped(lines: Sequence[StyledLine], width: int) -> list[StyledLine]:
 
 
 async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLine]) -> None:
-    """Show lines on the full screen until the user closes this view."""
+    """Show lines below `title` on the full screen until the user closes this view."""
     from prompt_toolkit.application import get_app
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.layout import FormattedTextControl, HSplit, Window
@@ -82,9 +82,9 @@ async def show_pages(context: ChatContext, title: str, lines: Sequence[StyledLin
         top = max(0, min(top + by, len(rows) - page))
 
     class Rows(UIControl):
-        """Draws the visible rows of a text.
+        """Draws the visible rows.
 
-        Only these rows are formatted, so that a long text is drawn as fast as a short one.
+        Only the visible rows are formatted, so that long text is drawn as fast as short text.
         """
 
         def create_content(self, width: int, height: int) -> UIContent:

@@ -21,17 +21,17 @@ __all__ = ["confirm", "pick_choice", "pick_conversation", "pick_message"]
 
 PAGE: Final = 50
 PREVIEW_EVENTS: Final = 60
-"""The number of latest events of a conversation that are searched for the messages in a preview."""
+"""The number of events at the end of a conversation in which the messages for a preview are searched."""
 
 PREVIEW_LENGTH: Final = 200
-"""The maximum number of characters of a message in a preview."""
+"""The maximum number of characters of a message that a preview shows."""
 
 NO: Final = "no"
 YES: Final = "yes"
 
 
 async def confirm(context: ChatContext, question: str) -> bool:
-    """Return whether the user answered a question with yes. The default answer is no."""
+    """Ask a question, and return whether the user answered yes. The default answer is no."""
     answers = [Choice(NO, "change nothing"), Choice(YES)]
     return await pick_choice(context, question, answers) == YES
 
@@ -39,7 +39,9 @@ async def confirm(context: ChatContext, question: str) -> bool:
 async def pick_choice(
     context: ChatContext, title: str, choices: Sequence[Choice], *, current: str | None = None
 ) -> str | None:
-    """Let the user choose a value; return None if the user chose nothing. The value `current` is selected first."""
+    """Let the user choose a value, and return it. If the user chose nothing, return None. The value `current` is
+    selected first.
+    """
     from parley.cli.chat.list_overlay import ListOverlay
 
     overlay = ListOverlay(title, _Choices(choices, current), actions={"enter": "choose"}, selected=current)
@@ -66,7 +68,9 @@ async def pick_conversation(context: ChatContext) -> None:
 
 
 async def pick_message(context: ChatContext) -> None:
-    """Let the user choose an earlier message, to use its text again or to fork the conversation after its turn."""
+    """Let the user choose one of their earlier messages. Then put its text into the input, or fork the conversation
+    after the turn of the message and open the fork, as the user chooses.
+    """
     from parley.cli.chat.list_overlay import ListOverlay
 
     conversation = context.conversation
@@ -153,12 +157,12 @@ def _conversation_row(one: ConversationSummary) -> Row:
 
 
 class _Messages:
-    """Provides the messages of the user in a conversation as rows, newest first."""
+    """Provides the messages of the user in a conversation as rows, with the newest message first."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self.texts: dict[MessageId | str, str] = {}
-        """The texts of the messages, keyed by message id."""
+        """The text of each message, keyed by message id."""
         self._is_read = False
 
     async def rows(self, text: str, cursor: str | None) -> Rows:

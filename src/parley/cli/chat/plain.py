@@ -37,7 +37,7 @@ class PlainTerminal:
         self._before: Callable[[], None] = lambda: None
         self._frame: asyncio.TimerHandle | None = None
         self._question: list[str] = []
-        """The lines of the last question if the question is still open; otherwise an empty list."""
+        """The lines of the question that is open; an empty list if no question is open."""
         self._shown: list[str] = []
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._partial = ""
@@ -67,7 +67,7 @@ class PlainTerminal:
         self._ended.set()
 
     def _interrupt(self) -> None:
-        """Handle Ctrl-C: interrupt the running turn. A second Ctrl-C exits the chat."""
+        """Handle Ctrl-C: interrupt the running turn, or exit the chat at the second Ctrl-C in a row."""
         self._actions.key_pressed()
         self._actions.escape()
         self._actions.interrupt_key(is_empty=True)

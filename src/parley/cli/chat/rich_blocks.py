@@ -1,6 +1,6 @@
 """Formats Markdown blocks with `rich`.
 
-Importing `rich` takes long, so `markdown.py` imports this module after the first frame.
+Importing `rich` takes long, so `markdown.py` imports this module after the first frame has been drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from parley.cli.printing import for_terminal
 __all__ = ["rich_block"]
 
 CODE_THEME: Final = "ansi_dark"
-"""A theme that uses only the 16 colours of the terminal. The user can choose these colours in the terminal."""
+"""The theme of code blocks. It uses only the 16 ANSI colours, which the user can choose in the settings of the
+terminal.
+"""
 
 
 class _LeftHeading(Heading):
@@ -36,7 +38,7 @@ class _Markdown(Markdown):
 
 
 def rich_block(block: Block, width: int) -> Padding | Markdown:
-    """Return the formatted block. Code is indented, and its long lines are wrapped."""
+    """Convert a block to an object of `rich`. Code is indented, and its long lines are wrapped."""
     if block.kind == "code":
         code = Syntax(
             block.text, block.language or "text", theme=CODE_THEME, background_color="default", word_wrap=True

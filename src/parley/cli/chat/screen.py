@@ -58,12 +58,12 @@ from parley.cli.chat.terminal import Actions
 __all__ = ["Screen", "width_of"]
 
 FRAME_SECONDS: Final = 0.08
-"""The minimum time, in seconds, between two frames that events cause. When the user presses a key, a frame is drawn
-immediately.
+"""The minimum time, in seconds, between two frames that are drawn because of events. When the user presses a key, a
+frame is drawn immediately.
 """
 BUSY_SHARE: Final = 4
-"""The minimum time between two frames that events cause, as a multiple of the time that drawing the last frame
-took. On a slow computer, this leaves most of the time for keys.
+"""The minimum time between two frames that are drawn because of events, as a multiple of the time that drawing the
+last frame took. On a slow computer, most of the time therefore remains for handling keys.
 """
 ESCAPE_SECONDS: Final = 0.1
 """The number of seconds for which the screen waits after the Esc character for the rest of an escape sequence, such
@@ -89,12 +89,14 @@ STYLE: Final = Style.from_dict(
 
 
 def width_of(text: str) -> int:
-    """Return the number of columns of a text."""
+    """Return the number of terminal columns that a string occupies."""
     return get_cwidth(text)
 
 
 class _HeldOutput(Vt100_Output):
-    """An output that can hold back its text until a frame is complete, so that the input does not flicker."""
+    """A terminal output that writes nothing while `is_held` is True. The text of a frame is written at once, so
+    that the input does not flicker.
+    """
 
     is_held = False
 
@@ -103,10 +105,10 @@ class _HeldOutput(Vt100_Output):
             super().flush()
 
     def erase_down(self) -> None:
-        """Erase everything after the cursor, which is at the beginning of a line.
+        """Erase the screen from the cursor to the end. The cursor is at the beginning of a line.
 
-        The first line is erased separately. Otherwise tmux would copy the erased text to its scrollback if the
-        whole screen is erased.
+        The first line is erased separately. Otherwise, tmux would copy the erased text to its scrollback when the
+        cursor is on the first line of the screen.
         """
         self.write_raw("\x1b7\x1b[K\x1b[B\x1b[J\x1b8")
 
@@ -292,7 +294,8 @@ class Screen:
 
     def changed(self, before: Callable[[], None] | None = None) -> None:
         """Draw a frame soon, because the content has changed. Several changes are drawn together. If `before` is
-        given, it is called before this frame and all later frames, and can print the lines that were finished.
+        given, this function is called before this frame and all later frames. The function can print finished
+        lines.
         """
         if before is not None:
             self._before = before
@@ -331,7 +334,7 @@ class Screen:
     # --- running ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Show the screen until `exit` is called."""
+        """Show the screen and handle keys until `exit` is called."""
         self._tick = asyncio.get_running_loop().call_later(TICK_SECONDS, self._on_tick)
         try:
             await self.app.run_async(handle_sigint=False, set_exception_handler=False)
@@ -348,7 +351,7 @@ class Screen:
             self._printed.clear()
 
     def _on_tick(self) -> None:
-        """Draw the elapsed time again, once a second."""
+        """Draw a frame once a second, because the live region shows elapsed times."""
         self._tick = asyncio.get_running_loop().call_later(TICK_SECONDS, self._on_tick)
         self.changed()
 

@@ -1,6 +1,6 @@
 """The status line below the input.
 
-It shows the state of the conversation, its settings and the number of tokens used.
+The line shows the state of the conversation, its settings and the number of tokens used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def status_line(
     width: int,
     width_of: Callable[[str], int],
 ) -> str:
-    """Return the status line, at most `width` columns wide. Changes for the next message are marked with `*`."""
+    """Return the status line, at most `width` columns wide. A setting that the next message changes is marked with
+    `*`.
+    """
     parts = [] if state == "idle" else [{"running": "working", "asking": "waits for you"}[state]]
     if settings is not None:
         parts += [

@@ -1,6 +1,6 @@
 """The interfaces between the chat and its terminal. The chat calls `Terminal`, and the terminal calls `Actions`.
 
-`screen.py` implements `Terminal` with a live region, and `plain.py` with lines only.
+`screen.py` implements `Terminal` with a live region, and `plain.py` implements it with printed lines only.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Terminal(Protocol):
         """Write finished text above the input with the next frame. The text is never drawn again."""
 
     def changed(self, before: Callable[[], None]) -> None:
-        """Draw a frame soon, because the content has changed. Several changes are drawn together. If `before` is
-        given, it is called before the frame, and can print the lines that were finished.
+        """Draw a frame soon, because the content has changed. Several changes are drawn together. The function
+        `before` is called before this frame and all later frames. The function can print finished lines.
         """
 
     def set_input(self, text: str) -> None: ...
@@ -63,15 +63,15 @@ class Actions(Protocol):
     def prompt(self) -> str: ...
     def status_line(self, *, width: int) -> str: ...
     def submit(self, text: str, *, queue: bool) -> None:
-        """Handle the finished input, which is a message, a command, or the reason for a denial. If `queue` is True,
-        a message waits until the running turn has ended.
+        """Handle an input that the user has finished: a message, a command, or the reason for a denial. If `queue`
+        is True and the input is a message, the message waits until the running turn has ended.
         """
 
     def key_pressed(self) -> None:
         """Record that a key was pressed. This method is called before the key is handled."""
 
     def answer_key(self, key: str) -> bool:
-        """Return whether pressing this key now would answer an approval."""
+        """Return whether pressing `key` now answers an approval."""
 
     def answer(self, key: str) -> None:
         """Answer the approval whose question is shown. If the key is `d`, the chat asks for a reason, and the next
@@ -79,15 +79,20 @@ class Actions(Protocol):
         """
 
     def escape(self) -> None:
-        """Handle Esc: stop asking for the reason for a denial, or else interrupt the running turn."""
+        """Handle Esc: stop asking for the reason for a denial; if the chat is not asking for a reason, interrupt
+        the running turn.
+        """
 
     def interrupt_key(self, *, is_empty: bool) -> None:
-        """Handle Ctrl-C: stop asking for the reason for a denial; otherwise exit if this is the second Ctrl-C in a
-        row. `is_empty` is True if the input was empty. A Ctrl-C that has cleared the input does not count.
+        """Handle Ctrl-C: stop asking for the reason for a denial; if the chat is not asking for a reason, exit at
+        the second Ctrl-C in a row.
+
+        `is_empty` is True if the input was empty before the key was pressed. A Ctrl-C that clears a non-empty input
+        does not count.
         """
 
     def leave(self) -> None:
         """End the chat."""
 
     def expand(self) -> None:
-        """Print the newest folded text completely."""
+        """Print the newest folded text, of which the chat has printed only a part, completely."""

@@ -1,4 +1,4 @@
-"""Converts the events of a conversation to finished lines, which are printed once, and to the state of the
+"""Converts the events of a conversation to finished lines, which are printed once, and to the `LiveState` of the
 unfinished work.
 
 `EventRenderer` formats the events. This module adds the features of a live terminal: formatted Markdown, diffs and
@@ -31,20 +31,20 @@ __all__ = ["ChatView"]
 HEAD_LINES: Final = 8
 END_LINES: Final = 8
 """The maximum number of lines that are printed from the end of a command's output, in addition to the first
-`HEAD_LINES`.
+`HEAD_LINES` lines.
 """
 MAX_LINE: Final = 1000
 """The maximum number of characters that are shown of one line of the running command's output."""
 THINKING: Final = "thinking"
 """The title of folded reasoning."""
 MAX_FOLDED: Final = 50
-"""The maximum number of folded texts that can be expanded."""
+"""The maximum number of folded texts that are kept. Only the newest ones can be expanded."""
 MAX_FOLDED_LENGTH: Final = 200_000
-"""The maximum number of characters of a folded text. Of a longer text, only the end is kept."""
+"""The maximum number of characters of a folded text. If the text is longer, only its end is kept."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _STYLED: Final = re.compile(r"((?:\x1b\[\dm)?)((?:> | *(?:\[.\] )?)?)(.*?)((?:\x1b\[0m)?)", re.DOTALL)
-"""Matches a printed line: its style, the prefix that determines the indent of the rows in which the line continues,
-its text, and the end of the style.
+"""Matches a printed line. The groups are the style of the line, the prefix that determines the indent of the rows
+in which the line continues, the text, and the end of the style.
 """
 _VERBATIM: Final = (
     events.ExecCommandBegin,
@@ -55,8 +55,8 @@ _VERBATIM: Final = (
     events.PatchApplyBegin,
     events.PatchApplyEnd,
 )
-"""The events whose lines contain commands, outputs and paths. The terminal wraps these lines, so that text copied
-from the terminal contains no additional newlines.
+"""The types of the events whose lines contain commands, outputs and paths. The terminal wraps these lines, so that
+text copied from the terminal contains no additional newlines.
 """
 
 
@@ -68,7 +68,9 @@ class _Terminal(StringIO):
 
 
 class ChatView:
-    """Converts the events of one conversation to finished lines, and updates the state of the unfinished work."""
+    """Converts the events of one conversation to finished lines, and updates the `LiveState` of the unfinished
+    work.
+    """
 
     def __init__(
         self,
@@ -88,19 +90,19 @@ class ChatView:
         self.shows_reasoning = False
         """True to print the whole reasoning of the model."""
         self._text: BlockSplitter | None = None
-        """The message that is being written; None if no message is being written."""
+        """The message that the agent is writing; None if the agent is writing no message."""
         self._pieces: list[str] = []
         self._item: object = None
-        """The item id of the message that is being written."""
+        """The item id of the message that the agent is writing."""
         self._last: str | None = None
-        """The kind of the lines that were printed last; None if nothing was printed. The kind determines whether an
-        empty line follows.
+        """The kind of the lines that were printed last, such as `note`; None if nothing was printed. The kind
+        determines whether an empty line separates the next lines.
         """
         self._outputs: dict[str, list[str]] = {}
         self._last_line = ""
-        """The incomplete last line of the output of the running command."""
+        """The incomplete last line of the running command's output."""
         self._output_lines = 0
-        """The number of complete lines of the output of the running command."""
+        """The number of complete lines of the running command's output."""
         self._asked: set[str] = set()
         """The call ids of the approval requests that were shown. An empty string stands for a request to exceed a
         limit, which belongs to no call.
@@ -108,9 +110,10 @@ class ChatView:
         self.request_lines = 0
         """The number of lines of the approval request that was printed last."""
         self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)
-        """The folded texts that can be expanded, each as a title and a text. The newest text is last."""
+        """The folded texts that can be expanded, each as a pair of its title and its text. The newest one is last.
+        """
         self.usage: Tokens = NO_TOKENS
-        """The number of tokens that the conversation has used."""
+        """The tokens that the conversation has used."""
         self.usage_seq = 0
         """The position of the last event that is counted in `usage`."""
 
@@ -126,7 +129,7 @@ class ChatView:
         return printed
 
     def show(self, event: StreamEvent) -> None:
-        """Add an event to the view."""
+        """Convert an event to finished lines, or update the state of the unfinished work."""
         seq = event.meta.seq
         if isinstance(event.msg, events.TokenCount) and not isinstance(seq, UnsetType) and seq > self.usage_seq:
             self.usage, self.usage_seq = self.usage.plus(event.msg), seq
@@ -170,9 +173,10 @@ class ChatView:
             self._print_block(block)
 
     def _discard_text(self) -> None:
-        """Stop showing an unfinished text that will not be completed, for example because the turn was interrupted.
+        """Stop showing an unfinished message that the agent will not complete, for example because the turn was
+        interrupted.
 
-        Print the text so far and a note, because the user has already seen the text.
+        Print the received part of the message and a note, because the user has already seen this part.
         """
         if self._text is None:
             return
@@ -210,7 +214,7 @@ class ChatView:
         self._print_lines([line + more], kind="thought", dim=True)
 
     def fold(self, title: str, text: str) -> None:
-        """Store a text that is not shown completely, so that a key can expand the text."""
+        """Store text that is not shown completely, with its title, so that the user can expand it."""
         self.folded.append((title, text[-MAX_FOLDED_LENGTH:]))
 
     # --- other events ----------------------------------------------------------------------
@@ -290,8 +294,9 @@ class ChatView:
     def rows(self, lines: Iterable[str]) -> list[str]:
         """Wrap lines of prose to the width of the terminal.
 
-        The control characters in the lines are escaped, except one style around the whole text of a line. The other
-        rows of a line are indented, because a row at the left margin could imitate a question of the chat.
+        The caller has escaped the control characters in the lines, except one style around the whole text of a
+        line. The rows in which a line continues are indented, because a row at the left margin could imitate a
+        question of the chat.
         """
         width, rows = self._width(), list[str]()
         for line in lines:
@@ -335,7 +340,7 @@ class ChatView:
         self.state.output.clear()
 
     def show_approval(self, approval: Approval) -> None:
-        """Print the action of an approval, unless the event of the approval was shown."""
+        """Print the action that an approval allows, unless the event that describes the action was shown."""
         if approval.call_id not in self._asked:
             self._print_request(request_of(approval))
 
@@ -356,7 +361,7 @@ class ChatView:
     # --- lines of the chat -----------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """Print a message of the chat itself."""
+        """Print a note of the chat itself, such as the result of a command. Control characters are escaped."""
         self._print_lines(self.rows(for_terminal(text).split("\n")), kind="note", dim=True)
 
     def expand(self) -> bool:
