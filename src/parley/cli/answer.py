@@ -32,8 +32,8 @@ decision, `{"type": "answer"}` with `approval_id` and `decision`.
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 POLL_SECONDS: Final = 1.0
-"""The maximum time, in seconds, between two queries for the state of the turn. The state can change without an
-event.
+"""The maximum time, in seconds, between two requests for the state of the conversation. The state can change
+without an event.
 """
 
 DECISIONS: Final[dict[str, Decision]] = {
@@ -88,8 +88,10 @@ def _show(approval: Approval, *, as_json: bool) -> None:
 
 
 async def _finish(client: Client, conversation_id: str, *, pid: int) -> None:
-    """If the turn is running in the child process `pid` of this command, wait until the turn ends, because the end
-    of the child process would interrupt the turn. Otherwise return immediately.
+    """If the turn of the conversation is running in the child process `pid` of this command, wait until the turn
+    ends. Otherwise return immediately.
+
+    If the command did not wait, its exit would end the child process and interrupt the turn.
     """
     conversation = client.conversation(conversation_id)
     status = await conversation.status()

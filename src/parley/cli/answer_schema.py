@@ -1,8 +1,8 @@
 """Checks the answer of an agent against a JSON Schema.
 
-Providers support different parts of JSON Schema, and some ignore a schema. This check covers the keywords for
-types, values, numbers, strings, arrays, objects, combinations and local references. It ignores other keywords, such
-as `format`.
+Providers support different parts of JSON Schema, and some providers ignore a schema. This check covers the keywords
+for types, values, numbers, strings, arrays, objects, combinations and local references. Other keywords, such as
+`format`, are ignored.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from parley.common.limited_time import TookTooLong, limited_time
 __all__ = ["AnswerSchema", "SchemaMismatch", "read_schema", "why_invalid_schema"]
 
 MAX_SHOWN: Final = 100
-"""The maximum number of characters of a value in an error message."""
+"""The maximum number of characters of a JSON value that an error message shows."""
 
 MAX_SCHEMA_BYTES: Final = 1024 * 1024
-"""The maximum size of a file with a schema, in bytes. The server accepts a schema of at most 64 KiB, not
-counting whitespace.
+"""The maximum size of a schema file, in bytes. The server accepts a schema of at most 64 KiB, not counting
+whitespace.
 """
 
 CHECK_SECONDS: Final = 10.0
@@ -35,14 +35,16 @@ _Problems = Iterator[str]
 
 
 class SchemaMismatch(Exception):
-    """Raised when a value does not match a schema. The text contains the path in the value, and the reason."""
+    """Raised when a value does not match a schema. The text names the mismatched part of the value, such as
+    `$.items[0]`, and gives the reason.
+    """
 
 
 def read_schema(path: str) -> dict[str, Any]:
     """Read a JSON Schema from a file.
 
     Raises:
-        UsageError: the file cannot be read, or contains no valid JSON Schema.
+        UsageError: the file cannot be read, or does not contain a valid JSON Schema.
     """
     try:
         with open(path, "rb") as file:
@@ -63,8 +65,8 @@ def read_schema(path: str) -> dict[str, Any]:
 
 
 def why_invalid_schema(root: Mapping[str, Any]) -> str | None:
-    """Return the reason why a schema is invalid; None if no fault is found. Only keywords that the check of an
-    answer uses are examined.
+    """Return the reason why the schema `root` is invalid; None if no fault is found. Only the keywords that
+    `AnswerSchema` checks are examined.
     """
     todo: list[tuple[Any, str]] = [(root, "$")]
     seen: set[str] = set()
@@ -100,7 +102,7 @@ class AnswerSchema:
         self._root = schema
 
     def why_invalid(self, answer: str) -> str | None:
-        """Return the reason why a text is not JSON or does not match the schema; None if the text matches."""
+        """Return the reason why `answer` is not JSON or does not match the schema; None if `answer` matches."""
         try:
             value = json.loads(answer, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -224,7 +226,7 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 class _Expected(NamedTuple):
-    """The values that a keyword of a schema can have."""
+    """The values that a keyword of a schema can have: a description for error messages, and a check."""
 
     text: str
     accepts: Callable[[Any], bool]
@@ -246,7 +248,7 @@ def _is_pattern(value: Any) -> bool:
 _SCHEMA: Final = frozenset(
     {"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"},
 )
-"""The keywords whose value is a schema."""
+"""The keywords whose value is a nested schema."""
 
 _SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SCHEMA_OBJECTS: Final = frozenset({"properties", "patternProperties"})
@@ -282,8 +284,8 @@ _KEYWORDS: Final[dict[str, _Expected]] = {
 
 
 def _of_value(value: Any, schema: Mapping[str, Any]) -> _Problems:
-    """Yield the reasons why a value does not match a schema. Check only the keywords that contain no nested
-    schemas.
+    """Yield the reasons why a value does not match a schema. Only the keywords that contain no nested schemas are
+    checked.
     """
     if "type" in schema:
         kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]

@@ -1,6 +1,4 @@
-"""Selects the lines to show of a command's output: the first lines as they arrive, and the last lines at the
-end.
-"""
+"""Selects the lines of a command's output to show: the first lines as they arrive, the last lines at the end."""
 
 from __future__ import annotations
 
@@ -11,10 +9,10 @@ from typing import Final
 __all__ = ["HEAD_LINES", "TAIL_LINES", "CommandLines"]
 
 HEAD_LINES: Final = 20
-"""The maximum number of lines that are shown as they arrive."""
+"""The default maximum number of lines that are shown as they arrive."""
 
 TAIL_LINES: Final = 10
-"""The maximum number of last lines of a longer output, which are shown when the command has ended."""
+"""The default maximum number of lines that are shown from the end of a longer output."""
 
 MAX_LINE: Final = 10_000
 """The maximum number of characters of a line. A longer line is split."""
@@ -29,15 +27,15 @@ class CommandLines:
         self._head = head
         self._decoders: dict[str, IncrementalDecoder] = {}
         self._partial: dict[str, str] = {}
-        """The incomplete last line of each stream, keyed by stream."""
+        """The incomplete last line of each stream, keyed by the name of the stream."""
         self._shown = self._later = 0
-        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of lines that
-        arrived afterwards.
+        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of all later
+        lines.
         """
         self._tail: deque[str] = deque(maxlen=tail)
 
     def add(self, stream: str, chunk: bytes) -> list[str]:
-        """Add output of the command, and return the lines to show now."""
+        """Add output that the command has written to `stream`, and return the lines to show now."""
         decoder = self._decoders.setdefault(stream, _UTF8("replace"))
         *lines, rest = (self._partial.get(stream, "") + decoder.decode(chunk)).split("\n")
         while len(rest) > MAX_LINE:
@@ -62,5 +60,5 @@ class CommandLines:
 
 
 def _last_state(line: str) -> str:
-    """Return the visible text of a line that overwrites itself with carriage returns, such as a progress bar."""
+    """Return the part of a line after its last carriage return, which is the last state of a progress bar."""
     return line.removesuffix("\r").rpartition("\r")[2]

@@ -34,7 +34,9 @@ exit code: 0 on success, 2 for wrong arguments."""
 
 SHELLS: Final = ("bash", "zsh", "fish")
 IDS: Final = ("conversations", "approvals")
-"""The values of SHELL with which the completion scripts request ids. The help does not list these values."""
+"""The values of the operand SHELL with which the completion scripts request ids. The help does not list these
+values.
+"""
 
 _ID: Final = re.compile(r"[0-9A-Za-z_.-]+")
 
@@ -55,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_ids(kind: str) -> int:
-    """Print each id and its title, separated by a tab. The title may come from a model."""
+    """Print each id of the given kind and its title, separated by a tab. Control characters in a title are escaped,
+    because the title may come from a model.
+    """
     from parley.app.completion_ids import completion_ids
     from parley.wire.text import visible
 

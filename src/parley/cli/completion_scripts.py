@@ -1,8 +1,8 @@
 """Writes the completion scripts of the shells.
 
-Each script contains the same functions in the language of its shell. The first functions are tables: the actions
-and options of a command, and the kinds of the values of options and operands. The last function reads the words of
-the command line, looks up the candidates for the current word, and prints them.
+Each script contains the same functions in the language of its shell. The first functions are lookup tables for the
+actions and options of a command, and for the kinds of the values of options and operands. The last function reads
+the words of the command line, looks up the candidates for the current word, and prints them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Row = tuple[str, str]
 
 
 def completion_script(shell: str) -> str:
-    """Return the script for `bash`, `zsh` or `fish`."""
+    """Return the completion script for the shell `bash`, `zsh` or `fish`."""
     table = command_table()
     script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](table)
     return f"# Completion of parley for {shell}, printed by `parley completion {shell}`.\n{script}"
 
 
 def _setting_keys(check: Check = SETTINGS, at: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the dotted keys of the settings in the schema. Keys that the user chooses, such as the names of
-    profiles, are not included.
+    """Yield the dotted keys of the settings in the schema `check`, whose own key is `at`. Keys that the user
+    chooses, such as the names of profiles, are not included.
     """
     if isinstance(check, Table):
         for name, inner in check.fields.items():
@@ -41,7 +41,9 @@ def _setting_keys(check: Check = SETTINGS, at: tuple[str, ...] = ()) -> Iterator
 
 
 def _lists() -> dict[str, list[str]]:
-    """Return the candidates for the kinds of values that have the same candidates in every home, keyed by kind."""
+    """Return the completion candidates for the kinds of values whose candidates do not depend on the home, keyed by
+    kind.
+    """
     keys, providers = sorted(_setting_keys()), ["openai", *READY_PROVIDERS]
     return {
         "settings": keys,
@@ -52,8 +54,8 @@ def _lists() -> dict[str, list[str]]:
 
 
 def _kind(value: Value) -> str:
-    """Return the text that describes a value in a script: the kind of the value, followed by the words if the kind
-    is `words`.
+    """Return the description of a value in a completion script: the kind of the value, followed by the possible
+    words if the kind is `words`.
     """
     return " ".join((value.kind, *value.words))
 
@@ -71,8 +73,8 @@ def _route(node: NodeOfTable) -> str:
 
 
 def _value_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str]]:
-    """For each option that takes a value, yield two texts: the words of the command with the name of the option,
-    and the kind of the value.
+    """For each option that takes a value, yield a key and the description of the value. The key consists of the
+    words of the command and the name of the option, such as `config get --config`.
     """
     for node in table:
         for option in node.options:
@@ -81,8 +83,9 @@ def _value_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str]]:
 
 
 def _operand_rows(table: Sequence[NodeOfTable]) -> Iterator[tuple[str, str, bool]]:
-    """For each operand, yield the words of the command with the number of the operand, the kind of the operand's
-    value, and whether the operand can be repeated.
+    """For each operand that can be completed, yield a key, the description of the value, and whether the operand
+    can be repeated. The key consists of the words of the command and the index of the operand, for example `send
+    0`.
     """
     for node in table:
         for number, operand in enumerate(node.operands):
@@ -123,7 +126,7 @@ def _bash(table: Sequence[NodeOfTable]) -> str:
 
 
 def _repeated(key: str) -> str:
-    """Return the pattern that matches a repeatable operand at any position."""
+    """Return the `case` pattern that matches the repeatable operand with the key `key` at any position."""
     return f"{_sh_quoted(key.rpartition(' ')[0] + ' ')}*"
 
 

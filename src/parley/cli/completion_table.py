@@ -1,4 +1,4 @@
-"""The table of commands, options and operands from which the scripts for shells are generated.
+"""The table of commands, options and operands from which the completion scripts are generated.
 
 The table is read from the parsers of the commands, so that it is always complete. The kind of a value
 is derived from its placeholder in the help, such as `ID` or `FILE`.
@@ -28,8 +28,8 @@ KINDS: Final = {
     "DIRECTORY": "directories",
     "MODEL": "models",
 }
-"""The kinds of values, keyed by the placeholder in the help. A value with another placeholder is a text that cannot
-be completed.
+"""The kinds of values, keyed by the placeholder in the help. A value with any other placeholder cannot be
+completed.
 """
 TEXT: Final = "text"
 WORDS: Final = "words"
@@ -39,7 +39,7 @@ class Value(NamedTuple):
     """The possible values of an option or of an operand."""
 
     kind: str
-    """One of the kinds in `KINDS`, or `providers`, `words` or `text`."""
+    """One of the kinds in `KINDS`, or `providers`, `words`, or `text` for a value that cannot be completed."""
     words: tuple[str, ...] = ()
     """All values, if `kind` is `words`; otherwise empty."""
 
@@ -50,7 +50,7 @@ class Option(NamedTuple):
     names: tuple[str, ...]
     help: str
     value: Value | None
-    """The value of the option; None if the option takes no value."""
+    """The possible values of the option; None if the option takes no value."""
 
 
 class Operand(NamedTuple):
@@ -66,11 +66,11 @@ class NodeOfTable(NamedTuple):
     options: tuple[Option, ...]
     operands: tuple[Operand, ...]
     actions: tuple[tuple[str, str], ...]
-    """The names and summaries of the actions."""
+    """The name and the summary of each action of the command."""
 
 
 def command_table() -> list[NodeOfTable]:
-    """Return one node for `parley` itself, for each command, and for each action of a command."""
+    """Return the table, with one entry for `parley` itself, for each command, and for each action of a command."""
     names = [(name, one.summary) for one in COMMANDS for name in (one.name, *one.aliases)]
     own = (
         Option(("-h", "--help"), "list the commands", None),
@@ -125,6 +125,6 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _first_line(text: str | None) -> str:
-    """Return only the first clause of a help text, because a list needs short texts."""
+    """Return the first clause of a help text, which is short enough for a list of candidates."""
     first = (text or "").strip().partition("\n")[0]
     return first.split(";")[0].split(" (")[0].rstrip(".:").replace("%%", "%")

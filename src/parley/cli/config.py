@@ -141,8 +141,8 @@ def _show(overrides: Sequence[str], *, changed: bool, as_json: bool) -> int:
 
 
 COLUMN: Final = 60
-"""The maximum column at which the names of the sources are aligned. On a longer line, the source directly follows
-the setting.
+"""The maximum column at which the sources of the settings are aligned. If a setting is longer, its source follows
+directly.
 """
 
 
@@ -222,7 +222,7 @@ def _set(key: str, value: str, *, as_json: bool) -> int:
 
 
 def _report_missing_price() -> None:
-    """Report that a limit on the cost has no effect if the price of the model is unknown."""
+    """If the price of the model is unknown, report that a limit on the cost has no effect."""
     from parley.app.standalone import has_price
     from parley.config.types import SettingsOverrides
 
@@ -271,7 +271,7 @@ def _unset(key: str, *, as_json: bool) -> int:
 
 
 def _check_usable(before: str, after: str) -> None:
-    """Check that a server can use the changed file.
+    """Check that a server can use the changed config.toml. `before` and `after` are the contents of the file.
 
     If the file was already unusable, only report the error, so that a file with several errors can be corrected in
     steps.

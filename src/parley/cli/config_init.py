@@ -75,10 +75,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_setup() -> int:
-    """Ask the questions on the terminal and write config.toml, before the chat begins. Return the exit code.
+    """Ask the questions of the set-up on the terminal, and write config.toml. The chat begins afterwards. Return
+    the exit code.
 
     Raises:
-        CommandFailed: the file exists, or the user ended the input. Nothing was written.
+        CommandFailed: config.toml already exists, or the user ended the input. Nothing was written.
         ConfigError: the home or its settings cannot be used.
     """
     print_text(
@@ -90,7 +91,7 @@ def run_setup() -> int:
 def is_configured() -> bool:
     """Return whether a turn can begin without the set-up: config.toml exists, or the default provider has a key.
 
-    Return True if the settings cannot be used, because the set-up cannot correct them.
+    If the settings cannot be used, also return True, because the set-up cannot correct them.
     """
     from parley.app.config_file import config_path
 
@@ -151,7 +152,9 @@ def _current(loader: Loader) -> Settings | None:
 
 
 def _write(loader: Loader, answers: Answers, *, exists: bool) -> str:
-    """Write config.toml, and return the path of the file that was written."""
+    """Write the answers to config.toml, and return the path of the written file. `exists` is True if config.toml
+    exists.
+    """
     from parley.app.config_file import ConfigExists, change_config, config_path, create_config
 
     if exists:
@@ -169,7 +172,7 @@ def _checked(text: str) -> str:
 
 
 def _model_settings(answers: Answers) -> dict[str, str]:
-    """Return the keys and values of the settings `model` and, if necessary, `model_provider`."""
+    """Return the settings that choose the model and its provider: `model` and, if necessary, `model_provider`."""
     if answers.provider in UNLISTED:
         return {"model": answers.model, "model_provider": answers.provider}
     if answers.provider == "openai" and split_model(answers.model, {}) is None:
@@ -190,7 +193,7 @@ def _new(answers: Answers) -> str:
 
 
 def _changed(text: str, answers: Answers) -> str:
-    """Return the text of an existing config.toml, changed to contain the answers."""
+    """Return `text`, the content of the existing config.toml, with the settings changed to the answers."""
     from parley.config.editing import with_setting, without_setting
 
     if not text.strip():

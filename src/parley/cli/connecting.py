@@ -63,24 +63,26 @@ class ConnectionOptions:
     messages are printed to stderr.
     """
     on_lost: Callable[[], None] | None = None
-    """A function that is called when the connection has been lost, after the loss was reported."""
+    """A function that is called when the connection has been lost, after the loss was reported to the user."""
     on_approval: OnApproval | None = None
     """A function that is called with each approval that the server asks this command to decide; None if the command
     decides no approvals.
     """
     reconnect_seconds: float = RECONNECT_SECONDS
-    """The number of seconds for which the command tries to reconnect. After this time, the command fails."""
+    """The number of seconds for which the command tries to reconnect after the connection is lost. After this time,
+    the command fails.
+    """
     wants_server: Callable[[], bool] = lambda: False
-    """A function that returns True if a resident server that was stopped should be started again. A server that was
-    killed is always replaced if the command has the option `--resident`.
+    """A function that returns True if another resident server should be started after the resident server was
+    stopped. If the command has the option `--resident`, a server that was killed is always replaced.
     """
 
 
 class Connected(NamedTuple):
     client: Client
     child: ServerProcess | None
-    """The server, if it is a child process; otherwise None. When this command ends, the child process ends its
-    turns.
+    """The server if it is a child process of this command; otherwise None. When this command ends, the child
+    process interrupts its turns and exits.
     """
 
     @property
@@ -111,14 +113,14 @@ async def connected(
     resident server is running, start a child process as the server.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
-    that the command begins. If `resident` is True, a resident server is started if none is running, and started
-    again if it is killed.
+    that the command begins. If `resident` is True, the command starts a resident server instead of a child process,
+    and replaces the resident server if it is killed.
 
     Raises:
         CommandFailed: the server cannot be reached or started, or a tool failed.
         ConfigError: the overrides, the home or its settings cannot be used.
     """
-    if logging.lastResort is not None:  # the log of a command, which can contain texts of the server
+    if logging.lastResort is not None:  # the log of a command can contain text from the server
         logging.lastResort.setFormatter(OneLine())
     options = ConnectionOptions() if options is None else options
     report = partial(print_note, command) if options.report is None else options.report
@@ -145,10 +147,11 @@ async def connected(
 
 
 def _home(config: Sequence[str]) -> str:
-    """Return the path of the home. If there are no overrides, the settings are not loaded, so the call is fast.
+    """Return the path of the home. If there are no overrides and the environment names the home, the settings are
+    not loaded, so that commands start fast.
 
     Raises:
-        ConfigError: the overrides are invalid, or no home is named.
+        ConfigError: the overrides are invalid, or the environment names no home.
     """
     named = None if config else named_home(os.environ, working_directory())
     if named is not None:
@@ -159,24 +162,28 @@ def _home(config: Sequence[str]) -> str:
 
 
 def _check_settings(config: Sequence[str]) -> None:
-    """Check the home and its settings before a server is started.
+    """Check that a server can be started with the home and its settings.
 
     Raises:
         ConfigError: the overrides, the home or its settings cannot be used.
     """
-    from parley.cli.settings import settings_loader  # imported here: a resident server has loaded its settings
+    # Imported here, because a command that uses a resident server needs no settings.
+    from parley.cli.settings import settings_loader
 
     loader = settings_loader(config)
     _ = loader.home
-    loader.store_url()  # a server would use the home instead of the database that an invalid file names
+    # Raises an error if config.toml is invalid. Without this check, a server would use the database in the home
+    # instead of the database that the file names.
+    loader.store_url()
 
 
 class _ReplacedServer(ResidentSocket):
-    """A transport that reconnects to the resident server and, if necessary, starts another resident server first.
+    """A transport that reconnects to the resident server. If necessary, the transport starts another resident
+    server first.
 
-    If the server was killed, its socket file still exists, but connections to the socket fail. Then another server
-    is always started. If the server was stopped, it has removed its socket file. Then another server is started
-    only if `wants_server` returns True.
+    After a server was killed, its socket file still exists, but connections to the socket fail. In this case,
+    another server is always started. A server that was stopped has removed its socket file. In this case, another
+    server is started only if `wants_server` returns True.
     """
 
     def __init__(
@@ -210,9 +217,9 @@ class _ReplacedServer(ResidentSocket):
 
 @contextmanager
 def _without_tool_names() -> Iterator[None]:
-    """Convert the failure of a tool in this block to an error of the command.
+    """Convert a `ToolFailed` in the `with` block to a `CommandFailed`.
 
-    The text of the error does not name the tool, because users do not know the tools.
+    The text of the `CommandFailed` does not name the tool, because users of commands do not know the tools.
     """
     try:
         yield
@@ -230,8 +237,8 @@ async def _resident(
     *,
     restarts: bool,
 ) -> Client | None:
-    """Connect to the resident server; return None if none is running. If `restarts` is True, a server that was
-    killed is replaced when the connection to it is lost.
+    """Connect to the resident server of the home; return None if no resident server is running. If `restarts` is
+    True, the server is replaced if it is killed later.
     """
     path = os.path.join(home, SOCKET)
     socket = (
@@ -250,7 +257,7 @@ async def _resident(
 async def _remote(
     stack: AsyncExitStack, report: Callable[[str], None], options: ConnectionOptions, address: ServerAddress
 ) -> Client:
-    """Connect to the server at a URL."""
+    """Connect to the server at `address`."""
     transport = RemoteServer(address.url, token=address.token)
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
@@ -280,10 +287,10 @@ def _why_unauthorized(address: ServerAddress) -> str:
 def _reporting(
     transport: Transport, report: Callable[[str], None], options: ConnectionOptions, name: str
 ) -> AbstractAsyncContextManager[Client]:
-    """Return a connection to a server. If the connection is lost, or the server cannot reach its database, `report`
-    is called with a message for the user.
+    """Return a connection to a server over `transport`. If the connection is lost, or the server cannot reach its
+    database, `report` is called with a message for the user.
 
-    `name` is the name of the server in the message.
+    `name` is the name of the server in this message.
     """
 
     def report_loss() -> None:

@@ -44,10 +44,12 @@ Colours are used on a terminal, unless NO_COLOR is set.
 exit code: 0 on success, 1 if the demo failed, 2 for a usage error, 130 after Ctrl-C."""
 
 MIDDLE_OF_A_SENTENCE: Final = 50
-"""The number of characters of the answer after which the client is killed."""
+"""The number of characters of the agent's message after which the demo kills the client that shows the message."""
 
 MISSED: Final = 30
-"""The number of characters that the agent writes while no client is connected. The complete answer is longer."""
+"""The number of characters that the agent writes after the client was killed, before another client streams the
+conversation. The complete message is longer.
+"""
 
 SETTINGS: Final = """\
 model_provider = "scripted"
@@ -98,18 +100,20 @@ WORK: Final = {
         [{"text": "Done: the program works, and the copy is in place."}],
     ],
 }
-"""The model's script for the last part of the demo, in which the agent changes a file."""
+"""The script of the model for the last part of the demo, in which the agent changes a file and requests an
+approval.
+"""
 
 PARLEY: Final = (sys.executable, "-P", "-m", "parley")
 
 FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Prefixes of the user's environment variables that are removed, because they would change the server's
-behaviour.
+"""The prefixes of the environment variables that the demo removes from the environment of the server. These
+variables would change the behaviour of the server.
 """
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """Add no options, because `parley demo` has no options."""
+    """Do nothing, because `parley demo` has no options."""
 
 
 def run(_: argparse.Namespace) -> int:
@@ -158,7 +162,9 @@ async def _demonstrate(page: Page) -> int:
 
 @asynccontextmanager
 async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIterator[str]:
-    """Start a resident server, yield the path of its socket, and stop the server at the end."""
+    """Start a resident server, yield the path of its socket, and stop the server at the end of the `async with`
+    block.
+    """
     page.step("Start a resident server")
     page.sent("parley serve --json --exit-when-idle --no-http")
     started_at = time.perf_counter()
@@ -186,7 +192,7 @@ async def _resident(page: Page, env: Mapping[str, str], *, cwd: str) -> AsyncIte
 
 
 async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]) -> bool:
-    """Show that no text is lost when a client is killed. Return whether this client has received exactly the
+    """Show that no text is lost when a client process is killed. Return whether `client` has received exactly the
     messages that the server has stored.
     """
     page.step("Create a conversation and stream it")
@@ -224,11 +230,11 @@ async def _converse(page: Page, client: Client, cwd: str, env: Mapping[str, str]
 
 
 async def _kill_in_mid_sentence(page: Page, conversation: Conversation, cwd: str, env: Mapping[str, str]) -> int:
-    """Start a client process that sends a message, and kill the process while it shows the answer. Return the
-    number of characters that the process has shown.
+    """Start a client process that sends a message, and kill the process while it shows the message of the agent.
+    Return the number of characters that the process has shown.
 
     Raises:
-        CommandFailed: the process ended before it had shown the middle of the answer.
+        CommandFailed: the process exited before it had shown `MIDDLE_OF_A_SENTENCE` characters.
     """
     text, beginning = "And what if I leave?", conversation.id[:SHORT]
     page.sent(f'parley send {beginning} "{text}" --follow --json')
@@ -288,8 +294,10 @@ async def _work(page: Page, client: Client, project: str, approver: _Approver) -
 
 
 def _prepare(place: str) -> tuple[str, str]:
-    """Create a home with the model's script, and a project beside the home, both in the directory `place`. Return
-    their paths. The project cannot be in the home, because the home is hidden from commands.
+    """Create a home that contains the model's script, and a project directory, both in the directory `place`.
+    Return their paths.
+
+    The project is not in the home, because commands cannot read the home.
     """
     home, project = Path(place, "home"), Path(place, "project")
     home.mkdir()

@@ -37,7 +37,7 @@ _BOLD, _RED, _GREEN, _CYAN, _PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[36
 
 class TurnDiff(NamedTuple):
     seq: Seq
-    """The position of the event with the diff."""
+    """The position of the event that contains the diff."""
     diff: str
 
 
@@ -81,7 +81,7 @@ async def _diffs(conversation: Conversation, cwd: str) -> AsyncIterator[TurnDiff
 
 
 def _lines(diff: str) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a diff, and whether each line belongs to a hunk."""
+    """Yield each line of a diff, and whether the line belongs to a hunk."""
     is_in_hunk = False
     for line in diff.removesuffix("\n").split("\n"):
         is_in_hunk = not line.startswith("diff --git ") and (is_in_hunk or line.startswith("@@"))

@@ -105,7 +105,9 @@ def _check_sqlite(report: DoctorReport) -> None:
 
 
 async def _check_home_and_settings(report: DoctorReport, overrides: Sequence[str]) -> Settings | None:
-    """Check the home and the settings. Return the settings; None if they cannot be used."""
+    """Check the home, the settings, the database, the model and the resident server. Return the settings; None if
+    they cannot be used.
+    """
     try:
         loader = settings_loader(overrides)
         home = loader.home

@@ -20,9 +20,9 @@ from parley.errors import BadSetting, ConfigError
 __all__ = ["HOME_PROBLEM", "check_database", "check_home", "check_programs", "check_settings", "shown_address"]
 
 PROBE_BYTES: Final = 64 * 1024
-"""The size of the file, in bytes, with which the command checks that the disk is not full."""
+"""The size, in bytes, of the test file that the command writes to check that the disk is not full."""
 FEW_BYTES: Final = 2**30
-"""The number of free bytes on the disk below which the command warns."""
+"""The number of free bytes on the disk below which the command prints a warning."""
 HOME_PROBLEM: Final = "the home or its settings cannot be used"
 
 
@@ -30,7 +30,9 @@ HOME_PROBLEM: Final = "the home or its settings cannot be used"
 
 
 def check_home(report: DoctorReport, home: str) -> None:
-    """Check that the home can store conversations, and that its files have safe permissions."""
+    """Check that the home can store conversations, that other users cannot read its files, and that its disk has
+    free space.
+    """
     from parley.app.standalone import exposed_files
 
     if (fault := _fault(home)) is not None:
@@ -91,9 +93,9 @@ def _fault(home: str) -> str | None:
 
 
 def _why_not_writable(directory: str) -> str | None:
-    """Return the reason why a small file cannot be written in a directory; None if a file can be written.
+    """Return the reason why a small file cannot be written in a directory; None if the file can be written.
 
-    The test file is removed.
+    The file is removed afterwards.
     """
     import tempfile
 
@@ -108,7 +110,7 @@ def _why_not_writable(directory: str) -> str | None:
 
 
 def _nearest(path: str) -> str:
-    """Return `path` if it exists; otherwise return its nearest existing parent."""
+    """Return `path` if it exists; otherwise return its nearest parent directory that exists."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
@@ -118,7 +120,7 @@ def _nearest(path: str) -> str:
 
 
 def check_settings(report: DoctorReport, loader: Loader) -> Settings | None:
-    """Check config.toml, and return the settings; None if they cannot be used."""
+    """Check config.toml and report the result. Return the settings; None if they cannot be used."""
     file = os.path.join(loader.home, "config.toml")
     try:
         settings = loader.choose(SettingsOverrides()).settings
@@ -163,8 +165,8 @@ def _check_webhook(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_node(report: DoctorReport, loader: Loader) -> None:
-    """Report whether a server with these settings is a node. Report nothing if neither a setting of nodes nor the
-    token of the nodes is set.
+    """Report whether a server with these settings is a node. If neither a node setting nor the shared token of the
+    nodes is set, report nothing.
     """
     try:
         node, why = loader.node_settings(), why_not_node(loader)
@@ -180,8 +182,8 @@ def _check_node(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_workspace(report: DoctorReport, loader: Loader) -> None:
-    """Check the workspace settings: that Git is installed, and that the root directories exist. Print nothing if no
-    workspace setting is set.
+    """Report the workspace settings, and warn if Git or a workspace root is missing. If no workspace setting is
+    set, report nothing.
     """
     try:
         workspace = loader.workspace_settings()
@@ -204,7 +206,7 @@ def _check_workspace(report: DoctorReport, loader: Loader) -> None:
 
 
 def check_programs(report: DoctorReport, settings: Settings) -> None:
-    """Report the programs in the settings that do not exist."""
+    """Report each program that the settings name and that does not exist."""
     named = [(f"tool server {server.name}", server.command) for server in settings.mcp_servers if server.command]
     if settings.notify:
         named.append(("notify", settings.notify[0]))
@@ -216,8 +218,8 @@ def check_programs(report: DoctorReport, settings: Settings) -> None:
 
 
 def shown_address(url: str | None) -> str:
-    """Return the text ` at URL`, without the parts of the URL that may contain secrets. Return an empty string if
-    `url` is empty or None.
+    """Return the phrase ` at URL`, without the parts of the URL that may contain secrets. If `url` is empty or
+    None, return an empty string.
     """
     if not url:
         return ""
@@ -229,7 +231,7 @@ def shown_address(url: str | None) -> str:
 
 
 async def check_database(report: DoctorReport, loader: Loader) -> None:
-    """Check the database with the conversations: the file in the home, or a PostgreSQL database."""
+    """Check the database that contains the conversations: the SQLite file in the home, or a PostgreSQL database."""
     from parley.app.stores import inspect_postgres
 
     try:

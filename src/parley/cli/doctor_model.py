@@ -15,7 +15,7 @@ __all__ = ["check_model", "check_online", "list_providers"]
 
 
 def check_model(report: DoctorReport, settings: Settings) -> None:
-    """Check the model, its price and its key, without a request."""
+    """Check the model, its price and the key of its provider, without sending a request."""
     from parley.app.standalone import has_price, why_no_key
 
     provider = settings.provider
@@ -67,7 +67,7 @@ def list_providers(report: DoctorReport, loader: Loader) -> None:
 
 
 async def check_online(report: DoctorReport, settings: Settings) -> None:
-    """Send one tiny request to the provider, and report the result."""
+    """Send one tiny request to the provider, and report whether the provider responded."""
     from parley.app.provider_check import ProviderFault, check_provider
 
     found = await check_provider(settings)

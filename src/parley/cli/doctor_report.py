@@ -32,7 +32,7 @@ class DoctorReport:
         return 1 if self._failures else 0
 
     def info(self, name: str, text: str) -> None:
-        """Print a fact that is neither good nor bad."""
+        """Print a fact that needs no action."""
         self._print(name, text, "info")
 
     def ok(self, name: str, text: str) -> None:
@@ -40,13 +40,13 @@ class DoctorReport:
         self._print(name, text, "ok")
 
     def warn(self, name: str, text: str, *, to_do: str | None = None) -> None:
-        """Print a problem that does not prevent servers or turns from running."""
+        """Print a problem that prevents neither servers nor turns from running."""
         self._print(name, text, "warning", to_do)
 
     def lack(self, name: str, text: str, *, lacks: str, to_do: str | None = None) -> None:
         """Print a problem that prevents turns, but not servers, from running.
 
-        The verdict contains `lacks` as the name of the problem.
+        `lacks` is the name of the problem in the verdict.
         """
         self._lacks.append(lacks)
         self._print(name, text, "warning", to_do)
@@ -54,14 +54,14 @@ class DoctorReport:
     def fail(self, name: str, text: str, *, problem: str, to_do: str | None = None) -> None:
         """Print a problem that prevents servers from running.
 
-        The verdict contains `problem` as the name of the problem.
+        `problem` is the name of the problem in the verdict.
         """
         if problem not in self._failures:
             self._failures.append(problem)
         self._print(name, text, "failed", to_do)
 
     def advise(self, to_do: str) -> None:
-        """Print further advice about the last row."""
+        """Print further advice about the row that was printed last."""
         if self._as_json:
             print_json({"type": "advice", "to_do": to_do})
         else:
@@ -72,7 +72,7 @@ class DoctorReport:
             print(flush=True)
 
     def verdict(self) -> None:
-        """Print the last row: whether Parley is ready, or the problems."""
+        """Print the last row: that Parley is ready, or the names of the problems."""
         problems = [*self._failures, *self._lacks]
         if self._as_json:
             print_json({"type": "verdict", "ready": not problems, "problems": problems})

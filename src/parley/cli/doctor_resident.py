@@ -81,7 +81,9 @@ def _check_status(report: DoctorReport, status: Mapping[str, Any]) -> None:
 
 
 def _check_own_url(report: DoctorReport, url: str, host: str) -> None:
-    """Check that the server accepts connections at its own URL. `host` is the address on which it listens."""
+    """Check that the resident server accepts connections at `url`, its own URL. `host` is the address on which the
+    server listens.
+    """
     if (why := _why_unreachable(url)) is not None:
         report.fail(
             "address",
@@ -95,8 +97,8 @@ def _check_own_url(report: DoctorReport, url: str, host: str) -> None:
 
 
 def _check_public_url(report: DoctorReport, url: str) -> None:
-    """Report whether this computer can reach `url`, the URL of a proxy before the server. A failure is no problem,
-    because clients on other computers may be able to reach the proxy nevertheless.
+    """Report whether this computer can reach `url`, the URL of a proxy in front of the server. A failure is not a
+    problem, because clients on other computers may be able to reach the proxy.
     """
     shown = f"{url} (serve.public_url)"
     if (why := _why_unreachable(url)) is None:
@@ -109,7 +111,9 @@ def _check_public_url(report: DoctorReport, url: str) -> None:
 
 
 def _why_unreachable(url: str) -> str | None:
-    """Return the reason why no connection to `url` can be opened; None if a connection was opened."""
+    """Return the reason why no connection to the host of `url` can be established; None if a connection was
+    established.
+    """
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80)
     try:

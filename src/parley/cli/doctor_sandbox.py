@@ -26,7 +26,7 @@ class _Switch(NamedTuple):
     mend: str
 
     def value(self) -> str | None:
-        """Return the current value, or None if this system has no such setting."""
+        """Return the current value of the kernel setting; None if this system does not have the setting."""
         try:
             with open(f"/proc/sys/{self.name.replace('.', '/')}", encoding="ascii") as file:
                 return file.read().strip()
@@ -56,7 +56,9 @@ NOT_BY_A_SWITCH: Final = (
 
 
 async def check_sandbox(report: DoctorReport, settings: Settings | None) -> None:
-    """Check the sandbox with the policy of `settings`, or with the default policy if `settings` is None."""
+    """Check the mechanisms that confine commands, with the sandbox policy of `settings`, or with the default policy
+    if `settings` is None.
+    """
     from parley.app.standalone import sandbox_report
 
     try:

@@ -34,7 +34,8 @@ def time_limit(text: str) -> float:
     """Parse a time limit such as `90`, `90s`, `10m` or `2h`, and return it in seconds.
 
     Raises:
-        argparse.ArgumentTypeError: the text is not a number of seconds, minutes or hours, or the time is too long.
+        argparse.ArgumentTypeError: the text is not a number of seconds, minutes or hours, or the time limit is too
+            long.
     """
     found = _LIMIT.fullmatch(text)
     length = int(found[1]) * LIMIT_UNITS[found[2]] if found else 0

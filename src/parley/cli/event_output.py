@@ -26,7 +26,9 @@ from parley.wire.tools import OpenText
 __all__ = ["EventOutput", "approval_json", "mark_read", "plain_json"]
 
 MARK_SECONDS: Final = 0.5
-"""The maximum number of seconds for which a command waits until the server has marked a conversation as read."""
+"""The maximum number of seconds for which a command waits for the response to a request that marks a conversation
+as read.
+"""
 
 APPROVALS: Final = (events.ExecApprovalRequest, events.ApplyPatchApprovalRequest, events.LimitReached)
 
@@ -35,11 +37,11 @@ _PIECES: Final = {
     events.event_type(kind): kind
     for kind in (events.AgentMessageDelta, events.AgentReasoningDelta, events.AgentReasoningRawContentDelta)
 }
-"""The classes of the events that contain pieces of the model's texts, keyed by the type of the event."""
+"""The classes of the events that contain pieces of the model's output, keyed by the type of the event."""
 
 
 def plain_json(value: object) -> Any:
-    """Convert a wire struct to plain JSON values."""
+    """Convert a wire struct to JSON values: dictionaries, lists, strings, numbers, booleans and None."""
     return json.loads(value.encoded if isinstance(value, events.UnknownEvent) else encode(value))
 
 
@@ -51,8 +53,8 @@ def approval_json(approval: Approval) -> dict[str, object]:
 
 
 async def mark_read(conversation: Conversation, seq: int) -> None:
-    """Mark the conversation as read up to a position. Ignore errors, and wait at most `MARK_SECONDS` for the
-    server.
+    """Mark the conversation as read up to the position `seq`. Ignore errors, and wait at most `MARK_SECONDS` for
+    the server.
     """
     with suppress(ClientError):
         await conversation.mark_read(seq, timeout_seconds=MARK_SECONDS)
@@ -82,8 +84,8 @@ class EventOutput:
         self._renderer = None if out is None else EventRenderer(out, cwd=cwd, shows_failures=shows_failures)
 
     async def show(self, event: StreamEvent) -> None:
-        """Print an event. If the event is an approval request, also print each open approval of the conversation:
-        as JSON, or as the command that answers the approval.
+        """Print an event. If the event is an approval request, also print each open approval of the conversation,
+        as JSON or as the command that answers the approval.
         """
         meta = event.meta
         self.show_stored(
@@ -113,8 +115,11 @@ class EventOutput:
         offset: int | None = None,
         at: str | None = None,
     ) -> None:
-        """Print an event that was stored at the position `seq`, or a part of the text or output of the open item
-        `item`. The part begins at `offset`. JSON also contains the time `at` of the event if it is known.
+        """Print an event.
+
+        `seq` is the position of the event, `item` is the id of its open item, `offset` is the offset of its text in
+        this item, and `at` is the time at which the event was stored. Only JSON output contains these values, if
+        they are not None.
         """
         if self._only_approvals:
             return
@@ -126,7 +131,7 @@ class EventOutput:
         print_json({"type": "event", "conversation_id": self._conversation.id, **given, "msg": plain_json(msg)})
 
     def show_open(self, text: OpenText) -> None:
-        """Print the part of an unfinished text or command output that has been received so far."""
+        """Print the part of an open item that the model or the command has written so far."""
         if self._renderer is None:
             print_json({"type": "open", "item": text.item, "event": text.type, "text": text.text})
         elif not isinstance(text.call_id, UnsetType) and not isinstance(text.stream, UnsetType):

@@ -1,6 +1,6 @@
 """Renders the events of a conversation as lines for people and for the logs of scripts.
 
-The lines show the work of the agent: texts, commands with their output and exit codes, changed files, plans,
+The lines show the work of the agent: messages, commands with their output and exit codes, changed files, plans,
 retries and tokens. The lines do not show the protocol. For programs, `event_output.py` prints the events as JSON.
 """
 
@@ -24,13 +24,13 @@ from parley.wire.tools import NO_TOKENS, Tokens
 __all__ = ["PLAN_STEPS", "SCRIPT_OPTIONS", "SHELLS", "EventRenderer", "command_lines", "tokens_text"]
 
 THINKING: Final = "thinking: "
-"""The prefix of the model's reasoning in the output."""
+"""The prefix of a line with the model's reasoning."""
 
 PROMPT_LINES: Final = 10
-"""The maximum number of lines that are shown of a user's message."""
+"""The maximum number of lines of a user's message that are shown."""
 
 ARGUMENTS_LENGTH: Final = 200
-"""The maximum number of characters that are shown of a tool's arguments."""
+"""The maximum number of characters of a tool's arguments, or of its error, that are shown."""
 
 SHELLS: Final = ("bash", "sh", "zsh")
 SCRIPT_OPTIONS: Final = ("-c", "-lc")
@@ -71,7 +71,8 @@ class EventRenderer:
     ) -> None:
         """Create a renderer that writes to `out`. Paths below `cwd`, the working directory of the conversation, are
         shortened. `shows_failures` is False if the caller prints the errors that end turns. `head_lines` and
-        `tail_lines` limit the lines of the output of a command.
+        `tail_lines` are the maximum numbers of lines that are shown from the beginning and from the end of a
+        command's output.
         """
         self._head_lines, self._tail_lines = head_lines, tail_lines
         self._shows_failures = shows_failures
@@ -79,22 +80,22 @@ class EventRenderer:
         self._is_terminal = out.isatty()
         self._bold, self._dim, self._plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if uses_colour(out) else ("", "", "")
         self._is_empty = True
-        """True if nothing has been written."""
+        """True if this renderer has written nothing."""
         self._is_open = False
-        """True if the last line does not end with a newline yet."""
+        """True if the last line that was written does not end with a newline."""
         self._streamed: type[_Delta] | None = None
-        """The kind of the streamed text in the current line; None if the line contains no streamed text."""
+        """The type of the deltas in the current line; None if the line contains no deltas."""
         self._pieces: dict[type[_Delta], list[str]] = {}
-        """The pieces of the unfinished texts, keyed by kind of text."""
+        """The deltas of the unfinished messages and reasoning, keyed by the type of the deltas."""
         self._patches: set[str] = set()
-        """The call ids of the running patches."""
+        """The call ids of the patches that are being applied."""
         self._outputs: dict[str, CommandLines] = {}
-        """The outputs of the running commands, keyed by call id."""
+        """The output of each running command, keyed by call id."""
         self._usage = NO_TOKENS
-        """The tokens of the running turn."""
+        """The tokens that the running turn has used."""
 
     def render(self, event: Event) -> None:
-        """Write one event."""
+        """Write the lines of one event."""
         if isinstance(event, _Delta):
             self._write_piece(type(event), event.delta)
         elif isinstance(event, _Whole):
@@ -123,7 +124,9 @@ class EventRenderer:
         self._is_open = not piece.endswith("\n")
 
     def _write_whole(self, event: _Whole) -> None:
-        """Write a complete text, unless exactly this text has already been written in pieces."""
+        """Write the complete text of an event, unless the deltas that were already written contain exactly this
+        text.
+        """
         kind = _PIECES[type(event)]
         text = event.message if isinstance(event, events.AgentMessage) else event.text
         if "".join(self._pieces.get(kind, ())) != text:
@@ -249,7 +252,7 @@ class EventRenderer:
             self._line(f"  {self._change(path, change)}", self._bold)
 
     def _change(self, path: str, change: events.FileChange) -> str:
-        """Return the change of one file as in `git diff --stat`, such as `M src/a.py +3 -1`."""
+        """Return a summary of the change to one file, such as `M src/a.py +3 -1`."""
         shown = self._short(path)
         if isinstance(change, str):
             return f"D {shown}"
@@ -265,7 +268,7 @@ class EventRenderer:
         return f"{'M' if target is None else 'R'} {shown}{moved} +{added} -{removed}"
 
     def _short(self, path: str) -> str:
-        """Return a path relative to the working directory if the path is below that directory; otherwise return it
+        """If a path is below the working directory, return it relative to that directory; otherwise return the path
         unchanged.
         """
         if self._cwd is None or not path.startswith(os.path.join(self._cwd, "")):
@@ -293,14 +296,14 @@ class EventRenderer:
 
 
 def tokens_text(usage: Tokens) -> str:
-    """Return the number of tokens for a person, such as `1,200 input (1,000 cached), 56 output, cost 0.0123`."""
+    """Return the number of tokens as text, such as `1,200 input (1,000 cached), 56 output, cost 0.0123`."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     cost = "" if isinstance(usage.cost_micros, UnsetType) else f", cost {usage.cost_micros / 1_000_000:.4f}"
     return f"{usage.input_tokens:,} input{cached}, {usage.output_tokens:,} output{cost}"
 
 
 def command_lines(command: Sequence[str]) -> list[str]:
-    """Return a command as lines: a shell script unchanged, and any other command in the syntax of a shell."""
+    """Return a command as lines. A shell script is unchanged; any other command is quoted for a shell."""
     if len(command) == 3 and os.path.basename(command[0]) in SHELLS and command[1] in SCRIPT_OPTIONS:
         return command[2].splitlines() or [""]
     return [quoted_command(command)]
@@ -315,5 +318,5 @@ def _cut(text: str) -> str:
 
 
 def _by(principal: str | UnsetType) -> str:
-    """Return the principal in parentheses, or an empty string for local clients."""
+    """Return the name of a principal in parentheses; an empty string for a local client."""
     return "" if principal is UNSET or principal == LOCAL.name else f" ({principal})"

@@ -18,8 +18,8 @@ TIMED_OUT: Final = 124
 INTERRUPTED: Final = 130
 
 CUT_OFF: Final = "cut_off"
-"""The error code of an answer that the provider truncated before it contained text. Only the commands use this
-code, because for the server the turn has succeeded.
+"""The error code of a turn whose answer the provider truncated before it contained text. Only the commands use this
+error code; on the server, the turn has succeeded.
 """
 
 _BY_ERROR: Final = {
@@ -28,15 +28,13 @@ _BY_ERROR: Final = {
     "model_refused": MODEL_REFUSED,
     CUT_OFF: LIMIT_REACHED,
 }
-"""The exit codes of failed turns, keyed by error code. If the error code is missing here, the exit code is
-`FAILED`.
-"""
+"""The exit codes of failed turns, keyed by error code. For any other error code, the exit code is `FAILED`."""
 
 
 def exit_code(reason: TurnEndReason, error_code: str | None) -> int:
     """Return the exit code for a turn that ended for the given reason.
 
-    `error_code` is the code of the turn's error, or None.
+    `error_code` is the code of the turn's error; None if the error has no code.
     """
     match reason:
         case "done":

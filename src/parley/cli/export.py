@@ -95,12 +95,12 @@ async def _to_file(loader: Loader, conversation_id: str, path: str, *, over: boo
 
 
 async def export_to_file(loader: Loader, conversation_id: str, path: str, *, over: bool = False) -> str:
-    """Write a conversation of the home to a file, which appears when the export is complete. If `over` is True,
-    replace an existing file. Return the id of the conversation.
+    """Write the conversation whose id begins with `conversation_id` to the file `path`. The file appears when the
+    export is complete. If `over` is True, replace an existing file. Return the complete id of the conversation.
 
     Raises:
         FileExistsError: the file exists, and `over` is False.
-        UnknownConversation: the home has no such conversation.
+        UnknownConversation: the home does not contain the conversation.
     """
     from parley.app.files.exporting import atomic_write
 
@@ -109,8 +109,8 @@ async def export_to_file(loader: Loader, conversation_id: str, path: str, *, ove
 
 
 async def _export(loader: Loader, given: str, write: Callable[[bytes], object]) -> str:
-    """Export the conversation whose id begins with `given`, and return its id. `write` is called with the parts of
-    the export.
+    """Export the conversation whose id begins with `given`, and return its complete id. `write` is called with each
+    part of the export.
     """
     from parley.app.files.exporting import export_conversation
     from parley.app.stores import open_store

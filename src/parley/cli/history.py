@@ -15,8 +15,8 @@ PAGE: Final = 1000
 
 
 async def all_pages(conversation: Conversation, *, times: bool = False) -> AsyncIterator[EventPage]:
-    """Yield all pages of events, at least one. The last page contains the unfinished texts. If `times` is True,
-    each event has the time at which it was stored.
+    """Yield all pages of events, at least one. The last page contains the open items. If `times` is True, each
+    event has the time at which it was stored.
     """
     after: Seq = START
     while True:

@@ -14,7 +14,7 @@ from parley.client import Approval, Client, Conversation
 __all__ = ["SHORT", "find_approval", "find_conversation", "is_complete", "match_conversation", "match_message"]
 
 SHORT: Final = 8
-"""The number of characters of an id that are printed in lists."""
+"""The number of characters of an id that lists show."""
 
 PAGE: Final = 1000
 MAX_NAMED: Final = 5
@@ -37,7 +37,7 @@ async def find_conversation(client: Client, given: str) -> Conversation:
 
 
 def is_complete(given: str) -> bool:
-    """Return whether a text is a complete id, not only a prefix of an id."""
+    """Return whether `given` is a complete conversation id, not only a prefix of an id."""
     return _WHOLE.fullmatch(given.lower()) is not None
 
 

@@ -89,7 +89,7 @@ def _print_json(path: str, imported: Imported) -> None:
 
 
 class _Progress:
-    """Displays the number of imported files on a terminal."""
+    """Displays the number of imported files on stderr, if several files are imported and stderr is a terminal."""
 
     def __init__(self, files: int) -> None:
         self._files, self._done = files, 0

@@ -35,7 +35,7 @@ class LogChoice(Struct, frozen=True, kw_only=True):
     file: str | None = None
     """The absolute path of the log file; None for stderr."""
     has_content: bool = False
-    """True if the log contains the texts of messages, and the arguments and outputs of tools."""
+    """True if the log contains the text of messages, and the arguments and outputs of tools."""
 
 
 def log_choice(environ: Mapping[str, str]) -> LogChoice:
@@ -45,7 +45,7 @@ def log_choice(environ: Mapping[str, str]) -> LogChoice:
     order. A path may contain commas if it comes last.
 
     Raises:
-        BadSetting: a variable is invalid.
+        BadSetting: the value of a variable is invalid.
     """
     level = form = file = None
     left = environ.get(LOG_VARIABLE, "").strip()

@@ -18,16 +18,16 @@ EVENTS: Final = {
     "tool_call": (None, "tool_call.ended", logging.INFO),
     "approval": ("approval.requested", "approval.decided", logging.INFO),
 }
-"""The names of the events that are logged at the beginning and at the end of each operation, and the log level of
-the events, keyed by the name of the operation. None means that no event is logged at the beginning.
+"""For each operation, the name of the event that is logged at its beginning, the name of the event that is logged
+at its end, and the log level. The first name is None if no event is logged at the beginning.
 """
 
 _INHERITED: Final = ("conversation_id", "turn_id", "client_id")
-"""The fields that an operation inherits from its parent operations."""
+"""The names of the fields that an operation inherits from its parent operations."""
 
 
 class LogObserver:
-    """Logs the beginning and the end of operations, and events without an operation."""
+    """Logs an event at the beginning and at the end of each operation, and events that belong to no operation."""
 
     def __init__(self, *, has_content: bool) -> None:
         self.wants_content = has_content

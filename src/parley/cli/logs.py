@@ -1,7 +1,7 @@
 """The server's log: one line for each message, on stderr or in a file.
 
-Some clients do not read the server's stderr, and a full pipe must not block the server. Therefore a line that does
-not fit into the pipe is discarded. The next line that fits contains the number of discarded lines.
+Some clients do not read the server's stderr, and a full pipe must not block the server. Therefore, a line that does
+not fit into the pipe is discarded. A line with the number of discarded lines precedes the next line that fits.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _OPEN: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOC
 
 
 class OneLine(logging.Formatter):
-    """A log formatter that escapes the invisible characters in a message, including newlines. The fields of an
-    event follow its name. The lines of a traceback follow the message, indented, because an error can contain text
-    that looks like a line of the log.
+    """Formats a log message as one line, in which invisible characters, including newlines, are escaped.
+
+    The fields of an event follow its name. The lines of a traceback follow the message. These lines are indented,
+    because an error can contain text that looks like a line of the log.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
@@ -42,7 +43,7 @@ class OneLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """A log formatter that formats each message as a JSON object."""
+    """Formats a log message as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -61,7 +62,7 @@ class JsonLine(logging.Formatter):
 
 
 class _Redacting(logging.Formatter):
-    """Removes secrets from the lines of another formatter."""
+    """Redacts secrets in the lines that another formatter returns."""
 
     def __init__(self, formatter: logging.Formatter, secrets: SecretValues) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class _NeverWaiting(logging.Handler):
         self._fd, self._is_json = fd, is_json
         self._dropped = 0
         self._is_cut = False
-        """True if only the beginning of the last line was written."""
+        """True if only a part of the last line was written."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
@@ -102,7 +103,7 @@ class _NeverWaiting(logging.Handler):
 
 
 class _File(_NeverWaiting):
-    """Writes to a file. If log rotation has renamed or removed the file, this object opens the path again."""
+    """Writes the log to a file. If log rotation has renamed or removed the file, opens the path again."""
 
     def __init__(self, path: str, *, is_json: bool) -> None:
         super().__init__(_opened(path), is_json=is_json)
@@ -126,7 +127,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
     """Set up logging as `PARLEY_LOG` specifies. By default, the log is written to the descriptor `stderr`.
 
     Raises:
-        BadSetting: a variable is invalid, or the log file cannot be opened.
+        BadSetting: the value of a variable is invalid, or the log file cannot be opened.
     """
     choice = log_choice(environ)
     try:
@@ -146,7 +147,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _word(value: object) -> str:
-    """Return the value of a field in the text format.
+    """Return the value of a field as the text format of the log contains it.
 
     A value that contains spaces or quotation marks is put in quotation marks.
     """
@@ -163,10 +164,11 @@ def _opened(path: str) -> int:
 
 
 def _own(fd: int) -> int:
-    """Open the pipe or terminal of `fd` again in non-blocking mode, and return the new descriptor.
+    """Open the pipe or terminal of the descriptor `fd` again in non-blocking mode, and return the new descriptor.
 
-    Return `fd` itself if it cannot be opened again or is a regular file. A new descriptor of a regular file would
-    have its own offset. If stdout and stderr were the same file, the two streams would overwrite each other.
+    Return `fd` itself if it cannot be opened again or is a regular file. A new descriptor for a regular file would
+    have its own offset. If stdout and stderr referred to the same file, their output would then overwrite each
+    other.
     """
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):

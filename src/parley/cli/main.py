@@ -60,8 +60,8 @@ COMMANDS: Final = (
 )
 
 _START: Final = Command("config init", "open the chat, after the set-up if nothing is configured", "start")
-"""The command that runs on a terminal if the command line names no command. Its error messages begin with `parley
-config init`.
+"""The command that runs on a terminal if the command line names no command. The error messages of the set-up begin
+with `parley config init`.
 """
 
 _HELP: Final = f"""\
@@ -83,9 +83,11 @@ USAGE_ERROR: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. The exit code for a usage error is 2."""
+    """Run the command that `argv` names, and return its exit code. `argv` is by default the command line of this
+    process. The exit code for a usage error is 2.
+    """
     if None in (sys.stdin, sys.stdout, sys.stderr):
-        from parley.cli.standard_streams import open_closed_streams  # imported here: this is rarely needed
+        from parley.cli.standard_streams import open_closed_streams  # imported here: few processes need this module
 
         open_closed_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -113,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
-    """Run a command and return its exit code. `exits` is True if the process exits after this call; Ctrl-C is then
-    ignored after the command.
+    """Run a command and return its exit code. `exits` is True if the process exits after this call. In this case,
+    Ctrl-C is ignored after the command.
     """
     if sys.platform == "win32":
         print("parley: requires Linux or macOS; on Windows, run Parley in WSL2", file=sys.stderr)
@@ -126,7 +128,7 @@ def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
 
     ending = _Ending()
     if exits:
-        atexit.register(ending.exit_if_threads_run)  # first, so that the function is called last
+        atexit.register(ending.exit_if_threads_run)  # registered first, so that it is called last
     try:
         code = run_command(command.name, import_module(f"parley.cli.{command.module}"), arguments)
         if exits:  # a late Ctrl-C must not print a traceback
@@ -138,17 +140,19 @@ def _run(command: Command, arguments: Sequence[str], *, exits: bool) -> int:
 
 
 class _Ending:
-    """The end of the process. If other threads are still running, the process ends without freeing the state of its
-    libraries. A thread that uses OpenSSL, for example one that loads the HTTP library, would crash otherwise.
+    """Ends the process without freeing the state of its libraries if other threads are still running.
+
+    Freeing this state would crash a thread that uses OpenSSL, for example while it imports the HTTP library.
     """
 
     code: int | None = None
     """The exit code of the process; None if the command has raised an exception."""
 
     def exit_if_threads_run(self) -> None:
-        """If other threads are running, write the buffered output and end the process now. Otherwise return. Also
-        return if the command raised an exception or if the output cannot be written, so that Python reports the
-        error.
+        """If other threads are running, write the buffered output and end the process now.
+
+        Otherwise return. Also return if the command raised an exception, or if the output cannot be written. Python
+        then reports the error.
         """
         threading = sys.modules.get("threading")
         if self.code is None or threading is None or threading.active_count() == 1:
@@ -157,7 +161,7 @@ class _Ending:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
         except (AttributeError, OSError, ValueError):
-            return  # Python reports the error
+            return  # Python reports the error when it exits
         os._exit(self.code)
 
 

@@ -38,7 +38,7 @@ for wrong arguments, -c overrides or database URLs. Other errors in the settings
 are reported to the client."""
 
 DEFAULTS: Final = SimpleNamespace(config=[], ephemeral=False, resident=False, in_process=False)
-"""The parsed arguments of a command line without options. Most clients start the server without options."""
+"""The parsed arguments of a command line without options. Most MCP clients start the server without options."""
 
 
 STDIN: Final = 0
@@ -48,7 +48,7 @@ WAITING: Final = (
     "waiting for an MCP client's JSON-RPC messages on stdin, one on each line; "
     "Ctrl-D ends it, `parley demo` shows a conversation"
 )
-"""The text that is printed if stdin is a terminal. An MCP client never uses a terminal."""
+"""The note that is printed if stdin is a terminal. An MCP client never uses a terminal."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +84,8 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
 
 def _relay(args: argparse.Namespace | SimpleNamespace) -> int | None:
-    """Connect the client to the resident server and return the exit code. Return None if this process has to serve
-    the client.
+    """Connect the client to the resident server, and return the exit code after the client has disconnected. Return
+    None if this process must serve the client.
     """
     from parley.common.home import SERVER_LOG, SOCKET, named_home
 

@@ -17,30 +17,31 @@ NOTE_SECONDS: Final = 2.0
 """The number of seconds without input on stdin after which a command prints that it is waiting for stdin."""
 
 MAX_STDIN_BYTES: Final = 32 * 1024 * 1024
-"""The maximum size of the text from stdin, in bytes. No model accepts such a text, and stdin may never end."""
+"""The maximum size of the text from stdin, in bytes. No model accepts longer text, and stdin may never end."""
 
 _FROM_STDIN: Final = "-"
 _CONTEXT: Final = "{prompt}\n\n<stdin>\n{context}\n</stdin>"
-"""The format of a message that consists of a prompt and a text from stdin."""
+"""The format of a message that consists of a prompt and text from stdin."""
 
 
 def read_message(given: str) -> str:
-    """Return the message in a command-line argument. If the argument is `-`, read the message from stdin.
+    """Return the message that a command-line argument contains. If the argument is `-`, read the message from
+    stdin.
 
     Raises:
-        UsageError: the message is empty, or is not text.
+        UsageError: the message is empty, or stdin cannot be read, is too long, or is not UTF-8 text.
     """
     return _not_empty(_read_stdin() if given == _FROM_STDIN else given)
 
 
 def read_prompt(given: str | None, *, command: str) -> str:
-    """Return the message for a prompt on the command line.
+    """Return the message that consists of the prompt on the command line and the text from stdin.
 
-    If the prompt is `-`, or missing while stdin is not a terminal, stdin contains the message. If a prompt is given
-    and stdin is a pipe or a file, the text of stdin follows the prompt.
+    If the prompt is `-`, or if it is missing and stdin is not a terminal, stdin contains the whole message. If a
+    prompt is given and stdin is a pipe or a file, the text from stdin follows the prompt.
 
     Raises:
-        UsageError: there is no message, or it is not text.
+        UsageError: the message is missing or empty, or stdin cannot be read, is too long, or is not UTF-8 text.
     """
     if given == _FROM_STDIN or (given is None and not _is_terminal()):
         return _not_empty(_read_stdin())
@@ -66,7 +67,7 @@ def _is_terminal() -> bool:
 
 
 def _has_context() -> bool:
-    """Return whether stdin is a pipe or a file. Other kinds of stdin, such as a socket, may never end."""
+    """Return whether stdin is a pipe or a regular file. Other kinds of stdin, such as a socket, may never end."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # stdin is closed

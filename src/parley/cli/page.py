@@ -53,7 +53,7 @@ class Page:
         self._print(f"   {self._dim}<- {self._safe(' '.join(what.splitlines()))}{self._plain}\n")
 
     def write(self, text: str) -> None:
-        """Write the next part of a text, wrapped between words."""
+        """Write the next part of a message, wrapped between words."""
         for part in _PARTS.findall(self._safe(text)):
             if part == "\n":
                 self._print("\n")
@@ -64,9 +64,9 @@ class Page:
                 self._word(part)
 
     def lines(self, text: str) -> None:
-        """Write a text line by line.
+        """Write each line of `text`, indented.
 
-        Long lines are not wrapped by this class; a terminal wraps them at its own width.
+        Long lines are not wrapped, so the terminal wraps them at its own width.
         """
         for line in self._safe(text).splitlines():
             self._print(f"{INDENT}{line}".rstrip() + "\n")

@@ -17,10 +17,10 @@ def make_parser(
     configure: Callable[[argparse.ArgumentParser], None],
     usage_error: Callable[[str, str], Exception],
 ) -> argparse.ArgumentParser:
-    """Return the argument parser of a command. `configure` adds the options.
+    """Return the argument parser of the command `prog`. `configure` adds the options and operands to the parser.
 
-    For an invalid command line, the parser raises the error that `usage_error` creates. The arguments of
-    `usage_error` are the reason, and the name of the command whose help describes the command line.
+    For an invalid command line, the parser raises the error that `usage_error` returns. The arguments of
+    `usage_error` are the reason, and the name of the command, such as `parley token create`.
     """
 
     class Parser(argparse.ArgumentParser):

@@ -32,21 +32,21 @@ def for_terminal(text: str) -> str:
 
 
 def uses_colour(out: TextIO) -> bool:
-    """Return whether to write text in colour: `out` is a terminal with colours, and NO_COLOR is not set."""
+    """Return whether text for `out` is coloured: if `out` is a terminal with colours, and NO_COLOR is not set."""
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_text(text: str, out: TextIO | None = None, *, end: str = "\n") -> None:
-    """Print text that may come from any source, followed by `end`. Escape the text if `out` (by default stdout) is
-    a terminal.
+    """Print text that may come from any source, followed by `end`. If `out` (by default stdout) is a terminal,
+    escape control characters.
     """
     out = sys.stdout if out is None else out
     print(for_terminal(text) if out.isatty() else text, file=out, end=end, flush=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print a JSON object on one line. If stdout is a terminal, print only ASCII, so that invisible characters are
-    escaped.
+    """Print a JSON object on one line. If stdout is a terminal, escape all characters that are not ASCII, which
+    include the invisible characters.
     """
     import json  # imported here: `parley mcp` starts without it
 
@@ -59,7 +59,9 @@ def print_note(command: str, text: object) -> None:
 
 
 def print_nothing_found(command: str, text: str) -> None:
-    """Print a note that a list is empty, but only if stdout is a terminal, so that scripts are not affected."""
+    """Print a note that a list is empty. If stdout is not a terminal, print nothing, because a script may read the
+    output.
+    """
     if sys.stdout.isatty():
         print_note(command, text)
 

@@ -13,16 +13,16 @@ __all__ = ["Choice", "ask", "ask_choice", "ask_secret", "ask_yes_or_no"]
 
 
 class Choice(NamedTuple):
-    """One of the numbered answers to a question."""
+    """One of the numbered choices for the answer to a question."""
 
     name: str
-    """The name of the answer, which the user can type instead of the number."""
+    """The name of the choice. The user can type the name instead of the number."""
     text: str
-    """The description of the answer."""
+    """The description of the choice."""
 
 
 def ask(question: str, default: str = "", *, check: Callable[[str], str | None] = lambda _: None) -> str:
-    """Return the answer to a question, without spaces around it. An empty answer means the default.
+    """Ask a question, and return the answer without surrounding spaces. An empty answer means `default`.
 
     `check` returns the reason why an answer is not accepted, or None. If an answer is not accepted, print the
     reason and repeat the question.
@@ -39,8 +39,9 @@ def ask(question: str, default: str = "", *, check: Callable[[str], str | None] 
 
 
 def ask_choice(title: str, question: str, choices: Sequence[Choice], default: int = 0) -> Choice:
-    """Print `title` and the choices with their numbers, ask `question`, and return the choice of the user.
-    `default` is the index of the choice that an empty answer means.
+    """Print `title` and the numbered choices, ask `question`, and return the choice of the user.
+
+    If the answer is empty, return the choice at the index `default`.
 
     Raises:
         EOFError: the user ended the input.
@@ -80,7 +81,7 @@ def ask_yes_or_no(question: str, *, default: bool) -> bool:
 
 
 def ask_secret(question: str) -> str:
-    """Return a secret that the user typed, without spaces around it. The terminal does not show it.
+    """Ask for a secret, and return it without surrounding spaces. The terminal does not show the secret.
 
     Raises:
         EOFError: the user ended the input.

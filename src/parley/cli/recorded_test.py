@@ -22,13 +22,13 @@ __all__ = ["write_test"]
 
 
 def write_test(given: str, output: str | None) -> int:
-    """Write a test file to `output`, or to stdout, and return the exit code. `given` is the path of a recording or
-    the id of a conversation.
+    """Write a pytest test to the file `output`, or to stdout if `output` is None, and return the exit code. `given`
+    is the path of a recording, or the id of a conversation or a unique prefix of it.
 
     Raises:
-        CommandFailed: there is no such conversation, the conversation contains no reply of the model, or the output
-            file exists.
-        ModelError: the file is not a recording.
+        CommandFailed: the conversation does not exist, the model has not replied in the conversation, or the output
+            file exists or cannot be written.
+        ModelError: the file `given` is not a recording.
     """
     from parley.app.recorded_test import as_tests, replies_in_recording
 
@@ -51,7 +51,7 @@ def write_test(given: str, output: str | None) -> int:
 
 
 async def _replies_in_home(given: str) -> list[Reply]:
-    """Return the replies in the conversation of the home whose id begins with `given`."""
+    """Return the replies of the model in the conversation of the home whose id begins with `given`."""
     from parley.app.recorded_test import replies_in_log
     from parley.app.stores import open_store
     from parley.app.tokens import all_conversations

@@ -39,7 +39,7 @@ exit code: 0 on success, 130 after Ctrl-C, 2 for wrong arguments or settings, ot
 1."""
 
 MAX_IDLE_SECONDS: Final = 3.0
-"""The maximum pause, in seconds at the original pace, before the beginning of a turn."""
+"""The maximum pause, in seconds at the original pace, before the first event of a turn."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -99,10 +99,12 @@ async def _play(
 
 
 class Pace:
-    """Computes the pauses between events from their times."""
+    """Computes the pauses between events from the times at which the events were stored."""
 
     def __init__(self, speed: float) -> None:
-        """Create a pace. `speed` is a factor: 1 for the original pace, and 0 for no pauses."""
+        """Create a pace. The pauses are divided by `speed`: 1 means the original pace. If `speed` is 0, there are
+        no pauses.
+        """
         self._speed = speed
         self._last: datetime | None = None
 

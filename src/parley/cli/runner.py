@@ -28,7 +28,7 @@ __all__ = [
 
 FAILED: Final = 1
 USAGE_ERROR: Final = 2
-"""The exit code for invalid arguments or settings."""
+"""The exit code for an invalid command line or unusable settings."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers for a full disk and an exhausted disk quota."""
 
@@ -50,7 +50,7 @@ class CommandModule(Protocol):
         Raises:
             UsageError: the arguments contradict each other.
             ConfigError: the settings cannot be used.
-            CommandFailed, ParleyError: the command failed. The text of the error gives the reason.
+            CommandFailed, ParleyError: the command failed for the reason in the text of the error.
         """
 
 
@@ -60,8 +60,8 @@ class UsageError(Exception):
     def __init__(self, text: str, *, prog: str | None = None) -> None:
         """Create the error.
 
-        `prog` is the command whose help describes the command line, such as `parley token create`. The default is
-        the running command.
+        `prog` is the command whose help describes the command line, such as `parley token create`; None for the
+        command that is running.
         """
         super().__init__(text)
         self.prog = prog
@@ -76,7 +76,9 @@ class CommandFailed(Exception):
 
 
 def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
-    """Run a command and return its exit code."""
+    """Run the command `name`, which `module` implements, and return its exit code. Errors of the command are
+    printed to stderr.
+    """
     command = cast(CommandModule, module)
     try:
         args = getattr(module, "DEFAULTS", None)  # this avoids the slow import of argparse
@@ -102,7 +104,7 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        from parley.common.os_errors import os_detail  # imported here: this is rarely needed
+        from parley.common.os_errors import os_detail  # imported here: few commands need this module
 
         with suppress(OSError):  # stderr may be on the same disk
             _print_error(name, f"cannot write the output: {os_detail(error)}")
@@ -115,8 +117,8 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard the buffers of stdout and stderr. Python writes these buffers when it exits, and would report the
-    same write error again.
+    """Discard the buffered output of stdout and stderr. Otherwise, Python would write this output when it exits,
+    and report the same write error again.
     """
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -148,7 +150,9 @@ def _parse(name: str, command: CommandModule, arguments: Sequence[str]) -> argpa
 
 
 def _did_you_mean(given: str, known: Sequence[str]) -> str:
-    """Return a question that suggests the most similar option; an empty string if no option is similar."""
+    """Return a hint with the option in `known` that is most similar to `given`; an empty string if no option is
+    similar.
+    """
     from difflib import get_close_matches  # imported here: only a usage error needs this module
 
     found = get_close_matches(given.partition("=")[0], known, n=1) if given.startswith("--") else []
@@ -156,7 +160,9 @@ def _did_you_mean(given: str, known: Sequence[str]) -> str:
 
 
 def run_until_signal(work: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine and cancel it on a signal. Return the exit code of the coroutine or of the signal."""
+    """Run a coroutine and cancel it on a signal. Return the exit code that the coroutine returns, or 128 plus the
+    number of the signal.
+    """
     import asyncio  # imported here: the relay of `parley mcp` starts without it
 
     received: list[int] = []

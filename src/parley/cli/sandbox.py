@@ -43,7 +43,7 @@ MODES: Final[tuple[SandboxMode, ...]] = ("read-only", "workspace-write")
 NOT_CONFINED: Final = 125
 NOT_STARTED: Final = 127
 WAKE_BYTES: Final = 4096
-"""The maximum number of bytes that one read takes from the wake-up pipe. Each signal writes one byte."""
+"""The maximum number of bytes in one read from the wake-up socket, to which each signal writes one byte."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +90,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 def _not_started(cwd: str, program: str) -> str:
     """Return the error message for a command that could not be started.
 
-    The operating system reports the same error for a missing working directory and for a missing program, so this
-    function checks which of them is missing.
+    The operating system reports the same error for a missing working directory and for a missing program. This
+    function therefore checks whether the directory is missing.
     """
     if not os.path.isdir(cwd):
         return f"cannot start in directory {quoted(cwd)}"
@@ -138,14 +138,14 @@ async def _run(settings: Settings, command: Sequence[str]) -> int:
 
 
 class _Interrupted(Exception):
-    """Raised if a signal arrives while a write is blocked."""
+    """Raised when a signal arrives while a write is blocked."""
 
 
 class _Output:
     """Forwards the output of the command unchanged, and ends the command on a signal.
 
-    A write blocks until the reader of the output has read enough, so the command waits as it would without Parley.
-    Only a signal interrupts a blocked write.
+    A write blocks until the process that reads the output has read enough, so the command waits as it would without
+    Parley. Only a signal interrupts a blocked write.
     """
 
     def __init__(self, on_end: Callable[[], object]) -> None:

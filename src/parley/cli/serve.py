@@ -47,11 +47,11 @@ NOT_RUNNING: Final = 3
 ALREADY_RUNNING: Final = 4
 
 REACH_SECONDS: Final = 5.0
-"""The maximum time, in seconds, for which `--stop` and `--drain` try to reach a server that has no socket. The
-server may be ending, or may create its socket again.
+"""The maximum time, in seconds, for which `--stop` and `--drain` try to reach a server that is running but refuses
+connections. The server may be about to exit, or may create its socket again.
 """
 REACH_AGAIN_SECONDS: Final = 0.1
-"""The time, in seconds, between two attempts to reach the server."""
+"""The time, in seconds, between two attempts of `--stop` and `--drain` to reach the server."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -149,8 +149,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _how_to_get_page(*, has_page: bool) -> str:
-    """Return the last part of the error message that a server already runs: how to open its web page, or how to
-    start a server with a page.
+    """Return the end of the error message for a server that is already running: how to open its web page, or how to
+    start a server with a web page.
     """
     if has_page:
         return "; `parley serve --sign-in` prints a URL of its web page"
@@ -177,7 +177,7 @@ def _http_choice(args: argparse.Namespace) -> HttpChoice | None:
 
 
 class _Unreachable(CommandFailed):
-    """Raised when a resident server runs, but cannot be reached."""
+    """Raised when a resident server is running but cannot be reached."""
 
 
 def _ask(kind: str) -> dict[str, Any]:
@@ -223,11 +223,12 @@ def _report(status: Mapping[str, Any], *, as_json: bool) -> int:
 
 
 def _ask_to_end(kind: str) -> dict[str, Any] | None:
-    """Send the request `stop` or `drain` to the resident server, and return its answer. Return None if the server
-    ended before it could be reached, because it had already been stopped.
+    """Send the request `kind`, `stop` or `drain`, to the resident server, and return the response. If the server
+    exited before it could be reached, return None.
 
     Raises:
-        CommandFailed: no server runs, or the server cannot be reached and does not end.
+        CommandFailed: no resident server is running, the server cannot be reached and does not exit, or the server
+            refused the request.
     """
     until, was_running = time.monotonic() + REACH_SECONDS, False
     while True:

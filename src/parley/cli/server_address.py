@@ -15,7 +15,7 @@ __all__ = ["TOKEN_VARIABLE", "ServerAddress", "add_server_options", "server_addr
 
 TOKEN_VARIABLE: Final = "PARLEY_TOKEN"
 ENDPOINT: Final = "/mcp"
-"""The path of the MCP endpoint, which is added to a URL without a path."""
+"""The path of the MCP endpoint. This path is added to a URL without a path."""
 
 
 class ServerAddress(NamedTuple):
@@ -23,7 +23,7 @@ class ServerAddress(NamedTuple):
 
     url: str
     token: str | None
-    """The token, or None to send no token."""
+    """The token; None if requests contain no token."""
     token_variable: str
     """The name of the environment variable from which the token is read."""
 
@@ -75,7 +75,7 @@ def server_address(args: argparse.Namespace) -> ServerAddress | None:
 
 
 def _endpoint(given: str) -> SplitResult:
-    """Return the parts of a URL. If the URL has no path, add the path of the MCP endpoint."""
+    """Return the parts of the URL of a server. If the URL has no path, add the path of the MCP endpoint."""
     try:
         url = urlsplit(given)
         port = url.port

@@ -16,8 +16,8 @@ __all__ = ["refuse_database", "report_override", "settings_loader"]
 
 
 def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -> Loader:
-    """Return a loader for the environment and working directory of this process. `overrides` are the values of
-    `-c`. If `text` is not None, it replaces the text of config.toml.
+    """Return a settings loader for the environment and working directory of this process. `overrides` are the
+    values of `-c`. If `text` is not None, the loader uses it as the content of config.toml.
 
     Raises:
         BadSetting: the working directory was removed, or an override is invalid.
@@ -28,7 +28,7 @@ def settings_loader(overrides: Sequence[str] = (), *, text: str | None = None) -
 def refuse_database(loader: Loader, instead: str) -> None:
     """Raise an error if the conversations are in a PostgreSQL database, for commands that support only the home.
 
-    `instead` is the part of the error message that tells the user what to do instead.
+    `instead` is the end of the error message, which tells the user what to do instead.
 
     Raises:
         CommandFailed: the conversations are in a PostgreSQL database.
@@ -38,8 +38,8 @@ def refuse_database(loader: Loader, instead: str) -> None:
 
 
 def report_override(path: KeyPath) -> None:
-    """Tell the user if a profile or an environment variable takes precedence over config.toml for the setting at
-    `path`. Do nothing if the settings cannot be used.
+    """If a profile or an environment variable takes precedence over config.toml for the setting `path`, print a
+    note. If the settings cannot be used, do nothing.
     """
     from parley.config.effective import effective_settings
 

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 SUGGESTED_MODELS: Final = {"openai": "gpt-5", "anthropic": "claude-opus-4-5", "scripted": "scripted"}
-"""The suggested models, keyed by provider. For other providers, no model is suggested, because their model names
+"""The suggested models, keyed by provider. For any other provider, no model is suggested, because its model names
 change often.
 """
 
@@ -33,7 +33,9 @@ SUGGESTED_STYLE: Final = ("workspace-write", "on-request")
 
 
 class GivenAnswers(NamedTuple):
-    """The answers that the command line contains. An answer is None if the command line does not contain it."""
+    """The answers that the command line gives to the questions of the set-up. An answer is None if the command line
+    does not give it.
+    """
 
     provider: str | None = None
     base_url: str | None = None
@@ -48,8 +50,7 @@ class Answers(NamedTuple):
 
     provider: str
     table: Mapping[str, Any]
-    """The settings for the table `[model_providers.NAME]` of the provider; empty if the provider needs no settings.
-    """
+    """The settings in the table `[model_providers.NAME]` of the provider; empty if the provider needs none."""
     model: str
     sandbox: str
     approval: str
@@ -82,8 +83,10 @@ def suggested_style(current: Settings | None) -> tuple[str, str]:
 
 
 def with_split_model(loader: Loader, given: GivenAnswers) -> GivenAnswers:
-    """Return the answers with a provider if the options imply one. `--base-url` implies the provider `server`. A
-    model name such as `anthropic/claude-opus-4-5` contains the provider, which is then removed from the name.
+    """Return the answers with the provider that the options imply, if they imply one.
+
+    `--base-url` implies the provider `server`. A model name such as `anthropic/claude-opus-4-5` implies its prefix,
+    which is then removed from the name.
     """
     if given.provider is not None:
         return given
@@ -95,7 +98,7 @@ def with_split_model(loader: Loader, given: GivenAnswers) -> GivenAnswers:
 
 
 def chosen_provider(loader: Loader, given: GivenAnswers) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the provider, and the settings that its table needs.
+    """Return the name of the provider, and the settings for its table `[model_providers.NAME]`.
 
     Raises:
         UsageError: the provider is unknown, or the options contradict each other.
@@ -124,9 +127,9 @@ def resolved(loader: Loader, answers: Answers) -> Settings:
 
 
 def why_no_variable(name: str) -> str | None:
-    """Return the reason why a text cannot be the name of an environment variable; None if it can be one.
+    """Return the reason why `name` is not a valid name of an environment variable; None if it is valid.
 
-    The reason does not contain the text, because a user may have given the key instead of its variable.
+    The reason does not contain `name`, because a user may have given the key instead of the name of its variable.
     """
     if name.isascii() and name.isidentifier():
         return None

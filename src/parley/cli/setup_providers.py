@@ -1,4 +1,4 @@
-"""Lists the providers that the set-up offers, and determines which of them can be used."""
+"""Lists the providers that the set-up offers, and determines which providers can be used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parley.errors import ConfigError
 __all__ = ["UNLISTED", "Candidate", "candidates", "has_key", "with_provider"]
 
 UNLISTED: Final = ("scripted", "oss")
-"""Providers that the user can name, but that the list of choices does not contain."""
+"""The names of the providers that the user can choose by name, but that the list of choices does not contain."""
 
 
 class Candidate(NamedTuple):
@@ -24,10 +24,10 @@ class Candidate(NamedTuple):
 
     name: str
     state: str
-    """A description of what the provider still needs, or of the reason why the provider can be used."""
+    """The reason why the provider can or cannot be used, such as `the key is in auth.json`."""
     is_usable: bool
     models: tuple[str, ...] = ()
-    """The models of a server on this computer; empty for other providers."""
+    """The names of the models, if the provider is a model server on this computer; empty for any other provider."""
 
 
 def has_key(settings: Settings) -> bool:
@@ -75,7 +75,9 @@ def _candidate(name: str, settings: Settings | None, models: tuple[str, ...] | N
 
 
 def _usable_settings(loader: Loader, provider: str) -> Settings | None:
-    """Return the settings in which a provider is chosen; None if the URL of the provider is not set."""
+    """Return the settings with the given provider; None if the provider cannot be used, for example because its URL
+    is not set.
+    """
     try:
         return with_provider(loader, provider, {}, "unknown")
     except ConfigError:
@@ -83,7 +85,8 @@ def _usable_settings(loader: Loader, provider: str) -> Settings | None:
 
 
 def with_provider(loader: Loader, provider: str, table: Mapping[str, Any], model: str) -> Settings:
-    """Return the settings in which a provider and a model are chosen.
+    """Return the settings with the given provider and model. `table` contains the settings for the table of the
+    provider.
 
     Raises:
         ConfigError: the provider cannot be used.

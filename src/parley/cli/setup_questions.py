@@ -45,7 +45,7 @@ STYLES: Final = {
         "everything", "no sandbox and no questions; only for a computer that may be lost, such as a container"
     ),
 }
-"""The combinations of sandbox mode and approval policy that the third question offers."""
+"""The choices of the third question, keyed by sandbox mode and approval policy."""
 
 MAX_LISTED: Final = 40
 """The maximum number of models that are listed for a provider."""
@@ -128,8 +128,10 @@ def _list_models(models: Sequence[str]) -> None:
 
 
 def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[str, str]) -> tuple[str, str]:
-    """Ask for the permissions of the agent. Offer only the choices with the given sandbox mode and approval policy,
-    where None means any value. Return the sandbox mode and the approval policy.
+    """Ask for the permissions of the agent, and return the sandbox mode and the approval policy.
+
+    Only the choices with the given sandbox mode and approval policy are offered; None means any. `suggested` is the
+    default choice.
     """
     styles = {
         style: choice
@@ -147,7 +149,7 @@ def _ask_for_style(sandbox: str | None, approval: str | None, suggested: tuple[s
 
 def offer_to_store_key(settings: Settings) -> None:
     """If the API key of the provider is missing, and Parley may use a stored key for the provider, ask for the key
-    and store it. An empty input stores nothing.
+    and store it in auth.json. An empty input stores nothing.
     """
     from parley.app.config_file import store_key
 
@@ -166,9 +168,11 @@ def offer_to_store_key(settings: Settings) -> None:
 
 
 def offer_test_request(loader: Loader, answers: Answers, *, online: bool) -> Answers:
-    """Send a test request if the user agrees or if `online` is True, unless the key of the provider is
-    missing. If the provider does not offer the model, ask for another model and repeat the request. Return the
-    answers, with the model that was tested last.
+    """If the user agrees or `online` is True, send a test request to the provider. If the key of the provider is
+    missing, send no request.
+
+    If the provider does not offer the model, ask for another model and repeat the request. Return the answers with
+    the model that was tested last.
     """
     settings = resolved(loader, answers)
     if key_variable(settings.provider) is not None and not has_key(settings):
@@ -187,7 +191,7 @@ def offer_test_request(loader: Loader, answers: Answers, *, online: bool) -> Ans
 
 
 async def send_test_request(settings: Settings) -> ProviderFault | None:
-    """Send a test request. Return the reason why the request failed; None if it succeeded."""
+    """Send a test request to the provider. Return the reason why it failed; None if it succeeded."""
     from parley.app.provider_check import ProviderFault, check_provider
 
     found = await check_provider(settings)

@@ -11,8 +11,8 @@ __all__ = ["open_closed_streams"]
 def open_closed_streams() -> None:
     """Open /dev/null in place of a closed stdin, stdout or stderr.
 
-    Otherwise the next file or pipe that is opened would get the number of the closed descriptor, and would receive
-    the output of a child process. Python sets the stream of a closed descriptor to None.
+    Otherwise, the next file or pipe that is opened would get the number of the closed descriptor, and a child
+    process would write its output to this file or pipe. Python sets the stream of a closed descriptor to None.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

@@ -12,7 +12,7 @@ __all__ = ["DEFAULTS", "DESCRIPTION", "configure", "run"]
 DESCRIPTION: Final = "Open the chat, after the set-up if nothing is configured."
 
 DEFAULTS: Final = argparse.Namespace()
-"""The arguments of this command, which has no options."""
+"""The parsed arguments. They are empty, because this command has no options."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Renders the events of a conversation as a trace of the protocol, with the name of each event, for `parley demo`.
+"""Renders the events of a conversation as a protocol trace, with the name of each event, for `parley demo`.
 
 In contrast, `event_renderer.py` shows the work of the agent and not the protocol.
 """
@@ -31,12 +31,13 @@ class TraceRenderer:
         self.has_patched = False
         self._heading = ""
         self._text = ""
-        """The text of the unfinished message, joined from the deltas that have arrived."""
+        """The text of the unfinished message, as far as its deltas have arrived."""
         self._line = ""
-        """The incomplete last line of a command's output, which has not been written yet."""
+        """The incomplete last line of a command's output. This line has not been written yet."""
 
     async def render_turn(self, stream: Stream, *, turn: int) -> str:
-        """Write events until the end of a turn, and return the agent's text in the turn.
+        """Write the events of one turn until the turn ends, and return the text of the agent's messages in the
+        turn.
 
         `turn` is the number of the turn in the stream, counted from 1.
         """
@@ -51,9 +52,10 @@ class TraceRenderer:
         return shown
 
     def render(self, event: Event, *, live: bool) -> str:
-        """Write one event, and return the agent's text in the event; an empty string if it contains no such text.
+        """Write one event, and return the new text from the agent that it contains; an empty string if it contains
+        none.
 
-        `live` is True for an event that was received when it happened, and False for an event of a snapshot.
+        `live` is True for an event that was received when it happened, and False for an event in a snapshot.
         """
         if not isinstance(event, DELTAS):
             self._page.lines(self._line)
@@ -147,5 +149,5 @@ class TraceRenderer:
 
 
 def _by(principal: str | UnsetType) -> str:
-    """Return the principal in parentheses, or an empty string for local clients."""
+    """Return the name of a principal in parentheses; an empty string for a local client."""
     return "" if principal is UNSET or principal == LOCAL.name else f" ({principal})"

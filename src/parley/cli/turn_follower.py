@@ -30,18 +30,18 @@ PROVIDER_CODES: Final = (
     "stream_broken",
     "unexpected_status",
 )
-"""The codes of errors that `parley doctor --online` can explain."""
+"""The error codes of failed turns whose cause `parley doctor --online` can find."""
 GRACE_SECONDS: Final = 30.0
-"""The maximum number of seconds for which a command waits for the end of a turn after the turn has exceeded its
-time limit.
+"""The maximum number of seconds for which a command waits until an interrupted turn has ended, after the turn has
+exceeded its time limit.
 """
 
 
 class TurnFollower:
     """Follows one turn of a conversation.
 
-    The turn is interrupted at the first Ctrl-C, or when its time limit has passed. The second Ctrl-C ends the
-    command.
+    The first Ctrl-C interrupts the turn, and the second one ends the command. The turn is also interrupted when it
+    exceeds its time limit.
     """
 
     def __init__(
@@ -55,28 +55,33 @@ class TurnFollower:
         timeout_seconds: float | None = None,
         check_answer: CheckAnswer | None = None,
     ) -> None:
-        """Create a follower, which handles SIGINT from now on. If `is_quiet` is True, only open approvals and the
-        result are printed. `check_answer` checks the last message of the agent.
+        """Create a follower, which handles SIGINT from now on. `command` is the name of the command, for the
+        messages on stderr. If `is_quiet` is True, only open approvals and the result are printed. `timeout_seconds`
+        is the time limit of the turn; None for no limit. `check_answer` checks the last message of the agent.
         """
         self._client, self._conversation, self._command = client, conversation, command
         self._as_json, self._is_quiet, self._check_answer = as_json, is_quiet, check_answer
         self._timeout_seconds = timeout_seconds
         self._outcome = TurnOutcome()
         self._late: str | None = None
-        """The message that the turn has exceeded its time limit; None if the turn has not exceeded the limit."""
+        """The message for the user that the turn has exceeded its time limit; None if the turn has not exceeded the
+        limit.
+        """
         self._began = asyncio.Event()
         self._interrupting: asyncio.Task[None] | None = None
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._loop.add_signal_handler(signal.SIGINT, self._receive_sigint)
 
     async def follow(self, turn: AsyncGenerator[StreamEvent, None]) -> int:
-        """Print the events of the turn to stderr, and the last message of the agent to stdout.
+        """Print the events of the turn to stderr and the last message of the agent to stdout, and return the exit
+        code.
 
-        With JSON output, print both to stdout. Return the exit code. Call this method after the server has begun
-        the turn or accepted its message.
+        With JSON output, the events and the message are printed to stdout. Call this method after the server has
+        begun the turn or accepted its message.
 
         Raises:
-            CommandFailed: the stream ended before the turn, or the turn did not end after its time limit.
+            CommandFailed: the stream ended before the turn, or the turn did not end within `GRACE_SECONDS` after it
+                had exceeded its time limit.
         """
         self._began.set()
         limiting = self._loop.create_task(self._limit_time())

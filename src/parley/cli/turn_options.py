@@ -35,7 +35,7 @@ MODES: Final[tuple[str, ...]] = get_args(SandboxMode)
 
 
 class Opened(NamedTuple):
-    """The conversation that the options of a command choose."""
+    """The conversation that the options of a command choose, and the settings for its next message."""
 
     conversation: Conversation
     overrides: Overrides
@@ -95,11 +95,12 @@ def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) ->
 
 
 def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) -> None:
-    """Check the options before a server is started, make `--cwd` absolute, and convert `--record` to a setting.
+    """Check the options, make `--cwd` absolute, and convert `--record` to a setting. Call this function before a
+    server is started.
 
     Raises:
-        UsageError: the directory does not exist, or the options contradict each other.
-        CommandFailed: the file of `--record` exists, or its directory does not exist.
+        UsageError: the working directory does not exist, or the options contradict each other.
+        CommandFailed: the file that `--record` names exists, or its directory does not exist.
     """
     if args.record is not None:
         if address is not None:
@@ -143,7 +144,7 @@ async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
 
 
 def _new_recording(given: str) -> str:
-    """Return the absolute path of a new recording.
+    """Check that a new recording can be created at `given`, and return its absolute path.
 
     The server creates the file when it sends its first request to the model.
     """
@@ -156,7 +157,7 @@ def _new_recording(given: str) -> str:
 
 
 async def open_conversation(client: Client, args: argparse.Namespace) -> Opened:
-    """Create or find the conversation that the options choose. `check_turn_options` has checked the options.
+    """Create or find the conversation that the options choose. Call `check_turn_options` first.
 
     Raises:
         CommandFailed: the conversation does not exist.

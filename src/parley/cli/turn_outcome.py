@@ -21,7 +21,7 @@ valid.
 
 
 _FILTERS: Final = frozenset({"content_filter", "sensitive"})
-"""The reasons that a provider gives if it truncates a reply because of the content."""
+"""The reasons that a provider gives when it truncates a reply because of its content."""
 
 _CALLS: Final = (events.ExecCommandBegin, events.PatchApplyBegin, events.McpToolCallBegin, events.WebSearch)
 
@@ -33,12 +33,14 @@ class EndedTurn(NamedTuple):
     error: str | None
     """The reason why the turn did not succeed; None if the turn succeeded."""
     error_code: str | None
-    """The code of the error: a code of the protocol, `cut_off`, `timeout` or `invalid_answer`; None if the error
-    has no code.
+    """The error code: an error code of the protocol, `cut_off`, `timeout` or `invalid_answer`; None if the error
+    has no code or the turn succeeded.
     """
     exit_code: int
     cut_off: str | None = None
-    """A note that the provider has truncated the last reply; None if the reply is complete or the turn failed."""
+    """The server's note that the provider has truncated the last reply; None if the reply is complete or the turn
+    failed.
+    """
 
 
 class TurnOutcome:
@@ -48,7 +50,7 @@ class TurnOutcome:
         self._summary = TurnSummary()
         self._text = ""
         self._has_answer = False
-        """True if the agent has sent a text after its last call."""
+        """True if the agent has written a message after its last tool call."""
         self._cut_off: str | None = None
         """The note of the server that the last reply was truncated; None if the last reply is complete."""
         self._open_approvals = 0
@@ -57,10 +59,10 @@ class TurnOutcome:
         self._over_time: str | None = None
         """The reason why the command interrupted the turn; None if the turn has not exceeded a time limit."""
         self._was_waiting = False
-        """True if the turn was waiting for an approval when the command interrupted it."""
+        """True if the turn was waiting for an approval when it exceeded its time limit."""
 
     def add(self, event: Event) -> bool:
-        """Add an event, and return whether it ends the turn."""
+        """Add an event, and return whether the event ends the turn."""
         match event:
             case events.AgentMessage(message=message):
                 self._text, self._has_answer, self._cut_off = message, bool(message.strip()), None
@@ -78,8 +80,8 @@ class TurnOutcome:
         return self._summary.add(event)
 
     def exceed(self, seconds: float) -> str:
-        """Record that the turn has exceeded its time limit and will be interrupted. Return the reason as a message
-        for the user.
+        """Record that the turn has exceeded its time limit of `seconds` and will be interrupted. Return a message
+        for the user with the reason.
         """
         self._over_time = f"the turn took longer than {seconds:g} s"
         self._was_waiting = self._open_approvals > 0
@@ -88,8 +90,8 @@ class TurnOutcome:
         return self._over_time
 
     def end(self, check_answer: CheckAnswer | None) -> EndedTurn:
-        """Return the outcome of the turn, which has ended. `check_answer` checks the last message of a turn that
-        succeeded; None means no check.
+        """Return the outcome of the turn after it has ended. `check_answer` checks the last message of a turn that
+        succeeded; None if the message is not checked.
         """
         try:
             result = result_of(self._summary)

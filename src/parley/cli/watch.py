@@ -62,7 +62,7 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def _from_the_running_turn(conversation: Conversation) -> Stream:
-    """Return a stream of the conversation. If no turn is running, the stream begins with the next event.
+    """Return a stream of the conversation's events. If no turn is running, the stream begins with the next event.
 
     If a turn is running, the stream contains all events of the conversation, because the position of the turn's
     first event is unknown.
@@ -72,7 +72,7 @@ async def _from_the_running_turn(conversation: Conversation) -> Stream:
 
 
 def _before_the_running_turn(stream: Stream) -> int:
-    """Return the number of events in the snapshot that precede the last turn."""
+    """Return the number of events in the stream's snapshot that precede the last turn."""
     for number in range(len(stream.snapshot) - 1, -1, -1):
         if isinstance(stream.snapshot[number], events.TaskStarted):
             return number
