@@ -1,6 +1,6 @@
 """A conversation server for coding agents.
 
-`import parley` is cheap: the client is imported only when `parley.connect` or `parley.query` is first used.
+`import parley` is fast: the client library is imported only when `parley.connect` or `parley.query` is first used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Runs the command `parley` as `python -m parley`.
 
-The syntax of this file is also valid in old versions of Python, so that it can report that the version is too old.
+The syntax of this module is also valid in old versions of Python. The module can therefore report that the Python
+version is too old.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The version of this release."""
+"""The version of this release of Parley."""
 
 __all__ = ["__version__"]
 

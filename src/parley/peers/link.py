@@ -1,6 +1,7 @@
-"""One connection to another process, for requests, responses and notifications.
+"""A connection to another process, for requests, responses and notifications.
 
-The module handles the ids and the order of messages. The callers of the module handle the methods.
+This module assigns the ids of requests, and passes each response to the sender of its request. It does not
+interpret the methods.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ _NO_PARAMS: Final = Raw(b"{}")
 
 
 class SocketLink:
-    """A connection to another process.
+    """A connection to another process, which may be a process of the same home or another node.
 
-    The connection stays open while `read` is running. An invalid message ends the connection, because its
-    content is lost.
+    The connection stays open while `read` is running. An invalid message ends the connection, because the content
+    of the message is lost.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class SocketLink:
 
     @property
     def keeps_up(self) -> bool:
-        """True if the number of bytes that the other process has not read is below the high-water mark."""
+        """True if the number of sent bytes that the other process has not read is below the high-water mark."""
         return self._connection.outbox.writable
 
     def request(self, method: str, params: bytes, *, answered: Callable[[Message], None]) -> None:
@@ -79,7 +80,7 @@ class SocketLink:
         await self._connection.outbox.flush()
 
     async def read(self) -> None:
-        """Handle messages until either process ends the connection."""
+        """Handle messages from the other process until either process ends the connection."""
         try:
             await self._connection.read(self._take)
         finally:

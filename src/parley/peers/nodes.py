@@ -32,7 +32,7 @@ __all__ = ["NodePeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""The maximum time, in seconds, that an attempt to connect to a node may take."""
+"""The maximum duration, in seconds, of an attempt to connect to a node."""
 
 
 class NodePeers:
@@ -50,13 +50,13 @@ class NodePeers:
         on_refused: Callable[[str], None],
         versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Create the connections.
+        """Create an object without connections. Connections are established when they are needed.
 
         `local` is the object that connects to the other processes of the home. `token` is the shared token of the
-        nodes. `serve` serves another node; its arguments are the connection and the version of the protocol. `urls`
-        returns the URLs of the other nodes. `on_refused` is called with the URL of a node if the computer of the
-        node refuses the connection. `versions` contains the supported versions of the protocol between nodes, the
-        newest first.
+        nodes. `serve` is awaited for each connection from another node; its arguments are the connection and the
+        version of the protocol between nodes. `urls` returns the URLs of the other nodes. `on_refused` is called
+        with the URL of a node if the computer of the node refuses a connection. `versions` contains the supported
+        versions of this protocol, the newest first.
         """
         self._local, self._token, self._urls, self._on_refused = local, token, urls, on_refused
         self._serve, self.versions = serve, versions
@@ -69,14 +69,14 @@ class NodePeers:
         self._closed = False
 
     def advertise(self, url: str) -> None:
-        """Announce `url` to other processes as the address of this process. Call this method when the process
-        accepts connections of other nodes.
+        """Announce `url` to other processes as the address of this process. Call this method when this process
+        accepts connections from other nodes.
         """
         self._url = url
 
     def accept(self, channel: socket.socket, version: str) -> None:
-        """Serve the node at the other end of a socket. `version` is the negotiated version of the protocol between
-        nodes.
+        """Serve the node at the other end of the socket `channel`. `version` is the negotiated version of the
+        protocol between nodes.
         """
         self._local.accept(channel, serve=lambda connection: self._serve(connection, version))
 

@@ -33,13 +33,13 @@ __all__ = ["UnixPeers"]
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 2.0
-"""The maximum time, in seconds, for which this process tries to connect to a process whose backlog is full. The
-backlog of a busy or stopped process may be full.
+"""The maximum time, in seconds, for which this process tries to connect to a process whose backlog is full. A
+process that is busy or suspended may have a full backlog.
 """
 
 BUSY_SECONDS: Final = 0.02
 """The time in seconds between two attempts to connect to a process whose backlog is full. Polling is necessary,
-because the operating system does not report when the backlog has space.
+because the operating system does not report when the backlog has space again.
 """
 
 KEEP_SECONDS: Final = 30.0
@@ -48,22 +48,22 @@ the connection can often be reused.
 """
 
 CLOSE_SECONDS: Final = 0.2
-"""The maximum time in seconds that `close` waits until other processes have read all messages. A process that is
-not suspended needs less time. The limit is short because a shutdown must be fast.
+"""The maximum time in seconds for which `close` waits until other processes have read all messages. A process that
+is not suspended needs less time. The limit is short, because a shutdown must be fast.
 """
 
 Serve = Callable[[Connection], Coroutine[Any, Any, None]]
 
 
 class UnixPeers:
-    """The implementation of `Peers` with Unix sockets."""
+    """The implementation of `Peers` with Unix sockets, for the processes of one home."""
 
     def __init__(self, home: str | Callable[[], str], serve: Serve, *, keep_seconds: float = KEEP_SECONDS) -> None:
-        """Create the connections of a process of a home.
+        """Create an object without connections. Connections are established when they are needed.
 
         `home` is the path of the home, or a function that returns the path when it is first needed. If this
         function raises an error, `listen` raises the same error. `serve` is awaited for each connection from
-        another process. An unused connection for notifications is closed after `keep_seconds`.
+        another process. The connections for notifications are closed `keep_seconds` after the last notification.
         """
         self._home = home
         self._serve, self._keep_seconds = serve, keep_seconds
@@ -162,8 +162,8 @@ class UnixPeers:
     # --- connections from other processes ------------------------------------------------------------
 
     def accept(self, channel: socket.socket, *, serve: Serve | None = None) -> None:
-        """Serve the process at the other end of a socket. `serve` is the function that serves the process; the
-        default is the function that was passed to the constructor.
+        """Serve the process at the other end of the socket `channel`. `serve` is awaited for the connection; by
+        default, the function that was passed to the constructor is awaited.
         """
         if self._closed:
             channel.close()
@@ -201,10 +201,11 @@ class UnixPeers:
         on_lost: Callable[[], None],
         version: str = "",
     ) -> SocketLink:
-        """Return an object for requests over a connection.
+        """Return a link over which this process can send requests and notifications. Begin to read the messages
+        from the other process.
 
-        `version` is the version of the protocol between nodes. The other arguments have the same meaning as for
-        `connect`.
+        `version` is the version of the protocol between nodes; empty for a process of the same home.
+        `on_notification` and `on_lost` have the same meaning as for `connect`.
         """
         link = SocketLink(connection, on_notification=on_notification, on_lost=on_lost, version=version)
         self._links.add(link)

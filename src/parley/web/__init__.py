@@ -1,1 +1,1 @@
-"""The web page: its static files, and the requests for them."""
+"""The web page: its static files, and the module that serves them."""

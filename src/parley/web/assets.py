@@ -1,6 +1,6 @@
 """Serves the static files of the web page from memory.
 
-The files are read once. A request selects a file by its exact path from a table, so no request can reach another
+The files are read once. A request selects a file by its exact path from a table, so no request can reach any other
 file on the disk. The URLs of most files contain a hash of all files, so browsers may cache these files forever.
 """
 
@@ -24,11 +24,13 @@ FOLDER: Final = Path(__file__).parent / "static"
 
 ENTRY: Final = "index.html"
 AT_ROOT: Final = frozenset({ENTRY, "sw.js", "manifest.webmanifest"})
-"""The files whose URLs do not contain the hash. A service worker can control only URLs below its own directory, and
-the URLs of the other two files must not change with each version.
+"""The files whose URLs do not contain the hash of all files. A service worker can control only URLs below its own
+directory. The URLs of the page and of its manifest must not change with each version.
 """
 WITH_ADDRESSES: Final = frozenset({ENTRY, "manifest.webmanifest"})
-"""The files in which the URLs that begin with `static/` are replaced with URLs that contain the hash."""
+"""The files in which each URL that begins with `static/` is replaced with a URL that contains the hash of all
+files.
+"""
 PREFIX: Final = "/static/"
 HASH_LENGTH: Final = 16
 
@@ -46,18 +48,18 @@ TYPES: Final = {
     ".webp": "image/webp",
     ".woff2": "font/woff2",
 }
-"""The content types, by the suffix of the file. A file with another suffix is not served."""
+"""The content types, keyed by the suffix of the file. A file with any other suffix is not served."""
 UNSERVED: Final = frozenset({"package.json", "package-lock.json", "tsconfig.json", "jsconfig.json"})
 """The names of files that are not served, because only the development of the page needs them."""
 COMPRESSED: Final = frozenset({".css", ".html", ".ico", ".js", ".json", ".mjs", ".svg", ".txt", ".webmanifest"})
 
 VENDORED: Final = "vendor/"
 COMMENT: Final = re.compile(rb"^[ \t]*/\*.*?\*/[ \t]*$", re.MULTILINE | re.DOTALL)
-"""A pattern for a comment that occupies whole lines. In the page's modules and style sheets, the pattern matches
-nothing but comments.
+"""Matches a comment that occupies whole lines. In the modules and style sheets of the page, this pattern matches
+only comments.
 """
 INDENTATION: Final = re.compile(rb"^[ \t]+", re.MULTILINE)
-"""A pattern for the indentation of lines, which is not served. In the page's modules and style sheets, no string
+"""Matches the indentation of a line, which is not served. In the modules and style sheets of the page, no string
 extends over several lines, so removing the indentation changes no string.
 """
 
@@ -66,7 +68,7 @@ ASK_FIRST: Final = "no-cache"
 
 
 class _Asset:
-    """One file with its headers."""
+    """One file of the page, with its response headers."""
 
     def __init__(self, name: str, body: bytes) -> None:
         suffix = f".{name.rpartition('.')[2]}"
@@ -75,25 +77,27 @@ class _Asset:
         self.tag = f'W/"{hashlib.sha256(body).hexdigest()[:HASH_LENGTH]}"'
         """The entity tag, which changes with the content."""
         self.headers = {"Content-Type": TYPES[suffix]}
-        """The headers of each response that contains this file."""
+        """The headers of each response that contains this file, except those for caching and compression."""
         if name == "sw.js":
             self.headers["Service-Worker-Allowed"] = "./"
 
     @cached_property
     def compressed(self) -> bytes | None:
-        """The body, compressed with gzip; None if the compressed body would not be shorter."""
+        """The content, compressed with gzip; None if the compressed content would not be shorter."""
         compressed = gzip.compress(self.body, mtime=0) if self._is_compressible else self.body
         return compressed if len(compressed) < len(self.body) else None
 
 
 class PageAssets:
-    """The files of the page, by path."""
+    """The files of the page, which are selected by the path of a request."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        """Create the table. `files` maps the path of each file below the folder to its content."""
+        """Create the table of files. `files` maps the path of each file, relative to the directory `static`, to its
+        content.
+        """
         self._assets: dict[str, _Asset] = {}
         self.build = ""
-        """The hash of all files; empty if there is no page."""
+        """The hash of all files; empty if `files` contains no page."""
         if ENTRY not in files:
             return
         digest = hashlib.sha256()
@@ -109,7 +113,7 @@ class PageAssets:
         self._assets["/"] = self._assets[f"/{ENTRY}"]
 
     def answer(self, path: str, request: HttpRequest) -> HttpAnswer | None:
-        """Return the response to a request for a file; None if the path does not belong to the page.
+        """Return the response to `request`, a request for a file; None if `path` does not belong to the page.
 
         `path` is the path relative to the URL of the page.
         """
@@ -117,7 +121,7 @@ class PageAssets:
         if asset is None and path.startswith(PREFIX) and self._assets:
             version, _, name = path.removeprefix(PREFIX).partition("/")
             asset = self._assets.get(PREFIX + name) if len(version) == HASH_LENGTH else None
-            # A page of an earlier version may still be open.
+            # A browser may still show the page of an earlier version.
             caching = FOREVER if version == self.build else ASK_FIRST
             if asset is None:
                 return HttpAnswer(status=HTTPStatus.NOT_FOUND)
@@ -137,7 +141,7 @@ class PageAssets:
 
 @cache
 def page_assets() -> PageAssets:
-    """Return the files of the page, which the first call reads.
+    """Return the files of the page. The first call reads them.
 
     Raises:
         OSError: a file cannot be read.
@@ -146,7 +150,8 @@ def page_assets() -> PageAssets:
 
 
 def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
-    """Read the files of the page that are served. The result is empty if the folder does not exist.
+    """Read the files below `folder` that are served, and return their contents, keyed by path. If `folder` does not
+    exist, return an empty dictionary.
 
     Raises:
         OSError: a file cannot be read.
@@ -162,13 +167,15 @@ def read_files(folder: Path = FOLDER) -> dict[str, bytes]:
 
 
 def _shortened(content: bytes) -> bytes:
-    """Return the content of a file without its comments and its indentation. The lines keep their numbers."""
+    """Return the content of a file without comments and indentation. The lines keep their numbers."""
     without_comments = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), content)
     return INDENTATION.sub(b"", without_comments)
 
 
 def _has_tag(request: HttpRequest, tag: str) -> bool:
-    """Return whether the headers of a request show that the browser already has the current content of a file."""
+    """Return whether the `If-None-Match` header of a request contains the entity tag `tag`. The browser then
+    already has the current content of the file.
+    """
     known = [one.strip() for value in request.header("If-None-Match") for one in value.split(",")]
     return "*" in known or any(one.removeprefix("W/") == tag.removeprefix("W/") for one in known)
 
