@@ -1,4 +1,4 @@
-/** The page: signs in, connects, and shows the list and the open conversation. */
+/** Signs in, connects to the server, and shows the list of conversations and the open conversation. */
 
 import { fill, h, iconButton } from "./dom.js"
 import { ListView } from "./list/list.js"
@@ -81,7 +81,7 @@ function start(account) {
     connection.tellTabs("list")
     void list.refresh()
   }
-  let isOpening = false // the dialog of a new conversation
+  let isOpening = false // true while the dialog for a new conversation is being loaded
   const create = () => {
     if (!connection.may("conversationCreate") || isOpening || document.querySelector("dialog[open]")) return
     isOpening = true
@@ -93,7 +93,7 @@ function start(account) {
   /** @param {string} id @param {string} message */
   const created = (id, message) => {
     open(id)
-    show() // without waiting for the `hashchange` event, so that the next key is written into the message
+    show() // does not wait for the `hashchange` event, so that the next typed character becomes part of the message
     screen?.composer.focus()
     if (message) screen?.composer.sendText(message)
     changed()

@@ -1,12 +1,12 @@
 /**
- * Creates DOM nodes. Text always becomes a text node, so no text is ever parsed as HTML.
+ * Creates DOM nodes. Text always becomes a text node and is never parsed as HTML.
  */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 
 /**
  * Create an element. A property whose name begins with `on` is an event listener. `value`, `checked` and `selected` are
- * properties of the element. All other properties are attributes: `true` sets an empty attribute, and `false` omits the
+ * properties of the element. All other properties are attributes: `true` sets an empty attribute, and `false` sets no
  * attribute.
  *
  * @template {keyof HTMLElementTagNameMap} K

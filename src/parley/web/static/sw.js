@@ -1,6 +1,6 @@
 /**
- * The service worker. It shows a notification for each push message, and opens the conversation when the notification is
- * clicked. It caches nothing.
+ * The service worker shows a notification for each push message, and opens the conversation when the user clicks the
+ * notification. The service worker caches nothing.
  */
 
 const TEXT = "A conversation needs you."

@@ -1,4 +1,4 @@
-/** The images and files that a person has pasted, dropped or chosen for the message that is being written. */
+/** The images and files that the user has pasted, dropped or chosen for the next message. */
 
 import { fill, h, iconButton } from "../dom.js"
 
@@ -18,7 +18,7 @@ export class Attachments {
     this.node = h("div", { class: "attachments", hidden: true })
   }
 
-  /** Add pasted, dropped or chosen files to the message. @param {FileList | null | undefined} files */
+  /** Add files to the next message. @param {FileList | null | undefined} files */
   async take(files) {
     for (const file of Array.from(files ?? [])) {
       if (file.size > MAX_BYTES) {

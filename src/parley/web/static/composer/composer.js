@@ -1,5 +1,5 @@
 /**
- * The form in which a person writes messages. While the agent works, a message joins the turn or waits in the queue.
+ * The form in which the user writes messages. While a turn is running, a message joins the turn or waits in the queue.
  */
 
 import { fill, h, icon, iconButton } from "../dom.js"
@@ -67,7 +67,7 @@ export class Composer {
         ),
       ),
     )
-    /** @private @type {string | undefined} the id of the parent of the message that is being edited */
+    /** @private @type {string | undefined} the parent of the edited message; undefined if no message is being edited */
     this.parent = undefined
     this.listen()
     this.drawComments()
@@ -111,7 +111,7 @@ export class Composer {
     void this.attachments.take(event.dataTransfer?.files)
   }
 
-  /** Draw the buttons for the state of the conversation. */
+  /** Show the buttons that the state of the conversation allows. */
   update() {
     const { state, turns } = this.conversation
     const isWorking = state !== "idle"
@@ -127,7 +127,7 @@ export class Composer {
     void this.updateQueue()
   }
 
-  /** Update the view of the queue. The view is loaded when the first message is queued. @private */
+  /** Update the view of the queue. The module of the view is imported when the first message is queued. @private */
   async updateQueue() {
     if (!this.queue && this.conversation.queue.messages.length) {
       const { Queue } = await import("./queue.js")
@@ -142,14 +142,14 @@ export class Composer {
     this.area.focus()
   }
 
-  /** Send a text as the next message. If this fails, the text stays in the field. @param {string} text */
+  /** Send `text` as the next message. If this fails, put the text back into the input field. @param {string} text */
   sendText(text) {
     this.area.value = text
     void this.send("join")
   }
 
   /**
-   * Edit an earlier message. When the edited message is sent, it begins a branch.
+   * Put an earlier message into the form for editing. When the edited message is sent, it begins a branch.
    * @param {any[]} content
    * @param {string} parent
    */

@@ -1,6 +1,7 @@
 /**
- * Sends messages. Each message gets its id before it is sent, so the server accepts a message only once, even if the
- * page sends it again after a lost connection. Messages that the server has not accepted yet stay visible.
+ * Sends messages. The page chooses the id of a message before it sends the message. Therefore, the server accepts the
+ * message only once, even if the page sends it again after a lost connection. Messages that the server has not accepted
+ * yet stay visible.
  */
 
 import { uuid } from "../dom.js"
@@ -22,7 +23,7 @@ export class Outbox extends EventTarget {
   }
 
   /**
-   * Send a message and return when the server has accepted it.
+   * Send a message, and return when the server has accepted the message.
    * @param {any[]} content
    * @param {object} [options] further arguments of `conversationSendMessage`
    */

@@ -1,4 +1,4 @@
-/** The queued messages, which wait for the end of the turn. A person can edit and remove them. */
+/** The queued messages, which wait for the end of the running turn. The user can edit and remove them. */
 
 import { fill, h, iconButton } from "../dom.js"
 
@@ -19,7 +19,7 @@ export class Queue {
     this.drawn = ""
   }
 
-  /** Load the messages again if the queue has changed. */
+  /** Load the queued messages again if the queue has changed. */
   async update() {
     const { messages, paused } = this.conversation.queue
     const key = JSON.stringify([messages, paused])
@@ -32,7 +32,7 @@ export class Queue {
     await this.reload()
   }
 
-  /** Load the messages from the server. */
+  /** Load the queued messages from the server. */
   async reload() {
     try {
       const listed = await this.connection.call("queueList", { conversation_id: this.conversation.id })

@@ -1,4 +1,4 @@
-/** The current model, approval policy and sandbox of a conversation, and the choice for the next turn. */
+/** The current model, approval policy and sandbox mode of a conversation, and the settings that the user has chosen for the next turn. */
 
 import { h, icon } from "../dom.js"
 
@@ -49,7 +49,7 @@ export class TurnSettings {
     })
   }
 
-  /** Return the chosen settings as arguments for the next message. */
+  /** Return the chosen settings as arguments of `conversationSendMessage`. */
   overrides() {
     /** @type {Record<string, string>} */
     const chosen = {}
@@ -59,7 +59,7 @@ export class TurnSettings {
     return chosen
   }
 
-  /** Clear the choices after a message was sent, because the server uses the chosen settings for later turns as well. */
+  /** Clear the chosen settings after a message was sent. The server uses the settings of a message for all later turns. */
   sent() {
     this.model.value = this.policy.value = this.sandbox.value = ""
     this.mark()
@@ -71,7 +71,7 @@ export class TurnSettings {
     if (dot instanceof HTMLElement) dot.hidden = Object.keys(this.overrides()).length === 0
   }
 
-  /** Show the current settings of the conversation, and the settings that the person may choose. @private */
+  /** Load the current settings of the conversation, and the settings that the user may choose. @private */
   async load() {
     if (!this.node.open) return
     const settings = await this.connection.call("settingsList", { conversation_id: this.conversationId }).catch(() => null)
@@ -99,7 +99,7 @@ export function fillChoices(select, values, names, first) {
   select.replaceChildren(h("option", { value: "" }, first), ...values.map((value) => h("option", { value }, names[value] ?? value)))
 }
 
-/** Set the models that the model fields suggest. @param {string[]} models */
+/** Set the names that the input fields for a model suggest. @param {string[]} models */
 export function fillModels(models) {
   document.getElementById("models")?.replaceChildren(...models.map((model) => h("option", { value: model })))
 }

@@ -21,8 +21,8 @@ export function openDialog(title, content, options = {}) {
 }
 
 /**
- * Open a dialog that asks for a text or for a confirmation. `run` is called with the text. If `run` fails, the dialog
- * shows the error and stays open.
+ * Open a dialog that asks for text if `label` is given; otherwise the dialog asks for a confirmation. `run` is called with
+ * the entered text. If `run` fails, the dialog shows the error and stays open.
  * @param {{ title: string, label?: string, value?: string, text?: string, button: string, danger?: boolean,
  *   run: (text: string) => Promise<void> }} options
  */

@@ -33,5 +33,5 @@ export function showKeys() {
     ),
     h("div", { class: "row end" }, h("button", { type: "button", class: "button primary", onclick: close }, "Close")),
   ])
-  dialog.scrollTop = 0 // on a small screen, the focus on the button has scrolled to the end
+  dialog.scrollTop = 0 // on a small screen, focusing the button scrolls the dialog to the end
 }

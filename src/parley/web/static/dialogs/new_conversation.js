@@ -1,4 +1,4 @@
-/** The dialog that starts a conversation. */
+/** The dialog that creates a conversation. */
 
 import { h } from "../dom.js"
 import { POLICY_NAMES, SANDBOX_NAMES, field, fillChoices, fillModels } from "../composer/turn_settings.js"
@@ -35,7 +35,7 @@ export async function newConversation(connection, list, created) {
   fillChoices(profile, settings.profiles.map((/** @type {any} */ one) => one.name), {}, settings.profile ? `Default (${settings.profile})` : "None")
   fillChoices(policy, settings.approval_policies, POLICY_NAMES, "")
   fillChoices(sandbox, settings.sandbox_modes, SANDBOX_NAMES, `Default (${SANDBOX_NAMES[settings.sandbox]})`)
-  /** Show the defaults, which depend on the profile. */
+  /** Show the default settings of the chosen profile. */
   const showDefaults = () => {
     const chosen = settings.profiles.find((/** @type {any} */ one) => one.name === profile.value) ?? {}
     model.placeholder = chosen.model ?? settings.model

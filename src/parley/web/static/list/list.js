@@ -1,6 +1,6 @@
 /**
- * The list of conversations. The conversations that wait for a person come first, and then the other conversations,
- * grouped by directory.
+ * The view of the list of conversations. The conversations that wait for an approval come first. The other conversations
+ * follow, grouped by directory.
  */
 
 import { fill, h, iconButton } from "../dom.js"
@@ -31,7 +31,7 @@ export class ListView {
     this.list = list
     this.connection = connection
     this.handlers = handlers
-    /** The conversation that is open. @type {string | null} */
+    /** The id of the open conversation. @type {string | null} */
     this.current = null
     this.search = h("input", { type: "search", placeholder: "Search", "aria-label": "Search conversations and messages", autocomplete: "off" })
     this.filters = h(
@@ -61,7 +61,7 @@ export class ListView {
     list.addEventListener("change", () => this.draw())
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.searchTimer = undefined
-    /** @private @type {typeof import("./waiting_card.js").waitingCard | null} loaded when the first conversation waits */
+    /** @private @type {typeof import("./waiting_card.js").waitingCard | null} imported when the first conversation waits for an approval */
     this.waitingCard = null
     /** @private @type {Map<string, { node: HTMLElement, key: string }>} */
     this.rows = new Map()
@@ -77,7 +77,7 @@ export class ListView {
     this.draw()
   }
 
-  /** Open the next or previous conversation. @param {1 | -1} step */
+  /** Open the next (`step` 1) or the previous (`step` -1) conversation in the list. @param {1 | -1} step */
   move(step) {
     const links = /** @type {HTMLAnchorElement[]} */ ([...this.node.querySelectorAll("a.entry")])
     const index = links.findIndex((link) => link.dataset.id === this.current)
@@ -114,7 +114,7 @@ export class ListView {
     if (!text) this.found.hidden = true
   }
 
-  /** Return whether the section of waiting conversations shows an entry. @private @param {Entry} entry */
+  /** Return whether the section `Waiting for you` shows an entry. @private @param {Entry} entry */
   isWaiting(entry) {
     return this.list.waiting.some((one) => one.conversation_id === entry.conversation_id)
   }
@@ -229,7 +229,7 @@ export class ListView {
   }
 }
 
-/** Return how long ago a time was, such as `5m`; the date if the time was more than 30 days ago. @param {string} time */
+/** Return the time since `time`, such as `5m`. If `time` was more than 30 days ago, return its date. @param {string} time */
 export function ago(time) {
   const seconds = (Date.now() - Date.parse(time)) / 1000
   if (!(seconds >= 60)) return "now"

@@ -1,4 +1,4 @@
-/** The card of a conversation that waits for an approval: the whole command or patch, and the buttons for the answer. */
+/** The card of a conversation that waits for an approval. The card shows the whole command or patch, and the buttons that answer. */
 
 import { h } from "../dom.js"
 import { approvalButtons } from "../transcript/approval.js"

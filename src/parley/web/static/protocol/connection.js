@@ -1,9 +1,9 @@
 /**
- * The connection of all tabs of this page to the server. The tabs share one MCP session. One tab, the leader, holds
- * the GET stream and passes its messages to the other tabs. If the leader is closed or does not respond, another tab
- * becomes the leader and resumes the stream after the last message.
+ * The connection of all tabs of this page to the server. The tabs share one MCP session. One tab, the leader, reads the
+ * GET stream of the session and passes the messages of the stream to the other tabs. If the leader is closed or does not
+ * respond, another tab becomes the leader and resumes the stream after the last message.
  *
- * Every tab sends its own calls. Events of a conversation arrive while at least one tab follows the conversation.
+ * Every tab sends its own tool calls. The events of a conversation arrive while at least one tab follows the conversation.
  */
 
 import { CallFailed, SessionLost, SignedOut, Unreachable, callTool, endSession, initialize, nextId, notify, readStream, request } from "./mcp.js"
@@ -13,7 +13,7 @@ import { Tabs } from "./tabs.js"
 /** @typedef {"connecting" | "live" | "lost" | "signed-out"} ConnectionState */
 
 export const SILENCE_MS = 35_000
-/** The time in milliseconds without bytes after which the stream counts as lost. The server sends a comment every 15 seconds. */
+/** The time in milliseconds without received bytes after which the GET stream counts as lost. The server sends a comment every 15 seconds. */
 
 const RETRY_MS = [300, 1000, 2000, 4000, 8000, 15000]
 export const RESOURCES = ["parley://conversations", "parley://attention"]
@@ -25,13 +25,13 @@ export class Connection extends EventTarget {
     this.clock = clock
     /** @type {ConnectionState} */
     this.state = "connecting"
-    /** @type {number | null} the time of the next attempt while the state is `lost` */
+    /** @type {number | null} the time of the next attempt to connect, in milliseconds; null unless the state is `lost` */
     this.retryAt = null
     /** @type {string | null} */
     this.session = null
     /** @type {Set<string>} */
     this.tools = new Set()
-    /** @private @type {Map<string, () => number | undefined>} the conversations that this tab follows, each with a function that returns its last position */
+    /** @private @type {Map<string, () => number | undefined>} the conversations that this tab follows; each function returns the last position that this tab has received */
     this.following = new Map()
     /** @private @type {Map<string, { request: string, tabs: Set<string> }>} the streams that the leader has opened */
     this.streams = new Map()
@@ -69,7 +69,7 @@ export class Connection extends EventTarget {
     })
   }
 
-  /** Check whether the stream and the leader still work, for example after the computer was asleep. */
+  /** Check whether the GET stream still receives bytes and whether the leader responds, for example after the computer was asleep. */
   check() {
     if (this.ended) return
     if (!this.tabs.leads) {
@@ -80,7 +80,7 @@ export class Connection extends EventTarget {
     if (this.state === "lost" && navigator.onLine !== false) this.retryNow()
   }
 
-  /** Connect again without waiting. */
+  /** Try to connect again immediately. */
   retryNow() {
     if (!this.tabs.leads) this.tabs.post({ type: "retry" })
     this.wake?.()
@@ -89,7 +89,8 @@ export class Connection extends EventTarget {
   // --- calls -------------------------------------------------------------------------------
 
   /**
-   * Call a tool and return its structured content. Wait for a session, and repeat the call once if the session was lost.
+   * Call a tool, and return the structured content of its result. If there is no session, wait until one has begun. If the
+   * session was lost, repeat the call once.
    * @param {string} name
    * @param {object} [args]
    * @param {{ signal?: AbortSignal, id?: string }} [options]
@@ -141,7 +142,7 @@ export class Connection extends EventTarget {
   // --- following a conversation ------------------------------------------------------------------
 
   /**
-   * Follow a conversation. From now on, the events of the conversation arrive as messages, beginning with a snapshot.
+   * Follow a conversation. A snapshot arrives as the next message, followed by the events of the conversation.
    * @param {string} id
    * @param {() => number | undefined} position returns the last position that this tab has received
    */
@@ -165,8 +166,8 @@ export class Connection extends EventTarget {
   }
 
   /**
-   * Open the stream of a conversation for a tab. Only the leader calls this method. A stream that is already open
-   * begins again, so that the tab gets a snapshot. Other tabs ignore the events that they already have.
+   * Open the stream of a conversation for a tab. Only the leader calls this method. If the stream is already open,
+   * open it again, so that the tab gets a snapshot. The other tabs ignore the events that they already have.
    * @private
    * @param {string} id
    * @param {string} tab
@@ -221,7 +222,7 @@ export class Connection extends EventTarget {
       if (message.state === "signed-out") this.ended = true
       if (changed && this.session) this.dispatchEvent(new Event("session"))
     } else if (message.type === "leader") {
-      for (const id of this.following.keys()) this.announce(id) // a new leader does not know what this tab follows
+      for (const id of this.following.keys()) this.announce(id) // a new leader does not know the conversations that this tab follows
     } else if (message.type === "changed") {
       this.dispatchEvent(new CustomEvent("changed", { detail: message.change }))
     } else if (this.tabs.leads) {
@@ -276,7 +277,7 @@ export class Connection extends EventTarget {
 
   // --- the leader --------------------------------------------------------------------------------
 
-  /** Hold the session and the GET stream until the tab is closed or the person is signed out. @private */
+  /** Begin sessions and read their GET streams until the tab is closed or the user is signed out. @private */
   async lead() {
     this.tabs.post({ type: "leader" })
     for (const id of this.following.keys()) this.streams.set(id, { request: nextId(), tabs: new Set([this.tabs.me]) })
@@ -310,7 +311,7 @@ export class Connection extends EventTarget {
     this.wake = null
   }
 
-  /** Begin a session. The streams of the lost session are opened again. @private */
+  /** Begin a session, and open the streams of all followed conversations in it. @private */
   async begin() {
     this.setState(this.state === "lost" ? "lost" : "connecting")
     const { session, tools } = await initialize()

@@ -1,6 +1,6 @@
 /**
- * One MCP session over Streamable HTTP at version 2025-11-25: requests by POST, and one GET stream of messages. This
- * module does not reconnect. `connection.js` decides when to connect again.
+ * An MCP session over Streamable HTTP, version 2025-11-25. The page sends requests with POST, and the server sends messages
+ * in one GET stream. This module does not reconnect. `connection.js` decides when to connect again.
  */
 
 import { uuid } from "../dom.js"
@@ -11,7 +11,7 @@ export const VERSION = "2025-11-25"
 
 /** @typedef {{ jsonrpc?: string, id?: string | number, method?: string, params?: any, result?: any, error?: any }} Message */
 
-/** Thrown when the server refused a call, or a tool failed. `code` is the stable code of the error. */
+/** Thrown when the server refuses a request, or a tool fails. `code` is the stable error code. */
 export class CallFailed extends Error {
   /**
    * @param {string} message
@@ -29,7 +29,7 @@ export class CallFailed extends Error {
 export class Unreachable extends Error {
   /**
    * @param {number} status
-   * @param {number} [seconds] the time for which the server asks the client to wait
+   * @param {number} [seconds] the time for which the server asks the client to wait; 0 if the server did not ask
    */
   constructor(status, seconds = 0) {
     super(status ? `the server answered ${status}` : "the server cannot be reached")
@@ -38,7 +38,7 @@ export class Unreachable extends Error {
   }
 }
 
-/** Thrown when the session does not exist any more. */
+/** Thrown when the session no longer exists. */
 export class SessionLost extends Error {}
 
 /** Thrown when the page is not signed in. */
@@ -91,7 +91,7 @@ function parsed(text) {
 }
 
 /**
- * Begin a session and return its id and the names of the tools that the role may use.
+ * Begin a session. Return its id, and the names of the tools that the role of the account allows.
  * @returns {Promise<{ session: string, tools: string[] }>}
  */
 export async function initialize() {
@@ -135,7 +135,7 @@ export async function request(session, method, params, { id = nextId(), signal }
 }
 
 /**
- * Call a tool and return its structured content.
+ * Call a tool, and return the structured content of its result.
  * @param {string} session
  * @param {string} name
  * @param {object} args
@@ -159,7 +159,7 @@ export async function notify(session, method, params) {
 }
 
 /**
- * End a session. The request is also sent while the page is being closed.
+ * End a session. The browser sends the request even if the page is being closed.
  * @param {string} session
  */
 export async function endSession(session) {

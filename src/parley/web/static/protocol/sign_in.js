@@ -1,6 +1,6 @@
 /**
- * The sign-in of the page. The server exchanges a one-time code or a token for a cookie and a secret. The browser sends
- * the cookie, and the page sends the secret in a header. The page removes the code or token from the URL.
+ * The sign-in of the page. The server exchanges a one-time sign-in code or a token for a cookie and a secret. The browser
+ * sends the cookie, and the page sends the secret in a header. The page removes the code or token from its URL.
  */
 
 /**
@@ -10,11 +10,11 @@
  * @typedef {{ account: Account, secret: string }} NewSignIn
  */
 
-/** A pattern for the fragment of a URL that contains a code or a token. */
+/** Matches a URL fragment that contains a sign-in code or a token. */
 export const CREDENTIAL = /#(code|token)=(.+)$/
 export const KEY = `parley.secret:${new URL("./", location.href).pathname}`
 
-/** Return the headers that prove the sign-in. */
+/** Return the headers that authenticate a request of the page. */
 export function credentials() {
   const secret = localStorage.getItem(KEY)
   /** @type {Record<string, string>} */
@@ -22,7 +22,7 @@ export function credentials() {
   return headers
 }
 
-/** Remove a code or token from the URL of the page and return it. Throw an error if it cannot be decoded. */
+/** Remove the sign-in code or token from the URL of the page, and return it. Throw an error if it cannot be decoded. */
 export function takeCredentialFromAddress() {
   const { hash } = location
   if (CREDENTIAL.test(hash)) history.replaceState(null, "", location.pathname + location.search)
@@ -30,7 +30,8 @@ export function takeCredentialFromAddress() {
 }
 
 /**
- * Return the code or token at the end of a URL; null if there is none. Throw an error if it cannot be decoded.
+ * Return the sign-in code or token in the fragment of a URL; null if the URL contains none. Throw an error if it cannot be
+ * decoded.
  * @param {string} address
  * @returns {Credential | null}
  */
@@ -46,7 +47,7 @@ export function credentialIn(address) {
 }
 
 /**
- * Create a sign-in on the server. The page uses the new sign-in only after `keepSignIn`.
+ * Create a sign-in on the server. The page uses the new sign-in only after a call of `keepSignIn`.
  * @param {Credential} credential
  * @returns {Promise<NewSignIn>}
  */

@@ -1,4 +1,4 @@
-/** Ends sign-ins. If the request to the server fails, the sign-in stays valid. */
+/** Ends sign-ins. If the request to the server fails, a sign-in stays valid. */
 
 import { KEY, keepSignIn } from "./sign_in.js"
 
@@ -14,7 +14,7 @@ export async function signOut(failed) {
 }
 
 /**
- * End the current sign-in on the server, and use another sign-in.
+ * End the current sign-in on the server, and use the sign-in `signIn` instead.
  * @param {import("./sign_in.js").NewSignIn} signIn
  */
 export async function replaceSignIn(signIn) {

@@ -1,12 +1,12 @@
 /**
- * Parses a stream of server-sent events. The module does not interpret the data of the events.
+ * Parses a stream of server-sent events. This module does not interpret the data of the events.
  */
 
 /** @typedef {{ id: string | null, data: string }} ServerSentEvent */
 
 export class EventParser {
   constructor() {
-    /** @private @type {string[]} the pieces of the line that has not ended yet */
+    /** @private @type {string[]} the pieces of the incomplete last line */
     this.rest = []
     /** @private @type {string[]} */
     this.data = []
@@ -15,7 +15,7 @@ export class EventParser {
   }
 
   /**
-   * Process a piece of the stream, and return the events that are complete after this piece.
+   * Add the next piece of the stream, and return the events that this piece completes.
    * @param {string} text
    * @returns {ServerSentEvent[]}
    */

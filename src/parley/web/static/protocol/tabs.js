@@ -1,12 +1,12 @@
 /**
  * The tabs of this page. A Web Lock determines which tab is the leader, and a `BroadcastChannel` carries messages
- * between the tabs. In a browser without locks, every tab is a leader and gets no messages.
+ * between the tabs. In a browser without Web Locks, every tab is a leader and gets no messages from other tabs.
  */
 
 import { uuid } from "../dom.js"
 
 const PING_MS = 3000
-/** The time in milliseconds within which the leader must respond. After this time, a visible tab becomes the leader. */
+/** The time in milliseconds within which the leader must respond to a ping. After this time, the tab that sent the ping becomes the leader. */
 
 export class Tabs {
   /** @param {{ onLead: () => void, onMessage: (message: any, from: string) => void }} handlers */
@@ -51,7 +51,7 @@ export class Tabs {
     this.channel?.postMessage({ from: this.me, message })
   }
 
-  /** Ping the leader, and become the leader if it does not respond in time. */
+  /** Ping the leader. If the leader does not respond in time, become the leader. */
   checkLeader() {
     if (this.leads || this.waiting || !this.channel) return
     this.post({ type: "ping" })
@@ -68,7 +68,8 @@ export class Tabs {
   }
 
   /**
-   * Hold the lock until the tab is closed. A tab whose lock was stolen while the tab was frozen reloads the page.
+   * Request the lock, and hold it until the tab is closed. If another tab steals the lock, for example while this tab is
+   * frozen, reload the page.
    * @private
    * @param {LockOptions} options
    */

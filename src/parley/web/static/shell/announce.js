@@ -1,4 +1,4 @@
-/** Announces changes to screen readers without interrupting them. */
+/** Announces changes to users of screen readers, without interrupting the current speech. */
 
 /** @param {string} text */
 export function announce(text) {

@@ -1,4 +1,4 @@
-/** Shows the state of the connection. While the connection is lost, the bar also shows the time until the next attempt. */
+/** The bar that shows the state of the connection. While the connection is lost, the bar also shows the time until the next attempt to connect. */
 
 import { fill, h } from "../dom.js"
 

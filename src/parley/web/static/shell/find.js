@@ -40,7 +40,7 @@ export class FindBar {
     })
     /** @private @type {Item[]} */
     this.matches = []
-    /** @private @type {number[]} positions of matches in messages that are not loaded */
+    /** @private @type {number[]} the positions of the matching messages that are not loaded */
     this.earlier = []
     /** @private @type {Item | null} */
     this.at = null
@@ -112,7 +112,7 @@ export class FindBar {
     this.count.textContent = this.input.value.trim() ? (total ? `${index || "–"} of ${total}` : "No match") : ""
   }
 
-  /** Mark all occurrences with highlights, which do not change the DOM. @private @param {string} text */
+  /** Mark all occurrences of `text` with the CSS Custom Highlight API, which does not change the DOM. @private @param {string} text */
   mark(text) {
     if (!("highlights" in CSS)) return
     CSS.highlights.delete("find")

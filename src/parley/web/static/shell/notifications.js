@@ -1,6 +1,6 @@
 /**
- * Shows that conversations need attention: with a count in the title and the icon of the page, and with browser
- * notifications while the page is hidden.
+ * Shows that conversations need attention. The title and the icon of the page contain the number of these conversations.
+ * While the page is hidden, the browser also shows notifications.
  */
 
 import { visibleText } from "../text/visible.js"
@@ -17,7 +17,7 @@ export class Notifications {
   constructor(list, { open, leads }) {
     this.open = open
     this.leads = leads
-    /** @private @type {Set<string> | null} the keys of the states for which a notification is no longer necessary */
+    /** @private @type {Set<string> | null} the states of conversations for which no further notification is shown; null before the first load */
     this.known = null
     /** @private */
     this.count = -1
@@ -53,7 +53,7 @@ export class Notifications {
   }
 }
 
-/** Draw the number into the icon of the page. @param {number} count @param {boolean} isWaiting */
+/** Draw `count` into the icon of the page; 0 restores the plain icon. @param {number} count @param {boolean} isWaiting */
 function drawIcon(count, isWaiting) {
   const link = /** @type {HTMLLinkElement | null} */ (document.querySelector("link[rel=icon]"))
   if (!link) return

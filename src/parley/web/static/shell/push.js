@@ -1,10 +1,10 @@
-/** Requests notifications and Web Push. This module is loaded when a person asks for notifications. */
+/** Enables notifications and Web Push. This module is imported when the user asks for notifications. */
 
 /**
- * Ask the browser for the permission to notify, and subscribe to Web Push if the server and the origin allow it.
+ * Ask for the permission to show notifications, and subscribe to Web Push if the server and the origin allow it.
  * @param {string | null} pushKey the public key of the server; null if the server sends no push messages
- * @param {Record<string, string>} headers the headers that prove the sign-in
- * @returns {Promise<string>} a message for the person about the result
+ * @param {Record<string, string>} headers the headers that authenticate a request of the page
+ * @returns {Promise<string>} a message for the user about the result
  */
 export async function enableNotifications(pushKey, headers) {
   if (!("Notification" in globalThis)) return "This browser has no notifications."

@@ -1,4 +1,4 @@
-/** Handles a link with a code or token that was opened in a browser that is already signed in. */
+/** Handles a link with a sign-in code or token if the browser that opens the link is already signed in. */
 
 import { fill, h } from "../dom.js"
 import { endSignIn, replaceSignIn } from "../protocol/sign_out.js"
@@ -7,8 +7,9 @@ import { visibleText } from "../text/visible.js"
 /** @typedef {import("../protocol/sign_in.js").Account} Account */
 
 /**
- * Return the account with which the page continues, and end the sign-in of the other account. The person must confirm
- * that the current sign-in is replaced, because any web page can contain a link with a code or token.
+ * Ask the user whether the sign-in of the link replaces the current sign-in. End the sign-in that is not used, and return
+ * the account of the sign-in that is used. The user must confirm, because any web page can contain a link with a sign-in
+ * code or token.
  * @param {HTMLElement} root
  * @param {Account} current
  * @param {import("../protocol/sign_in.js").NewSignIn} offered
@@ -22,7 +23,7 @@ export async function chooseSignIn(root, current, offered) {
 }
 
 /**
- * Show a question instead of the page, and return whether the person wants to sign in with the account of the link.
+ * Show a question instead of the page, and return whether the user wants to sign in with the account of the link.
  * @param {HTMLElement} root
  * @param {Account} current
  * @param {Account} offered

@@ -1,4 +1,4 @@
-/** The screen of one conversation: header, transcript, changes, search and composer. */
+/** The screen of one conversation: its header, transcript, file changes, search and composer. */
 
 import { Composer } from "../composer/composer.js"
 import { fill, h, icon, iconButton } from "../dom.js"
@@ -40,7 +40,7 @@ export class Screen {
     this.lastState = ""
     /** @private the last position that was marked as read */
     this.marked = 0
-    /** @private @type {number | null} the position to show when the first events have arrived */
+    /** @private @type {number | null} the position to scroll to when the first events have arrived; null for the end */
     this.wanted = null
     /** @type {import("../transcript/item_view.js").Context} */
     const context = {
@@ -127,7 +127,7 @@ export class Screen {
     this.node.remove()
   }
 
-  /** Scroll to the turn at a position. @param {number} seq */
+  /** Scroll to the item at the position `seq`. @param {number} seq */
   async showPosition(seq) {
     this.show("transcript")
     if (this.conversation.loaded) await this.transcript.show(seq)
@@ -310,7 +310,7 @@ export class Screen {
     this.handlers.rename(this.id, this.title.textContent ?? "")
   }
 
-  /** @param {string} [message] the last message of the fork */
+  /** @param {string} [message] the last message that the fork contains; all messages by default */
   async fork(message) {
     await this.act("conversationFork", message ? { at_message_id: message } : {}, (result) => this.handlers.open(result.conversation_id))
   }

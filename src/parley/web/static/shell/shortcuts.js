@@ -60,7 +60,7 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
     return null
   }
 
-  /** Press the button for `key` of the focused approval or of the approval in the open conversation. @param {string} key */
+  /** Press the button that has the shortcut `key`, of the focused approval or of the approval in the open conversation. @param {string} key */
   function answer(key) {
     const card = document.activeElement?.closest(".waiting-card")
     const buttons = card?.querySelector(".approval-buttons") ?? screen()?.transcript.approvalNode()
@@ -71,7 +71,7 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
       if (!card) screen()?.show("transcript")
       request.scrollIntoView({ block: "nearest" })
       if (!isInView(buttons)) buttons.scrollIntoView({ block: "nearest" })
-      announce(`Press ${key} again to answer.`) // a key must not answer a request that is not in view
+      announce(`Press ${key} again to answer.`) // a key must not answer a request that is not visible
       return
     }
     const button = /** @type {HTMLButtonElement | null} */ (buttons.querySelector(`[data-key="${key}"]`))
@@ -80,8 +80,8 @@ export function installShortcuts({ screen, list, isBusy, create, close, showKeys
 }
 
 /**
- * Return whether an approval request and its buttons are completely in view. If the request is higher than the view,
- * only the buttons must be in view.
+ * Return whether an approval request and its buttons are completely visible. If the request is higher than the visible
+ * area, only the buttons must be visible.
  * @param {Element} request
  * @param {Element} [buttons]
  */

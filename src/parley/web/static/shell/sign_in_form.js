@@ -1,4 +1,4 @@
-/** The form that asks for a code or a token when the page is not signed in. */
+/** The form that asks for a sign-in code or a token when the page is not signed in. */
 
 import { h } from "../dom.js"
 import { beginSignIn, credentialIn, keepSignIn } from "../protocol/sign_in.js"

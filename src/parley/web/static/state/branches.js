@@ -1,6 +1,6 @@
 /**
  * The branches of a conversation. A message that names an earlier message as its parent begins a branch. The log
- * contains the turns of all branches in the order of time. The screen shows one branch.
+ * contains the turns of all branches in chronological order. The screen shows one branch.
  */
 
 /**
@@ -8,7 +8,7 @@
  * @typedef {{ turn: Turn, parent: Node | null, children: Node[] }} Node
  */
 
-/** Build the tree of turns. If the parent of a turn is not loaded, the previous turn counts as the parent. @param {Turn[]} turns @param {string} conversationId */
+/** Return the tree of turns: its root, and the tree node of each turn. If the parent of a turn is not loaded, the previous turn counts as the parent. @param {Turn[]} turns @param {string} conversationId */
 export function treeOf(turns, conversationId) {
   /** @type {Node} */
   const root = { turn: /** @type {any} */ (null), parent: null, children: [] }

@@ -1,5 +1,6 @@
 /**
- * The comments on diff lines that were not sent yet. The browser stores the comments until they are sent as one message.
+ * The comments on diff lines that have not been sent yet. The browser stores the comments until the user sends them as one
+ * message.
  */
 
 import { uuid } from "../dom.js"

@@ -1,7 +1,7 @@
 /**
  * The state of one conversation in this tab: turns and their items, built from the events of the stream. An event may
- * arrive twice, after a reconnection or because another tab has opened the stream. Because of its position or offset,
- * the event takes effect only once. This module does not draw. It calls a view when something has changed.
+ * arrive twice, for example after a reconnection or because another tab has opened the stream. The position or offset of
+ * the event ensures that the event takes effect only once. This module does not draw. It calls a view after each change.
  */
 
 import { Output } from "./items.js"
@@ -48,9 +48,9 @@ export class Conversation {
     this.turns = []
     /** @type {number | undefined} the last position that this tab has received */
     this.seq = undefined
-    /** @type {number | undefined} the value of `before` that loads the earlier events; undefined if all events are loaded */
+    /** @type {number | undefined} the argument `before` of `conversationRead` that loads the earlier events; undefined if all events are loaded */
     this.before = undefined
-    /** True after the first snapshot. */
+    /** True after the first snapshot has arrived. */
     this.loaded = false
     /** @type {Approval | null} */
     this.approval = null
@@ -60,11 +60,11 @@ export class Conversation {
     this.disconnected = null
     /** @type {ConversationView} */
     this.view = NO_VIEW
-    /** @private @type {Map<string, { turn: Turn, item: any, points: number, fresh: boolean }>} the texts that are still being written, by item id */
+    /** @private @type {Map<string, { turn: Turn, item: any, points: number, fresh: boolean }>} the open items, keyed by item id */
     this.open = new Map()
-    /** @private @type {Map<string, { turn: Turn, item: any }>} commands, patches and calls, by call id */
+    /** @private @type {Map<string, { turn: Turn, item: any }>} the commands, patches and tool calls, keyed by call id */
     this.calls = new Map()
-    /** @private @type {any[]} the events of the first turn, if its beginning is not loaded */
+    /** @private @type {any[]} the events of the first loaded turn if its beginning is not loaded; otherwise empty */
     this.head = []
   }
 
@@ -145,7 +145,7 @@ export class Conversation {
     if (joins && old) {
       const last = earlier.turns.pop()
       if (last) {
-        // Items of the partial turn keep their identity, so that open texts and views stay attached.
+        // The items of the incomplete turn are reused, so that open items and views stay attached to them.
         const count = last.items.length - old.items.length
         const fresh = last.items.slice(0, Math.max(0, count))
         old.items.unshift(...fresh)
@@ -348,7 +348,8 @@ export class Conversation {
   }
 
   /**
-   * Add a call to the turn. If the call is already known, for example from its approval request, change it instead.
+   * Add a command, patch or tool call to the turn. If its call id is already known, for example from its approval request,
+   * change the existing item instead.
    * @private
    * @param {string} id
    * @param {number} seq
@@ -395,7 +396,7 @@ export class Conversation {
     this.view.stateChanged()
   }
 
-  // --- texts that are still being written ---------------------------------------------------------
+  // --- open items ---------------------------------------------------------
 
   /**
    * @private
@@ -425,7 +426,7 @@ export class Conversation {
   }
 
   /**
-   * Replace the open text of a kind with the item of its final event.
+   * Convert the open item of a kind to `final`, the item of its final event. If no such item is open, add `final`.
    * @private
    * @param {"text" | "reasoning"} kind
    * @param {Item} final
@@ -470,7 +471,7 @@ export class Conversation {
 }
 
 /**
- * Return an amount of a limit in its unit. The server sends amounts of money in millionths.
+ * Return the used amount of a limit in the unit of the limit. The server sends amounts of money in millionths.
  * @param {string} limit
  * @param {number} used
  */

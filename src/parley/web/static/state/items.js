@@ -1,5 +1,5 @@
 /**
- * The items of which the turns of a transcript consist. An item is changed in place while its events arrive.
+ * The items of a turn, such as messages, commands and patches. An item is changed in place while its events arrive.
  *
  * @typedef {{ principal?: string, decision: string, reason?: string, by: string }} Settlement
  *
@@ -29,10 +29,10 @@
  *   A turn. `complete` is false if its beginning is not loaded.
  */
 
-/** The number of characters that are compared to find out whether `exec_command_end` repeats output that was streamed. */
+/** The number of characters that are compared to detect whether `exec_command_end` repeats output that was streamed. */
 const COMPARED_CHARACTERS = 200
 
-/** The output of a command as it arrives: pieces of text in order, without duplicates. */
+/** The output of a command: pieces of text in the order in which they arrived, without duplicates. */
 export class Output {
   constructor() {
     /** @type {{ stream: string, text: string }[]} */
@@ -44,7 +44,8 @@ export class Output {
   }
 
   /**
-   * Add a chunk of bytes that begins at `offset`. Bytes that were added before are skipped, and a gap is marked.
+   * Add a chunk of bytes that begins at `offset` in `stream`. Bytes that were already added are skipped. Missing bytes are
+   * marked as a gap.
    * @param {string} stream
    * @param {number[]} chunk
    * @param {number} [offset]
@@ -63,7 +64,7 @@ export class Output {
     this.push(stream, known.decoder.decode(new Uint8Array(fresh), { stream: true }))
   }
 
-  /** Return whether the output of a stream begins with the beginning of `text`. @param {string} stream @param {string} text */
+  /** Return whether the output of a stream begins with the first `COMPARED_CHARACTERS` characters of `text`. @param {string} stream @param {string} text */
   has(stream, text) {
     const received = this.pieces.filter((piece) => piece.stream === stream).map((piece) => piece.text).join("")
     return received.startsWith(text.slice(0, COMPARED_CHARACTERS))

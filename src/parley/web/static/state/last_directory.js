@@ -1,6 +1,7 @@
 /**
- * The directory that the dialog for a new conversation proposes: the directory of the last command that this browser has
- * seen end. Because a command has run there, the directory exists. The server also accepts directories that do not exist.
+ * The directory that the dialog for a new conversation proposes: the working directory of the conversation in which this
+ * browser last saw a command end. The directory exists, because the command has run in it. The server also accepts
+ * directories that do not exist.
  */
 
 const KEY = "parley.directory"

@@ -31,7 +31,7 @@ export class ConversationList extends EventTarget {
     this.loaded = false
     /** @private */
     this.count = PAGE
-    /** @private true if all conversations are needed, and not only the newest ones */
+    /** @private true if all conversations are needed, not only the newest ones */
     this.needsAll = false
     /** @private @type {Promise<void> | null} */
     this.loading = null
@@ -45,14 +45,14 @@ export class ConversationList extends EventTarget {
     connection.addEventListener("changed", () => void this.refresh())
   }
 
-  /** Load both lists. If this method is called during a load, the lists are loaded once more. @returns {Promise<void>} */
+  /** Load both lists. If the lists are already being loaded, they are loaded once more afterwards. @returns {Promise<void>} */
   refresh() {
     if (this.loading) {
       this.again = true
       return this.loading
     }
     this.loading = this.load()
-      .catch(() => {}) // the next notification or reconnection loads again
+      .catch(() => {}) // the lists are loaded again after the next notification or reconnection
       .finally(() => {
         this.loading = null
         if (this.again) {
@@ -88,14 +88,14 @@ export class ConversationList extends EventTarget {
     return this.refresh()
   }
 
-  /** Load all conversations while they are needed for a search or a filter. @param {boolean} needsAll */
+  /** Set whether all conversations are loaded. A search or a filter needs all conversations. @param {boolean} needsAll */
   setNeedsAll(needsAll) {
     if (needsAll === this.needsAll) return
     this.needsAll = needsAll
     if (this.nextCursor || this.entries.length > this.count) void this.refresh()
   }
 
-  /** True if all conversations are loaded, or as many as the server lists. */
+  /** True if all conversations are loaded, or the maximum number that the server lists. */
   get isComplete() {
     return !this.nextCursor || this.entries.length >= MAX
   }
@@ -116,12 +116,12 @@ export class ConversationList extends EventTarget {
     return this.attention.filter((one) => one.state === "waiting")
   }
 
-  /** Return the entry of a conversation. @param {string} id */
+  /** Return the entry of a conversation; undefined if the entry is not loaded. @param {string} id */
   entry(id) {
     return this.entries.find((one) => one.conversation_id === id)
   }
 
-  /** Return the entries that match the filter and contain a text in the title or the directory. @param {string} text */
+  /** Return the entries that match the current filter and contain `text` in the title or the directory. @param {string} text */
   matching(text) {
     const lower = text.toLowerCase()
     return this.entries.filter((one) => {
@@ -134,7 +134,7 @@ export class ConversationList extends EventTarget {
 }
 
 /**
- * Return the state of an entry as the list shows it.
+ * Return the state that the list shows for an entry.
  * @param {Entry} entry
  * @returns {"working" | "waiting" | "failed" | "unread" | "done"}
  */

@@ -1,6 +1,6 @@
 /**
- * Shows code blocks with highlighting. highlight.js is loaded for the first block that needs it. This module converts
- * the tree of scopes from highlight.js to elements, and does not use its HTML.
+ * Shows code blocks with highlighting. highlight.js is imported for the first block that needs it. This module converts
+ * the syntax tree of highlight.js to elements, and does not use the HTML of highlight.js.
  */
 
 import { h, icon } from "../dom.js"
@@ -63,12 +63,12 @@ export function highlightAll(element) {
   if (!isHighlighting) void highlightWaiting()
 }
 
-/** Highlight the waiting blocks one after another. After each `TASK_MS`, let the browser draw. */
+/** Highlight the waiting code blocks one after another. After every `TASK_MS` milliseconds, let the browser draw. */
 async function highlightWaiting() {
   isHighlighting = true
   let began = performance.now()
   for (let next; (next = waiting.shift()); ) {
-    await highlight(next.code, next.language).catch(() => {}) // without the library, the code stays plain
+    await highlight(next.code, next.language).catch(() => {}) // if highlight.js cannot be imported, the code stays plain
     if (performance.now() - began < TASK_MS) continue
     await new Promise((resolve) => setTimeout(resolve))
     began = performance.now()
@@ -76,7 +76,7 @@ async function highlightWaiting() {
   isHighlighting = false
 }
 
-/** Return the name of a language in highlight.js; null if the language is unknown. @param {string} name */
+/** Return the name that highlight.js uses for a language; null if the language is unknown. @param {string} name */
 export function languageOf(name) {
   const lower = name.toLowerCase()
   const known = NAMES[lower] ?? lower

@@ -10,7 +10,7 @@
  */
 
 /**
- * Parse a unified diff, with or without Git's headers, and return the diff of each file.
+ * Parse a unified diff, with or without the headers of Git, and return the diff of each file.
  * @param {string} text
  * @returns {FileDiff[]}
  */
@@ -129,7 +129,8 @@ export function diffsOfChanges(changes) {
 const MAX_WORDS = 300
 
 /**
- * Compare two lines by words. Return the parts of both lines; null if the lines have little in common or are too long.
+ * Compare two lines word by word. Return the changed and unchanged parts of both lines. If the lines have little in common
+ * or are too long, return null.
  * @param {string} before
  * @param {string} after
  * @returns {{ before: { text: string, changed: boolean }[], after: { text: string, changed: boolean }[] } | null}

@@ -1,5 +1,5 @@
 /**
- * Shows a long text in parts, so that a text of many megabytes cannot stop the page.
+ * Shows long text in parts, so that the page stays responsive even for many megabytes of text.
  */
 
 import { h } from "../dom.js"
@@ -8,7 +8,7 @@ export const FIRST_CHARACTERS = 20_000
 const NEXT_CHARACTERS = 100_000
 
 /**
- * Fill an element with a text. Of a long text, show the first part and a button that shows the next part.
+ * Fill an element with `text`. If the text is long, show only its first part, and a button that shows the next part.
  * @param {HTMLElement} element
  * @param {string} text
  * @param {(text: string) => (Node | string)[]} [render]
@@ -34,7 +34,7 @@ export function fillLong(element, text, render = (part) => [part]) {
   element.replaceChildren(...render(text.slice(0, shown)), more)
 }
 
-/** Return an index at or before `index` that does not split a surrogate pair. @param {string} text @param {number} index */
+/** Return the last index at or before `index` that does not split a surrogate pair. @param {string} text @param {number} index */
 function boundary(text, index) {
   if (index >= text.length) return text.length
   const unit = text.charCodeAt(index)

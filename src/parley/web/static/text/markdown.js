@@ -1,6 +1,6 @@
 /**
- * Converts Markdown to DOM nodes. This module uses only the lexer of `marked`, and converts its tokens to nodes. HTML in
- * the text is shown as text. Only links with an `http`, `https` or `mailto` URL are kept.
+ * Converts Markdown to DOM nodes. This module uses only the lexer of `marked`, and converts the tokens to DOM nodes. HTML in
+ * the Markdown is shown as text. Only links with an `http`, `https` or `mailto` URL are kept.
  */
 
 import { h } from "../dom.js"
@@ -9,10 +9,10 @@ import { codeBlock } from "./code.js"
 import { fillLong } from "./long_text.js"
 
 const MAX_MARKDOWN = 200_000
-/** The maximum length, in characters, of a text that is parsed as Markdown. The lexer can take very long for hostile texts. */
+/** The maximum length, in characters, of text that is parsed as Markdown. The lexer can take very long for malicious text. */
 
 const TOO_SLOW = /[^\n]{10000}|([*_~`])\1{499}/
-/** Texts for which the lexer takes quadratic time: long lines, and long rows of the same delimiter. */
+/** Matches text for which the lexer takes quadratic time: long lines, and long sequences of the same delimiter. */
 
 /** @typedef {any} Token */
 
@@ -24,18 +24,18 @@ export function blocksOf(text) {
   try {
     if (!TOO_SLOW.test(text)) return lexer(text, { gfm: true, breaks: true })
   } catch {
-    // The text has too many levels, such as a quote in a quote. An error here would hide the text and all that follows.
+    // The text has too many nested levels, such as quotes. An error would hide this text and all later items.
   }
   return [{ type: "paragraph", raw: text, text, tokens: [{ type: "text", raw: text, text }] }]
 }
 
-/** Return whether a text is short enough to be parsed as Markdown. @param {string} text */
+/** Return whether the lexer can parse `text` as Markdown in a short time. @param {string} text */
 export function isMarkdown(text) {
   return text.length <= MAX_MARKDOWN && !TOO_SLOW.test(text)
 }
 
 /**
- * Fill an element with a complete text.
+ * Fill an element with complete text: as Markdown if `isMarkdown` returns true, otherwise as plain text.
  * @param {HTMLElement} element
  * @param {string} text
  */
@@ -137,7 +137,7 @@ function inline(tokens) {
 }
 
 /**
- * Create a link; plain text if the URL is not an `http`, `https` or `mailto` URL.
+ * Create a link. If the URL is not an `http`, `https` or `mailto` URL, create plain text instead.
  * @param {string} address
  * @param {(Node | string)[]} content
  */

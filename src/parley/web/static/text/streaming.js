@@ -1,6 +1,6 @@
 /**
- * Renders a text while it is being written. Blocks that cannot change any more, called settled blocks, are rendered
- * once. Only the last block is rendered again. New text is appended to an open code block without rendering it again.
+ * Renders Markdown while the model writes it. Blocks that can no longer change, called settled blocks, are rendered once.
+ * Only the last block is rendered again. New text is appended to an open code block without rendering the block again.
  */
 
 import { h } from "../dom.js"
@@ -12,13 +12,13 @@ export class StreamingText {
   /** @param {HTMLElement} element */
   constructor(element) {
     this.element = element
-    /** @private the number of characters whose blocks are settled */
+    /** @private the number of characters in the settled blocks */
     this.settled = 0
     /** @private @type {{ raw: string, node: ChildNode | null }[]} the settled blocks */
     this.blocks = []
     /** @private @type {ChildNode[]} the nodes of the last block */
     this.tail = []
-    /** @private @type {{ node: Text, length: number, fence: string } | null} the open code block at the end */
+    /** @private @type {{ node: Text, length: number, fence: string } | null} the code block at the end if it is open; otherwise null */
     this.code = null
     /** @private */
     this.length = 0
@@ -67,7 +67,7 @@ export class StreamingText {
   }
 
   /**
-   * Show the beginning of a block that is too long to be rendered again and again.
+   * Show the beginning of the last block as plain text if the block is too long to be rendered repeatedly.
    * @private
    * @param {string} text
    */
@@ -76,7 +76,7 @@ export class StreamingText {
       if (text.length - this.code.length < MAX_TAIL && this.growCode(text)) this.length = text.length
       return
     }
-    if (this.tail.length) return // its beginning is shown already
+    if (this.tail.length) return // the beginning of the block is already shown
     const node = h("p", { class: "plain", dir: "auto" }, `${text.slice(this.settled, this.settled + MAX_TAIL)} …`)
     this.element.append(node)
     this.tail = [node]
@@ -84,7 +84,7 @@ export class StreamingText {
   }
 
   /**
-   * Show the complete text. Blocks that are already shown are kept; all others are rendered again.
+   * Show the complete text. Settled blocks that have not changed are kept, and all other blocks are rendered again.
    * @param {string} text
    */
   finish(text) {

@@ -1,6 +1,6 @@
 /**
  * Shows the output of a command. Colours, backspaces and carriage returns have the same effect as in a terminal. Other
- * escape sequences are dropped. Output can only be appended.
+ * escape sequences are discarded. Output can only be appended.
  */
 
 import { h } from "../dom.js"
@@ -19,12 +19,12 @@ const SEQUENCE =
 const PLAIN = Object.freeze({ fg: "", bg: "", bold: false, dim: false, italic: false, underline: false, inverse: false })
 
 export class TerminalText {
-  /** @param {HTMLElement} element the element that gets the lines */
+  /** @param {HTMLElement} element the element to which the lines are added */
   constructor(element) {
     this.element = element
     /** @private @type {Record<string, Style>} */
     this.styles = {}
-    /** @private @type {Record<string, string>} the beginning of an escape sequence that has not arrived completely */
+    /** @private @type {Record<string, string>} the beginning of an incomplete escape sequence, keyed by stream */
     this.partial = {}
     /** @private @type {Run[]} the last line */
     this.line = []
@@ -34,7 +34,7 @@ export class TerminalText {
     this.column = 0
     /** @private */
     this.node = this.newLine()
-    /** The number of lines so far. */
+    /** The number of lines that were written, including removed lines. */
     this.count = 1
     /** @private the number of lines that were removed at the beginning */
     this.removed = 0

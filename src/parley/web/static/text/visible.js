@@ -9,7 +9,7 @@ import { h } from "../dom.js"
 const INVISIBLE = /(?![ \t\n])[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800\u{1d159}]/gu
 
 /**
- * Return nodes for a text: text nodes, and an element for each invisible character.
+ * Return the nodes that show `text`: strings, and an element for each invisible character.
  * @param {string} text
  * @returns {(Node | string)[]}
  */
@@ -26,7 +26,7 @@ export function visible(text) {
   return nodes
 }
 
-/** Return a text in which every invisible character is replaced by its code point. @param {string} text */
+/** Return `text` with every invisible character replaced by its code point. @param {string} text */
 export function visibleText(text) {
   return text.replace(INVISIBLE, codeName)
 }

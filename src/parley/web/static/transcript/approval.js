@@ -1,6 +1,6 @@
 /**
  * The buttons that answer an approval request, and the note for an action that runs outside the sandbox. The transcript
- * and the list use them.
+ * and the list of conversations use this module.
  */
 
 import { h } from "../dom.js"
@@ -12,8 +12,8 @@ import { h } from "../dom.js"
 
 const REST_MS = 350
 /**
- * The time in milliseconds during which the buttons of a new request are disabled, so that a tap that was meant for
- * something else does not answer the request.
+ * The time in milliseconds during which the buttons of a new request are disabled, so that a tap on an element that the
+ * request has displaced does not answer the request.
  */
 
 /**

@@ -1,6 +1,6 @@
 /**
- * The frame in which commands, patches, tool calls and limits are shown. A frame has one line with the state. The
- * details are built when the frame is opened.
+ * The frame in which a command, patch, tool call or limit is shown. A closed frame consists of one line with the state. The
+ * details are created when the frame is opened.
  */
 
 import { h } from "../dom.js"
@@ -25,13 +25,13 @@ export class CallView {
     this.status = h("span", { class: "call-status" })
     this.body = h("div", { class: "call-body" })
     this.node = h("details", { class: `call ${kind}` }, h("summary", null, this.dot, this.label, this.status), this.body)
-    /** @private true after a person has opened or closed the frame */
+    /** @private true after the user has opened or closed the frame */
     this.chosen = false
     this.node.querySelector("summary")?.addEventListener("click", () => (this.chosen = true))
     this.node.addEventListener("toggle", () => this.node.open && onOpen())
   }
 
-  /** Open or close the frame, unless a person has already opened or closed it. @param {boolean} open */
+  /** Open or close the frame, unless the user has already opened or closed it. @param {boolean} open */
   setOpen(open) {
     if (!this.chosen && this.node.open !== open) this.node.open = open
   }

@@ -1,4 +1,4 @@
-/** The view of the file changes of one turn or of all turns. A person can comment on each line of one turn. */
+/** The view of the file changes of one turn or of all turns. The user can comment on the lines of a single turn. */
 
 import { fill, h } from "../dom.js"
 import { readDiff } from "../text/diff.js"
@@ -30,7 +30,7 @@ export class Changes {
     this.drawn = ""
   }
 
-  /** Draw the chosen turn if the view is visible. */
+  /** Draw the changes of the chosen turn if the view is visible. */
   update() {
     if (this.node.hidden) return
     const changed = this.turns().filter((turn) => turn.diff)

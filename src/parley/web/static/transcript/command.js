@@ -1,4 +1,4 @@
-/** A command with its output and exit code. */
+/** The view of a command, with its output and exit code. */
 
 import { fill, h } from "../dom.js"
 import { TerminalText } from "../text/terminal.js"

@@ -17,7 +17,7 @@ const MAX_LINE = 2000
 const LABELS = { add: "added", delete: "deleted", update: "", move: "moved" }
 
 /**
- * Create the view of one file.
+ * Create the view of the diff of one file.
  * @param {FileDiff} file
  * @param {{ comments: Comments | null, cwd?: string }} options `comments` is null if no message can be sent
  */
@@ -85,7 +85,7 @@ function diffTable(file, comments) {
   return h("div", { class: "diff-scroll", role: "group", "aria-label": `Changes of ${file.path}`, tabindex: 0 }, table, more)
 }
 
-/** Move between the lines of a diff with the arrow keys. @param {KeyboardEvent} event */
+/** Handle a key press in a diff: the arrow keys move the focus between lines. @param {KeyboardEvent} event */
 function moveFocus(event) {
   if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return
   const row = /** @type {Element} */ (event.target).closest("tr")
@@ -108,7 +108,7 @@ function step(row, key) {
 }
 
 /**
- * Find the changed words of lines that replace each other.
+ * Add the changed words to each deleted line and to the added line that replaces it.
  * @param {DiffLine[]} lines
  * @returns {(DiffLine & { parts?: { text: string, changed: boolean }[] })[]}
  */

@@ -1,5 +1,6 @@
 /**
- * Calls drawing functions in the next frame of the browser. A hidden page gets no frames, so it draws after a delay.
+ * Calls drawing functions in the next frame of the browser. The browser draws no frames of a hidden page, so the functions
+ * are called after a delay.
  */
 
 const HIDDEN_MS = 500

@@ -1,5 +1,6 @@
 /**
- * Creates the view for each kind of item. A view has a `node`, and its method `update()` draws the current item.
+ * Creates the view for each kind of item. A view has a `node`, and a method `update()`, which draws the current state of
+ * the item.
  */
 
 import { fill, h, icon } from "../dom.js"

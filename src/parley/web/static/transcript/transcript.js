@@ -1,6 +1,6 @@
 /**
- * The transcript of one conversation. If a person reads the end, the transcript scrolls with new text; otherwise it
- * keeps the scroll position. All changes before one frame are drawn together.
+ * The transcript of one conversation. If the end is visible, the transcript scrolls with new text; otherwise it keeps the
+ * scroll position. All changes before one frame are drawn together.
  */
 
 import { newestBelow, pathTo, treeOf } from "../state/branches.js"
@@ -34,9 +34,9 @@ export class Transcript {
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "log", "aria-live": "off", "aria-label": "Conversation" }, this.older, this.turns, this.empty)
     this.jump = h("button", { type: "button", class: "jump", hidden: true, onclick: () => this.toEnd() }, icon("down"), h("span", null, "Latest"))
     this.node = h("div", { class: "transcript" }, this.scroller, this.jump)
-    /** True while the view scrolls with new text, because it shows the end. */
+    /** True while the end is visible, so that the transcript scrolls with new text. */
     this.following = true
-    /** @private the heights of the observed elements when the observer ran last, as `heights()` returns them */
+    /** @private the value of `heights()` when the resize observer ran last */
     this.drawnHeights = ""
     /** @private @type {Map<Turn, TurnView>} */
     this.turnViews = new Map()
@@ -46,7 +46,7 @@ export class Transcript {
     this.dirtyTurns = new Set()
     /** @private */
     this.scheduled = false
-    /** @private @type {Turn | null} the last turn of the branch that a person has chosen */
+    /** @private @type {Turn | null} the last turn of the branch that the user has chosen; null for the newest branch */
     this.chosenEnd = null
     /** @private */
     this.branchesChanged = false
@@ -160,7 +160,7 @@ export class Transcript {
     nextFrame(() => this.draw())
   }
 
-  /** Draw everything that has changed. */
+  /** Draw all items and turns that have changed. */
   draw() {
     this.scheduled = false
     for (const view of this.dirty) view.update()
@@ -253,7 +253,7 @@ export class Transcript {
   }
 
   /**
-   * Return the id of the message before `item`. It is the parent of an edited version of `item`.
+   * Return the id of the message before `item`, which becomes the parent of an edited version of `item`.
    * @param {import("../state/items.js").UserItem} item
    * @returns {string} the id of the conversation if there is no earlier message
    */
@@ -274,7 +274,7 @@ export class Transcript {
   scrolled() {
     const { scrollHeight, scrollTop, clientHeight } = this.scroller
     const was = this.following
-    if (was && this.heights() !== this.drawnHeights) return // new content arrived first: `resized` scrolls to the end
+    if (was && this.heights() !== this.drawnHeights) return // new content has caused the scroll event; `resized` scrolls to the end
     this.following = scrollHeight - scrollTop - clientHeight < AT_END_PIXELS
     this.jump.hidden = this.following
     if (this.following && !was) this.handlers.onEnd()
@@ -304,7 +304,7 @@ export class Transcript {
     this.drawnHeights = this.heights()
     if (this.following) this.pinToEnd()
     const { scrollHeight, clientHeight } = this.scroller
-    if (clientHeight > 0 && scrollHeight <= clientHeight) void this.loadOlder() // there is nothing to scroll
+    if (clientHeight > 0 && scrollHeight <= clientHeight) void this.loadOlder() // the loaded turns do not fill the screen
   }
 
   /** @private */
@@ -326,7 +326,7 @@ export class Transcript {
   }
 
   /**
-   * Load earlier events until a position is loaded, and scroll to the item at this position.
+   * Load earlier events until the position `seq` is loaded, and scroll to the item at this position.
    * @param {number} seq
    */
   async show(seq) {
@@ -364,7 +364,7 @@ export class Transcript {
     return undefined
   }
 
-  /** Return the buttons of the open approval. */
+  /** Return the element with the buttons of the open approval; null if no approval is open. */
   approvalNode() {
     return /** @type {HTMLElement | null} */ (this.turns.querySelector(".turn:not([hidden]) .approval-buttons"))
   }
