@@ -30,8 +30,8 @@ HOME_PROBLEM: Final = "the home or its settings cannot be used"
 
 
 def check_home(report: DoctorReport, home: str) -> None:
-    """Check that the home can store conversations, that other users cannot read its files, and that its disk has
-    free space.
+    """Check that the home can store conversations, that its files have safe permissions, and that its disk has free
+    space.
     """
     from parley.app.standalone import exposed_files
 
@@ -206,7 +206,7 @@ def _check_workspace(report: DoctorReport, loader: Loader) -> None:
 
 
 def check_programs(report: DoctorReport, settings: Settings) -> None:
-    """Report each program that the settings name and that does not exist."""
+    """Report each program that the settings name but that does not exist."""
     named = [(f"tool server {server.name}", server.command) for server in settings.mcp_servers if server.command]
     if settings.notify:
         named.append(("notify", settings.notify[0]))

@@ -147,7 +147,7 @@ def set_up_logging(environ: Mapping[str, str], *, stderr: int = 2) -> None:
 
 
 def _word(value: object) -> str:
-    """Return the value of a field as the text format of the log contains it.
+    """Return the value of a field as text for a line of the log.
 
     A value that contains spaces or quotation marks is put in quotation marks.
     """

@@ -32,7 +32,7 @@ def for_terminal(text: str) -> str:
 
 
 def uses_colour(out: TextIO) -> bool:
-    """Return whether text for `out` is coloured: if `out` is a terminal with colours, and NO_COLOR is not set."""
+    """Return True if `out` is a terminal with colours and NO_COLOR is not set."""
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -111,7 +111,7 @@ async def handle_command(context: ChatContext, line: str) -> bool:
 
 
 def find_command(name: str) -> Command | None:
-    """Return the command with the given name or alias; None if there is no such command."""
+    """Return the command with the given name or alias; None if no command has this name."""
     name = ALIASES.get(name, name)
     return next((one for one in COMMANDS if one.name == name), None)
 

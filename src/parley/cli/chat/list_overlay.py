@@ -124,7 +124,7 @@ class ListOverlay:
         self._begin(self._load_first(self._search.text, delay_seconds))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start the task `work`, which loads rows. If rows are already being loaded, discard `work`."""
+        """Run `work`, which loads rows, in a new task. If rows are already being loaded, discard `work`."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.create_task(work)
         else:

@@ -34,7 +34,7 @@ END_LINES: Final = 8
 `HEAD_LINES` lines.
 """
 MAX_LINE: Final = 1000
-"""The maximum number of characters that are shown of one line of the running command's output."""
+"""The maximum number of characters of one line of the running command's output that are shown."""
 THINKING: Final = "thinking"
 """The title of folded reasoning."""
 MAX_FOLDED: Final = 50
