@@ -173,7 +173,7 @@ def _shortened(content: bytes) -> bytes:
 
 
 def _has_tag(request: HttpRequest, tag: str) -> bool:
-    """Return whether the `If-None-Match` header of a request contains the entity tag `tag`. The browser then
+    """Return whether the `If-None-Match` header of a request matches the entity tag `tag`. If so, the browser
     already has the current content of the file.
     """
     known = [one.strip() for value in request.header("If-None-Match") for one in value.split(",")]

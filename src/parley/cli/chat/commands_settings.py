@@ -53,7 +53,8 @@ async def _picked_model(context: ChatContext) -> str:
 
 
 async def _picked_model_of(context: ChatContext, provider: str) -> str:
-    """Let the user choose a model of a provider. Return an empty string if the user chose nothing.
+    """Let the user choose a model of a provider. Return the name of the model, or an empty string if the user chose
+    nothing.
 
     If the provider does not list its models, put the beginning of a `/model` command into the input, for the user
     to complete.
