@@ -12,7 +12,9 @@ __all__ = ["refused_by_anthropic"]
 
 
 def refused_by_anthropic(body: dict[str, Any]) -> Failure | None:
-    """Return the error with which the Anthropic Messages API would reject a request; None if it would accept it."""
+    """Return the error with which the Anthropic Messages API would reject a request; None if the API would accept
+    the request.
+    """
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not isinstance(body.get("max_tokens"), int):
         return _refusal("`messages` and `max_tokens` are required")
@@ -31,7 +33,9 @@ def refused_by_anthropic(body: dict[str, Any]) -> Failure | None:
 
 
 def _flaw(role: str, content: list[Any]) -> str | None:
-    """Return a description of the first error in the blocks of a message; None if the blocks are valid."""
+    """Return a description of the first error in `content`, the blocks of a message with the role `role`; None if
+    the blocks are valid.
+    """
     for block in content:
         match block:
             case {"type": "text", "text": str(text)} if not text.strip():

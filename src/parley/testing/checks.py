@@ -87,7 +87,7 @@ def _check(message: Any, frame: bytes, version: str) -> None:
         if "resultType" in result:
             version = MODERN_VERSION
             if "taskId" in result or result.keys() <= {"resultType", "_meta"}:
-                return  # the package lacks the tasks of this version, whose methods have empty results
+                return  # the package has no models for tasks of this version or for empty results
         answered = next((of for member, of in _RESULT_OF.items() if member in result), Ping.METHOD)
         parse_server_result(answered, version, result)
     elif "id" in message:

@@ -42,7 +42,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     every call has the index 0, and `none` means that the index is missing.
     """
     in_pieces: bool = False
-    """True if a tool call arrives in two pieces, of which the second has no id and no name."""
+    """True if a tool call arrives in two fragments. The second fragment has no id and no name."""
     has_signatures: bool = False
     """True if the first tool call of a reply has a thought signature in `extra_content`."""
     comment: bytes = b""
@@ -94,7 +94,9 @@ _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
 def signature_of(call_id: str) -> str:
-    """Return the signature that the scripted model sends for a tool call or a thinking text."""
+    """Return the signature that the scripted model sends with the tool call that has the id `call_id`, or with a
+    thinking block that has the text `call_id`.
+    """
     return f"signature of {call_id}"
 
 
@@ -110,7 +112,9 @@ def details_of(text: str) -> dict[str, Any]:
 
 
 def refused(dialect: Dialect, body: dict[str, Any]) -> Failure | None:
-    """Return the error with which the provider refuses a request; None if the provider accepts the request."""
+    """Return the error with which a provider of the given dialect refuses a request; None if the provider accepts
+    the request.
+    """
     messages = body.get("messages")
     if not isinstance(messages, list):
         return None

@@ -51,8 +51,8 @@ async def parley_model() -> AsyncIterator[ScriptedModel]:
 async def parley_process(
     parley_model: ScriptedModel, tmp_path: Path
 ) -> AsyncIterator[Callable[..., Awaitable[ParleyProcess]]]:
-    """Yield a function that starts servers: `await parley_process(api="responses")`, with the options of
-    `ParleyProcess`.
+    """Yield an async function that starts a server, for example `await parley_process(api="responses")`. The
+    function takes the options of `ParleyProcess`. The server stops at the end of the test.
     """
     from parley.testing.process import ParleyProcess
 

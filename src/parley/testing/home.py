@@ -24,7 +24,8 @@ MODEL: Final = "scripted-model"
 _APIS: Final[tuple[Api, ...]] = ("chat", "responses", "anthropic")
 
 _FOREIGN: Final = ("PARLEY_", "CODEX_", "OPENAI_")
-"""Prefixes of environment variables that a server under test does not get, because they would change its behaviour.
+"""The prefixes of environment variables that would change the behaviour of a server under test. The server does not
+inherit these variables.
 """
 
 
@@ -126,7 +127,7 @@ class Home:
         )
 
     def stderr_text(self) -> str:
-        """Return the server's log so far."""
+        """Return the text that the server has written to stderr so far."""
         if self.stderr.closed:
             return self._log
         # `pread` does not move the file position, which the server shares.

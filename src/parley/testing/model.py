@@ -56,7 +56,7 @@ class ScriptedModel:
         self.default: Reply = Says(("Done",))
         """The reply that is sent if no reply is queued."""
         self.dialect = dialect
-        """The provider of Chat Completions that the model imitates."""
+        """The name of the provider of Chat Completions that the model imitates."""
         self._port = port
         self._queue: deque[Reply] = deque()
         self._handler: Callable[[RecordedRequest], Reply | None] | None = None
@@ -110,7 +110,7 @@ class ScriptedModel:
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 
     def bad_json(self, data: str, *then: Step) -> None:
-        """Queue a reply that begins with an event whose data is not JSON, followed by the steps `then`."""
+        """Queue a reply that consists of an event with the invalid JSON `data`, followed by the steps `then`."""
         self.says(Data(data), *then)
 
     def deltas(self, number: int, text: str = "abcdefgh") -> None:
@@ -289,7 +289,7 @@ async def _send_raw(out: asyncio.StreamWriter, raw: RawBody) -> bool:
 
 
 async def _unless(disconnected: asyncio.Event, reply: Coroutine[object, None, bool]) -> bool | None:
-    """Return the result of `reply`. If the client disconnects first, which sets the event `gone`, cancel the reply
+    """Return the result of `reply`. If the event `disconnected` is set before the reply has ended, cancel the reply
     and return None.
     """
     replying = asyncio.ensure_future(reply)

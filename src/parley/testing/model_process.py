@@ -1,4 +1,6 @@
-"""A scripted model in a separate process, so that it does not share a core with the code that is measured."""
+"""A scripted model in a separate process, so that the model does not compete for a core with the code that a
+benchmark measures.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ __all__ = ["model_process"]
 async def model_process(*, deltas: int | None = None, text: str | None = None, port: int = 0) -> AsyncIterator[str]:
     """Start a model that gives the same reply to every request, and yield its base URL.
 
-    The reply is `text`, repeated `deltas` times. The model listens on `port`; 0 means a free port. The model
-    process ends at the end of the block, or when this process dies.
+    The reply is `text`, repeated `deltas` times; without `deltas`, `text` is sent once. The model listens on
+    `port`; 0 means a free port. The model process exits at the end of the `async with` block, or when this process
+    dies.
     """
     base_url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

@@ -145,7 +145,7 @@ class ParleyProcess(_Server):
             self._check_frames()
 
     async def create(self, **options: Unpack[CreateOptions]) -> Conversation:
-        """Create a conversation that uses the scripted model, in the working directory."""
+        """Create a conversation that uses the scripted model and has the working directory `work`."""
         return await self.client.create(model=MODEL, cwd=self.work, **options)
 
 
@@ -198,7 +198,7 @@ class RawParley(_Server):
         else:
             line = self._arrived.get_nowait()
         if line is None:
-            self._arrived.put_nowait(None)  # the next call must end as well
+            self._arrived.put_nowait(None)  # the next call must raise the same error
             raise EOFError("the server has ended")
         return msgspec.json.decode(line)
 

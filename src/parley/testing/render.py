@@ -26,8 +26,8 @@ Pause: TypeAlias = Literal[Hold.HOLD] | Delay
 
 
 class Writer(Protocol):
-    """The interface of a writer, which formats one response for one API. Each method returns the events of one part
-    of the response.
+    """The interface of an object that encodes one response for one model API. Each method returns the server-sent
+    events for one part of the response.
     """
 
     def begin(self) -> Iterable[bytes]: ...

@@ -53,7 +53,9 @@ class RawBody(Struct, frozen=True, kw_only=True):
 
 
 class Bulk(Struct, frozen=True, kw_only=True):
-    """One delta that is sent many times, each time in its own chunk, as fast as the client reads."""
+    """A complete reply that consists of the delta `text`, `deltas` times. Each delta is a separate chunk. The
+    deltas are sent as fast as the client reads them.
+    """
 
     deltas: int
     text: str = "abcdefgh"

@@ -16,7 +16,7 @@ _APIS: Final[dict[str, Api]] = {"/chat/completions": "chat", "/responses": "resp
 
 
 class RecordedRequest(Struct, frozen=True, kw_only=True):
-    """A request that the model received."""
+    """A request that the scripted model has received."""
 
     path: str
     """The path with the query string."""
@@ -25,7 +25,7 @@ class RecordedRequest(Struct, frozen=True, kw_only=True):
     body: Any
     """The decoded JSON body; None if the body is not JSON."""
     raw: bytes
-    """The raw body."""
+    """The undecoded body, without chunked encoding."""
 
     @property
     def api(self) -> Api | None:

@@ -34,8 +34,8 @@ def head(status: int, headers: Mapping[str, str]) -> bytes:
 
 
 async def end_body(writer: asyncio.StreamWriter, how: Ending, *, chunked: bool) -> bool:
-    """End a body as `how` specifies, and return whether the connection can be used again. `chunked` is True for a
-    chunked body.
+    """End the body of a response as `how` specifies, and return whether the connection can be used for another
+    request. `chunked` is True if the body uses chunked encoding.
     """
     match how:
         case "end":
@@ -63,7 +63,7 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 
 
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
-    """Send `text` as a delta `deltas` times, followed by the end of the reply."""
+    """Send the delta `text`, repeated `deltas` times, and then the end of the reply."""
     (delta,) = api.text(text)
     tuple(api.text(text * (deltas - 1)))  # the writer stores the text for the end of the reply
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)
