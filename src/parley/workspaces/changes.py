@@ -17,7 +17,7 @@ from msgspec import Struct
 __all__ = ["LIST", "Changes", "changes_in"]
 
 LIST: Final = ("ls-files", "-z", "-t", "--modified", "--deleted", "--others", "--exclude-standard")
-"""The Git command whose output `changes_in` reads."""
+"""The arguments of the Git command whose output `changes_in` parses."""
 
 _MISSING: Final = (FileNotFoundError, NotADirectoryError)
 
@@ -61,7 +61,7 @@ def changes_in(worktree: str, listed: str) -> Changes:
             unreadable.append(path)
             continue
         if _passes_link(worktree, path):
-            continue  # a symbolic link has replaced the directory; the list contains the symbolic link itself
+            continue  # a symbolic link has replaced a parent directory; the list contains this symbolic link
         if stat.S_ISDIR(found.st_mode):
             replaced.append(path)
         elif stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and _is_readable(found)):
@@ -77,7 +77,9 @@ def changes_in(worktree: str, listed: str) -> Changes:
 
 
 def _is_readable(found: os.stat_result) -> bool:
-    """Return whether Git can read a file. In the sandbox, even root needs the read permission."""
+    """Return whether Git can read the file with the given status. In the sandbox, even root needs the read
+    permission.
+    """
     return bool(found.st_mode & (stat.S_IRUSR if found.st_uid == os.geteuid() else stat.S_IRGRP | stat.S_IROTH))
 
 

@@ -1,4 +1,6 @@
-"""Creates a worktree, and changes its files to those of another commit. Repeats a checkout that was interrupted."""
+"""Creates a worktree, and changes its files to the files of another commit. Repeats a checkout that was
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,10 @@ class Checkout:
         self._git, self._paths = git, paths
 
     async def create(self, start: Start) -> str | None:
-        """Create the worktree.
+        """Create the worktree with the commit and the branch of `start`.
 
-        Return the directory to which existing files at its path were moved; None if there were no such files.
+        If a file or directory exists at the path of the worktree, rename it, and return its new path. Otherwise
+        return None.
         """
         kept = await completed(self._clear)
         await completed(self._make_admin, start.branch)
@@ -160,7 +163,7 @@ class Checkout:
         nothing if the worktree is already there.
 
         Raises:
-            GitFailed: a command has replaced the worktree; it stays at its path.
+            GitFailed: a command has replaced the worktree; the replacement stays at the path of the worktree.
             OSError: the worktree cannot be moved.
         """
         if os.path.isdir(self._paths.inside) and not os.path.lexists(self._paths.tree):

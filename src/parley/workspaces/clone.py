@@ -139,7 +139,7 @@ def read_small_file(path: str) -> bytes | None:
 
 
 def write_new_file(folder: str, name: str, content: bytes) -> None:
-    """Write a file completely or not at all. If the file exists, replace it."""
+    """Write the file `name` in the directory `folder`, completely or not at all. If the file exists, replace it."""
     with _opened(folder) as descriptor:
         partial = f"{name}.parley"
         try:
@@ -155,7 +155,7 @@ def write_new_file(folder: str, name: str, content: bytes) -> None:
 @contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int]:
     """Yield the descriptor of a directory, and close the descriptor after the `with` block. The directory must not
-    be a symbolic link.
+    be a symbolic link. If `folder` is given, `path` is relative to the directory with this descriptor.
     """
     descriptor = os.open(path, _DIRECTORY, dir_fd=folder)
     try:

@@ -37,7 +37,7 @@ repositories are arguments of a Git command.
 """
 
 _LOOSE: Final = ("-c", "core.bigFileThreshold=1024g")
-"""The Git options with which Git stores each large file as a separate object, and not in a pack."""
+"""The Git options that make Git store each large file as a separate object instead of in a pack."""
 
 
 class Commits:
@@ -49,12 +49,12 @@ class Commits:
     async def commit(
         self, head: str, message: str, *, seconds: float = LOCAL_SECONDS
     ) -> tuple[str | None, str | None, tuple[str, ...]]:
-        """Make a commit of all files that Git does not ignore, and add the commit to the clone. `head` is the
+        """Create a commit of all files that Git does not ignore, and add the commit to the clone. `head` is the
         parent of the commit. `seconds` is the timeout of each Git command.
 
-        The first result is the id of the commit; None if nothing has changed. The second result is a text for
-        clients about the files that could not be read and were not committed; None if there are none. The third
-        result contains the paths of the Git repositories inside the worktree, which were not committed.
+        The first result is the id of the commit; None if nothing has changed. The second result is a message for
+        clients that names the files that could not be read and were not committed; None if all files could be read.
+        The third result contains the paths of the Git repositories inside the worktree, which were not committed.
 
         Raises:
             GitFailed: nothing was committed.
@@ -80,7 +80,7 @@ class Commits:
 
         Raises:
             UnsafeWorktree: Git must not read the worktree.
-            GitFailed: the list cannot be read.
+            GitFailed: the differences cannot be determined.
         """
         nested = await asyncio.to_thread(nested_repositories, self._paths.tree)
         files = await self._index_files(seconds) if nested else {}
@@ -127,7 +127,7 @@ class Commits:
         Git cannot read.
 
         Raises:
-            GitFailed: more than `MAX_UNREADABLE` files cannot be read, or the command failed otherwise.
+            GitFailed: more than `MAX_UNREADABLE` files cannot be read, or the command failed for another reason.
         """
         left, failed = list(paths), list[str]()
         while left:
@@ -175,12 +175,12 @@ class Commits:
 
 
 def listed_paths(paths: Sequence[str]) -> str:
-    """Return a text for clients with a list of the paths, each in quotes."""
+    """Return the paths as a list for a message to clients, each path in quotes."""
     return list_of([*map(quoted, paths)])
 
 
 def _shown(path: str) -> str:
-    """Return a path as it appears in the error messages of `Git.run`, so that the two can be compared."""
+    """Return a path as it appears in the error messages of `Git.run`."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", path.encode(errors="surrogateescape").decode(errors="replace"))
 
 

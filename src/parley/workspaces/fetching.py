@@ -21,8 +21,8 @@ from parley.workspaces.worktree_git import WorktreeGit
 __all__ = ["PUSH_SECONDS", "Fetcher"]
 
 PUSH_SECONDS: Final = 120.0
-"""The timeout, in seconds, for a push, and for every fetch of a clone after the first one. The timeout is short
-because other conversations wait for the fetch.
+"""The timeout, in seconds, for a push, and for each fetch except the first fetch into a clone. The timeout is short
+because other conversations that use the clone wait for the fetch.
 """
 
 
@@ -38,7 +38,7 @@ class Fetcher:
 
         `last` is the last `workspace_updated` event of the conversation, and `head` is the commit of the worktree
         on this disk; None if there is none. Return None on success. If the fetch fails, but this disk has a
-        worktree and the commit of `last`, return the code and the message of the error.
+        worktree and the commit of `last`, return the error code and the error message.
 
         Raises:
             GitFailed: the fetch failed, and the turn cannot begin without it.
@@ -119,7 +119,9 @@ class Fetcher:
         )
 
     async def tips(self) -> dict[str, str]:
-        """Return the commit of each branch, keyed by branch, according to the last fetch."""
+        """Return the commits to which the branches in the repository pointed at the last fetch, keyed by branch
+        name.
+        """
         pattern = "refs/remotes/origin/"
         listed = await self._git.on_clone("for-each-ref", "--format=%(objectname) %(refname)", pattern)
         rows = (line.split(" ", 1) for line in listed.splitlines())

@@ -150,12 +150,12 @@ class Remote(Struct, frozen=True, kw_only=True):
     @property
     def needed_files(self) -> tuple[str, ...]:
         """The paths that Git must be able to read to use this repository: the SSH key, the SSH `known_hosts` file,
-        and a repository on the disk.
+        and the directory of a repository on this disk.
         """
         return tuple(path for path in (self.ssh_key, self.ssh_known_hosts, self.address.path) if path is not None)
 
     def redacted(self, text: str) -> str:
-        """Return a text in which the URL and the secrets of this repository are replaced with its name."""
+        """Return `text` with the URL and the secrets of this repository replaced by the name of the repository."""
         secrets = {self.address.url, self.address.path, self.password, self._login, self.ssh_key}
         for secret in sorted(filter(None, secrets), key=len, reverse=True):
             text = text.replace(secret, f"<{self.name}>")
@@ -262,10 +262,10 @@ def expanded(path: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _roots(paths: Sequence[str], repository: str | None) -> tuple[WritableRoot, ...]:
-    """Return writable roots for directories of the server and, unless `repository` is None, for the directory of
-    the repository.
+    """Return the writable roots for the directories `paths` and, unless `repository` is None, for the directory
+    `repository`.
 
-    Only the path of the repository may be a symbolic link.
+    Only `repository` may be a symbolic link.
     """
     others = () if repository is None else (os.path.realpath(repository),)
     return tuple(map(_root, (*paths, *others)))

@@ -21,9 +21,9 @@ __all__ = [
 ]
 
 LIST_INDEX: Final = ("ls-files", "-z", "--stage")
-"""The Git command whose output `index_files` reads."""
+"""The arguments of the Git command whose output `index_files` parses."""
 LIST_MODIFIED: Final = ("ls-files", "-z", "--modified")
-"""The Git command that lists the files that differ from the index."""
+"""The arguments of the Git command that lists the files that differ from the index."""
 
 _SUBMODULE: Final = "160000"
 _LINK: Final = "120000"
@@ -43,7 +43,7 @@ class ListedFile(Struct, frozen=True):
 
 
 def list_tree(commit: str) -> tuple[str, ...]:
-    """Return the Git command whose output `files_in_tree` reads."""
+    """Return the arguments of the Git command whose output `files_in_tree` parses."""
     return ("ls-tree", "-r", "-z", "--full-tree", commit)
 
 
@@ -109,7 +109,9 @@ def _obstacle(worktree: str, path: str) -> str | None:
 
 
 def _contains_only(worktree: str, folder: str, index: Mapping[str, ListedFile], changed: set[str]) -> bool:
-    """Return whether a directory contains only unchanged files of the index."""
+    """Return whether the directory `folder` of a worktree contains only files in `index` that are not in `changed`.
+    All paths are relative to the worktree.
+    """
     for parent, folders, files in os.walk(os.path.join(worktree, folder)):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         for name in (*files, *links):
@@ -120,7 +122,9 @@ def _contains_only(worktree: str, folder: str, index: Mapping[str, ListedFile], 
 
 
 def _has_content(path: str, wanted: ListedFile) -> bool:
-    """Return whether a file has the content of the listed file `wanted`, without converting line endings."""
+    """Return whether a file has the content of the listed file `wanted`. Line endings are not converted before the
+    comparison.
+    """
     digest = hashlib.sha1(usedforsecurity=False) if len(wanted.object_id) == 40 else hashlib.sha256()
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode):

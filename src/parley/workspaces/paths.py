@@ -55,7 +55,7 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> str:
-        """The directory for the new objects of Git commands that read the worktree."""
+        """The directory in which Git commands that read the worktree store new objects."""
         return os.path.join(self.admin, "objects")
 
     @property
@@ -82,11 +82,12 @@ class WorktreePaths(Struct, frozen=True, kw_only=True):
 
 
 def make_directories(directory: str, hidden: tuple[str, ...]) -> None:
-    """Create the directories for clones and worktrees.
+    """Create the directories for clones and worktrees in `directory`. `hidden` contains the paths that commands
+    cannot read.
 
     Raises:
-        GitFailed: a hidden path contains the directory, so that commands could not read the worktrees; a directory
-            was replaced; or other users can write to a directory.
+        GitFailed: `directory` is in a hidden path; one of the directories is not a directory of this user; or other
+            users can write to one of the directories.
         OSError: a directory cannot be created.
     """
     real = os.path.realpath(directory)

@@ -13,7 +13,9 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["MAX_LIST_BYTES", "WorktreeGit"]
 
 MAX_LIST_BYTES: Final = 256 * 1024 * 1024
-"""The maximum size of a list of files, in bytes."""
+"""The maximum number of bytes that are read of a list of files. A list with half as many characters is rejected,
+because the list may be incomplete.
+"""
 
 
 class WorktreeGit:
@@ -87,8 +89,9 @@ class WorktreeGit:
 
         The command may write only to the administrative directory of the worktree, where new objects are stored
         too. If the worktree was moved, `work_tree` is its current directory. If `index` is given, it is the path of
-        an index that the command uses instead of the index of the worktree. If `is_list` is True, the output may
-        have up to `MAX_LIST_BYTES` bytes. The other parameters are the same as those of `Git.run`.
+        an index that the command uses instead of the index of the worktree. If `is_list` is True, the limit for the
+        output is `MAX_LIST_BYTES` instead of the limit of `Git.run`. The other parameters are the same as those of
+        `Git.run`.
 
         Raises:
             GitFailed: the command failed, or a list is too long.

@@ -1,8 +1,9 @@
 """Manages the clones of the repositories, and a separate worktree for each conversation.
 
-The directory in the settings contains `repositories/NAME.git`, which are bare clones, and `worktrees/ID`. Commands
-of the model can write only to the worktree of their own conversation. All Git commands of the server name the clone
-explicitly and ignore the `.git` in a worktree, because a command of the model may have replaced that `.git`.
+The directory in the setting `workspace.directory` contains the bare clones, `repositories/NAME.git`, and the
+worktrees, `worktrees/ID`. Commands of the model can write only to the worktree of their own conversation. All Git
+commands of the server name the clone explicitly and ignore the `.git` in a worktree, because a command of the model
+may have replaced that `.git`.
 
 A Git command that reads or writes files of a worktree can write only to the administrative directory of this
 worktree, `repositories/NAME.git/worktrees/ID`. The command stores its objects there, and the server moves the
@@ -125,7 +126,7 @@ class GitWorktrees:
     async def _locked(self, clone: str) -> AsyncIterator[None]:
         """Hold the lock of a clone during the `async with` block.
 
-        Other processes that use the same directory wait until the lock is released.
+        Other processes that need the lock of this clone wait until the lock is released.
         """
         async with self._locks.setdefault(clone, asyncio.Lock()):
             descriptor = os.open(f"{clone}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
