@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 
 NO_CLIENT: Final = "nobody could be asked"
 DISMISSED: Final = "the client dismissed the question"
-"""The reason that the server records for a denial if the client closed the form without a decision."""
+"""The reason that the server records for a denial if the client closed the approval form without a decision."""
 POLL_SECONDS: Final = 60.0
-"""A client counts as a reader for this time, in seconds, after it has polled the conversation, for example with
-`conversationRead`. The time is longer than the maximum time for which one such call waits.
+"""The time, in seconds, for which a client counts as a reader after it has polled the conversation, for example
+with `conversationRead`. A single poll waits for less than this time.
 """
 
 
@@ -95,7 +95,7 @@ class OpenApprovals:
         self._listeners: dict[object, Callable[[], None]] = {}
         self._polled: asyncio.Task[None] | None = None
         self._waits_since = 0.0
-        """The time when a call last began to wait for the end of the turn, in seconds since the epoch."""
+        """The time when a client's call last began to wait for the end of the turn, in seconds since the epoch."""
         self._timeout: asyncio.Task[None] | None = None
         self._timeout_seconds: float | None = None
         """The full length of the running timeout, in seconds; None if no timeout is running."""
@@ -125,16 +125,17 @@ class OpenApprovals:
     @property
     def seconds_for_followers(self) -> float:
         """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
-        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by a
-        waiting call, or continues to wait. The value is 0 if no other client may follow the conversation.
+        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by
+        the client's call that waits for the turn, or continues to wait. The value is 0 if no other client may
+        follow the conversation.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
 
     @property
     def is_returned(self) -> bool:
-        """True if a call that waits for the end of the turn returns the open approval as its result, because no
-        client can be asked.
+        """True if a client's call that waits for the end of the turn returns the open approval as its result,
+        because no client can be asked.
         """
         return (
             self.open is not None
@@ -145,8 +146,8 @@ class OpenApprovals:
         )
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval is open, or its settlement is in memory. Return False for an approval whose
-        settlement is only in the store.
+        """Return whether the given approval is open, or its settlement is in memory. Return False for an approval
+        whose settlement is only in the store.
         """
         return self._is_open(approval_id) or approval_id in self._log.projections.approvals.settled
 
@@ -172,7 +173,7 @@ class OpenApprovals:
             written = self._log.write(event, request, on_durable=self._asked)
             return await self.report(request, self.wait_for(self.expect(approvals), written))
         finally:
-            self._not_durable = None  # a write without a known outcome may turn out to be durable later
+            self._not_durable = None  # a write whose outcome is unknown may become durable later
 
     async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
         """Await the coroutine `answer`, which waits for the answer to the approval of `request`, and return its
@@ -346,21 +347,21 @@ class OpenApprovals:
         self.recheck()
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
-        """Record that the open approval was sent to a client."""
+        """Record that the open approval was sent to the given client."""
         if self.open is not None:
             self._recipients.deliver(recipient, self.open.approval_id)
             self.recheck()
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that a call has returned an approval as its result. The client may repeat the call with the
-        answer.
+        """Record that a client's call has returned the given approval as its result. The client may repeat the call
+        and include the answer.
         """
         if self._is_open(approval_id):
             self._recipients.awaited_retry = approval_id
             self.recheck()
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer the approval that was sent to it."""
+        """Record that the given client will not answer the approval that was sent to it."""
         if self._recipients.withdraw(recipient):
             self.recheck()
 
@@ -448,7 +449,7 @@ class OpenApprovals:
         try:
             await self._settle_by_timeout(pending.approval_id, "abort" if aborts else "timed_out")
         except (ApprovalIsSettled, UnknownApproval, LeaseLost, HomeLost):
-            pass  # a client answered just before the timeout, or another process owns the turn
+            pass  # a client answered just before the timeout, or another process owns the conversation
         except Exception:  # the error is a bug: the approval stays open, and a client may still answer it
             log.exception("failed to settle an approval after its timeout")
 

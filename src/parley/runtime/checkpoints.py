@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 TAIL_ENTRIES: Final = 2000
 """The number of newest entries of a log that stay in memory. Earlier entries are read from the store."""
 LACKING_ENTRIES: Final = 10_000
-"""The maximum number of entries after the stored checkpoint of a log. A process that loads a log with more such
-entries stores a new checkpoint, even if no client writes to the conversation.
+"""The maximum number of entries after the stored checkpoint of a log. A process that loads a log with more entries
+after the stored checkpoint stores a new checkpoint, even if no client writes to the conversation.
 """
 SMALL: Final = 4000
 """Projections with at most this many items are encoded on the event loop, which takes a few milliseconds. Larger
@@ -82,7 +82,7 @@ class Checkpoints:
             return None
         try:
             decode = partial(Projections.restored, checkpoint.data, MessageId(self._id))
-            # decoded in a thread, because decoding a long history takes long
+            # decode in a thread, because decoding a long history takes a long time
             restored = await asyncio.to_thread(decode)
             if restored.position != checkpoint.seq:
                 raise ValueError(f"its position is {restored.position}, not {checkpoint.seq}")

@@ -122,12 +122,12 @@ class Command:
         waits for the write lock.
         """
         self.is_executed = False
-        """True if this process has executed the command, whose effects may not be durable yet."""
+        """True if this process has executed the command. The effects of the command may not be durable yet."""
         self.was_refused = False
         """True if the process to which the command was last sent has responded that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error that names a process to which the command was sent and which has not responded; None if there
-        is no such process. The other process may still execute the command.
+        """The error that names the other process that was sent the command and has not responded; None if there is
+        no such process. The other process may still execute the command.
         """
         self.is_placed = is_from_peer
         """True if no node has to be chosen for the turn that the command begins, because this node was chosen, or
@@ -292,8 +292,8 @@ class SubmitMessage(Command):
         return ids
 
     def _needs_fold(self, local: LocalConversation) -> bool:
-        """Return whether the message begins a branch at a message that the projections in memory do not know. In
-        this case, the projections must be computed from the first entry of the log.
+        """Return whether the message begins a branch at a message that is not in the projections in memory. In this
+        case, the projections must be computed from the first entry of the log.
         """
         parent, log = self.message.parent_id, local.log
         if parent is None or not log.is_owner or log.projections.state.phase is not Phase.IDLE:
@@ -374,7 +374,7 @@ class SubmitMessage(Command):
 
 
 class Continue(Command):
-    """Begins a turn after a turn that was interrupted or failed.
+    """Begins a turn without a message, after a turn that was interrupted or failed.
 
     The command fails with `TurnIsRunning` if a turn is unfinished in this or in another process.
     """
@@ -483,7 +483,7 @@ class Interrupt(Command):
         state, request = local.log.projections.state, self._request
         is_any = request.event_id is None and not request.messages
         if is_any and local.log.is_owner and local.queue.is_pending:
-            # A turn is about to begin.
+            # A queued message is about to begin a turn.
             return local.queue.pause(principal=request.principal, until=self.deadline.at)
         if is_any or request.event_id == state.event_id or any(one in state.inputs for one in request.messages):
             local.runner.interrupt(principal=request.principal)

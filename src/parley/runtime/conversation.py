@@ -301,7 +301,8 @@ class Conversation:
 
     def reconcile(self) -> asyncio.Future[None]:
         """Schedule a read of the log. If the log then contains an unfinished turn, this process follows the turn or
-        recovers it. The returned future is done after both steps.
+        recovers it. Return a future that is done when the log has been read and the turn, if there is one, is
+        followed or has been recovered.
         """
         current = self._mailbox.reconcile()
         current.add_done_callback(self._reconciled)
@@ -527,8 +528,8 @@ class Conversation:
         is_limited: bool = False,
         deadline: Deadline | None = None,
     ) -> None:
-        """Replace the content of a queued message, which then belongs to `principal`. Nothing is changed if an
-        error is raised.
+        """Replace the content of a queued message. The message then belongs to `principal`. Nothing is changed if
+        an error is raised.
 
         `is_limited` has the same meaning as for `submit`.
 
@@ -724,8 +725,8 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Make `tool_servers_started` return immediately. If servers fail to start, this is reported when the next
-        turn begins.
+        """Make `tool_servers_started` return immediately. Tool servers that fail to start are reported when the
+        next turn begins.
         """
         self._tool_servers.stop_waiting()
 

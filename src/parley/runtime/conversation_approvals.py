@@ -55,23 +55,24 @@ class ConversationApprovals:
         return self._approvals.to_deliver()
 
     def __contains__(self, approval_id: ApprovalId) -> bool:
-        """Return whether an approval is open, or its settlement is in memory. Return False for an approval whose
-        settlement is only in the store.
+        """Return whether the given approval is open, or its settlement is in memory. Return False for an approval
+        whose settlement is only in the store.
         """
         return approval_id in self._approvals
 
     @property
     def is_returned(self) -> bool:
-        """True if a call that waits for the end of the turn returns the open approval as its result, because no
-        client can be asked.
+        """True if a client's call that waits for the end of the turn returns the open approval as its result,
+        because no client can be asked.
         """
         return self._approvals.is_returned
 
     @property
     def seconds_for_followers(self) -> float:
         """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
-        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by a
-        waiting call, or continues to wait. The value is 0 if no other client may follow the conversation.
+        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by
+        the client's call that waits for the turn, or continues to wait. The value is 0 if no other client may
+        follow the conversation.
         """
         return self._approvals.seconds_for_followers
 
@@ -98,12 +99,12 @@ class ConversationApprovals:
         self._approvals.note_poll(can_answer=can_answer)
 
     def delivered_to(self, recipient: ApprovalRecipient) -> None:
-        """Record that the open approval was sent to a client."""
+        """Record that the open approval was sent to the given client."""
         self._approvals.delivered_to(recipient)
 
     def await_retry(self, approval_id: ApprovalId) -> None:
-        """Record that a call has returned an approval as its result. The client may repeat the call and include the
-        answer.
+        """Record that a client's call has returned the given approval as its result. The client may repeat the call
+        and include the answer.
 
         Until the client repeats the call, the timeout for approvals that no client can answer applies to the
         approval.
@@ -111,7 +112,7 @@ class ConversationApprovals:
         self._approvals.await_retry(approval_id)
 
     def withdrawn_from(self, recipient: ApprovalRecipient) -> None:
-        """Record that a client will not answer the approval that was sent to it."""
+        """Record that the given client will not answer the approval that was sent to it."""
         self._approvals.withdrawn_from(recipient)
 
     # --- answers -----------------------------------------------------------------------

@@ -98,13 +98,19 @@ class DurableLog:
         self._on_listing, self._on_attention = on_listing, on_attention
         self._listed = Phase.IDLE, ""
         self.lease_lost: asyncio.Future[None] | None = None
-        """A future that is done when the lease is lost to another process; None while there is no lease."""
+        """A future that is done when the lease is lost to another process; None while this process does not hold
+        the lease.
+        """
         self.lease_ended: asyncio.Future[None] | None = None
-        """A future that is done when the lease is lost or was released; None while there is no lease."""
+        """A future that is done when the lease has been lost or released; None while this process does not hold the
+        lease.
+        """
         self._store, self._clock = store, clock
         self._checkpoints = checkpoints or Checkpoints(conversation_id, store)
         self._holds_texts = False
-        """True between `hold_texts` and `release_texts`, while a turn needs the texts of the whole history."""
+        """True between `hold_texts` and `release_texts`, while a turn needs the content of the whole history in
+        memory.
+        """
         self._lease: Lease | None = None
         self.readers = LogReaders(conversation_id)
         self._in_flight: list[_Write] = []
@@ -392,7 +398,7 @@ class DurableLog:
         self, *payloads: LogPayload, on_durable: Callable[[], None] | None = None, until: float | None = None
     ) -> asyncio.Future[None]:
         """Append entries as `append` does. Return a future that is done when the entries are durable and have been
-        sent to readers. The future has the errors of `append`.
+        sent to readers. The future fails with the errors that `append` raises.
 
         `on_durable` is called when the entries become durable, before any reader sees them. `until` has the same
         meaning as for `append`.
@@ -400,7 +406,7 @@ class DurableLog:
         if self._lease is None:
             raise LeaseLost
         at, before = self._clock.now(), self.log.last
-        entries = self.log.append(payloads, at=at)  # this call may raise an error, after which nothing has changed
+        entries = self.log.append(payloads, at=at)  # if this call raises an error, nothing has changed
         try:
             for one in payloads:
                 self.projections.apply(one, at=at)
@@ -503,7 +509,7 @@ class DurableLog:
         self.projections.forget(self.log.base)
 
     def _trim(self) -> None:
-        """If the next checkpoint is due, add it and remove old durable entries from memory; otherwise return."""
+        """If the next checkpoint is due, add it, and remove old durable entries from memory."""
         if not self._checkpoints.is_due(self.log.durable):
             return
         try:
@@ -523,18 +529,22 @@ class DurableLog:
     # --- open items --------------------------------------------------------------------
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Append `text` to the open text of the given kind, and send the delta to readers."""
+        """Append `text` to the open item of the given kind, and send the delta to readers."""
         delta = self.log.extend(kind, text)
         if self.readers.attached:
             self.readers.delta(delta, encode_delta(delta))
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return the open text of the given kind; an empty string if no text of this kind is open."""
+        """Return the text so far of the open item of the given kind; an empty string if no item of this kind is
+        open.
+        """
         item = self.log.open.get(kind)
         return item.text() if item else ""
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Append `data` to the open output of a command, and send the deltas to readers."""
+        """Append `data` to the output of the running command with the given call id, and send the deltas to
+        readers.
+        """
         for delta in self.log.extend_output(call_id, stream, data):
             telemetry.deltas += 1
             # Encoding is expensive. While a command writes a lot of output, often no reader keeps up.
@@ -542,24 +552,26 @@ class DurableLog:
             self.readers.delta(delta, encode_output_delta(delta) if taken else b"")
 
     def output_so_far(self, call_id: CallId) -> CommandOutput | None:
-        """Return the output that a running command has produced so far, as a record; None if there is no output."""
+        """Return the output so far of the running command with the given call id, as a record; None if there is no
+        output.
+        """
         return next(self.log.output_records(call_id), None)
 
     def mirror(self, item: ItemId, kind: ItemKind, offset: int, text: str) -> None:
-        """Append `text`, which another process has produced, to an open text, and send the delta to readers.
+        """Append `text`, which the owner has sent, to the open item `item`, and send the delta to readers.
 
-        `offset` is the position of `text` in the open text, in code points. A part of `text` that the log already
-        contains is not appended again.
+        `offset` is the position of `text` in the whole text of the item, in code points. A part of `text` that the
+        log already contains is not appended again.
         """
         if (delta := self.log.mirror(item, kind, offset, text)) is not None and self.readers.attached:
             self.readers.delta(delta, encode_delta(delta))
 
     def mirror_output(self, item: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes) -> None:
-        """Append `data` to the open output of a command that another process is running, and send the deltas to
-        readers.
+        """Append `data`, output of a command that the owner is running, to the open item `item`, and send the
+        deltas to readers.
 
-        `offset` is the position of `data` in the output, in bytes. A part of `data` that the log already contains
-        is not appended again.
+        `offset` is the position of `data` in the whole output of the item, in bytes. A part of `data` that the log
+        already contains is not appended again.
         """
         delta = self.log.mirror_output(item, call_id, stream, offset, data)
         if delta is not None and self.readers.attached:
@@ -620,7 +632,8 @@ class DurableLog:
         return page[0]
 
     async def hold_texts(self) -> None:
-        """Load the texts of the history that are not in memory, and keep all texts until `release_texts`.
+        """Load the content of those history items whose content is not in memory. Keep the content of all history
+        items in memory until `release_texts` is called.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -646,7 +659,7 @@ class DurableLog:
             await asyncio.sleep(0)
 
     def release_texts(self) -> None:
-        """Remove from the history the texts of entries that the log no longer has in memory."""
+        """Remove from memory the content of the history items whose entries the log no longer has in memory."""
         self._holds_texts = False
         self.history.drop_texts(self.log.base)
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class LogReaders:
-    """The readers and the waiting tasks of one log. The log calls this object for each change."""
+    """The readers and the waiting tasks of one log. The log notifies this object of each change."""
 
     def __init__(self, conversation_id: ConversationId) -> None:
         self._id = conversation_id
@@ -45,12 +45,14 @@ class LogReaders:
             self.attached.remove(reader)
 
     def appended(self, first: Seq) -> None:
-        """Tell the readers that entries from the position `first` on were appended. They may not be durable yet."""
+        """Notify the readers that entries from the position `first` on were appended. The entries may not be
+        durable yet.
+        """
         for reader in self.attached:
             reader.appended(first)
 
     def delta(self, delta: Delta | OutputDelta, encoded: bytes) -> None:
-        """Send a delta. `encoded` is the delta in its encoded form as an event."""
+        """Pass a delta to each reader. `encoded` is the delta in its encoded form as an event."""
         for reader in self.attached:
             reader.delta(delta, encoded)
 
@@ -69,7 +71,7 @@ class LogReaders:
         self.wake()
 
     async def wait(self) -> None:
-        """Wait until the log has changed, or until `wake` is called."""
+        """Wait until the next call of `pump` or `wake`."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(changed)
         try:

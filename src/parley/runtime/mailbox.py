@@ -110,8 +110,8 @@ class Mailbox:
         self._retry_seconds = FIRST_RETRY_SECONDS
         """The delay after the next failed attempt to begin a turn with a queued message, in seconds."""
         self._last_error = ""
-        """The text of the last logged failure of an `Observe` command; empty if there is none. The same failure is
-        logged only once.
+        """The error message of the last failure of an `Observe` command; empty if no such command has failed. A
+        failure with the same message as the previous failure is not logged again.
         """
         self._lost: HomeLost | None = None
 
@@ -126,7 +126,8 @@ class Mailbox:
 
     def post(self, command: Command) -> asyncio.Future[None]:
         """Add a command. Return a future that is done when the command is executed and its effects are durable. If
-        the server is shutting down, the future fails with `ShuttingDown`, unless the command is applied even then.
+        the server is shutting down, the future fails with `ShuttingDown`, unless the command is applied even during
+        a shutdown.
 
         Cancelling the future withdraws the command, unless it has already been executed.
         """
@@ -176,8 +177,8 @@ class Mailbox:
     def _wake(self) -> None:
         """Execute the commands that do not have to wait.
 
-        If commands are left, or if the lease can be released, start the task that executes the commands and
-        releases the lease.
+        If commands remain, or if the lease can be released, start the task that executes the commands and releases
+        the lease.
         """
         self._drain()
         if self._task is None and (self._queue or self._ownership.is_releasable):
@@ -241,7 +242,7 @@ class Mailbox:
     async def _release(self) -> None:
         try:
             await self._ownership.release()
-        except StoreError as error:  # this process loses the lease when it ends
+        except StoreError as error:  # this process loses the lease when it exits
             log.warning("%s: the lease was not released: %s", self._local.log.id, error)
 
     # --- executing ---------------------------------------------------------------------
@@ -278,7 +279,7 @@ class Mailbox:
                 return command.is_writable or not (command.waits_for_write_lock and runner.turn is not None)
             case OwnershipState.IDLE:
                 if command.is_from_peer:
-                    return True  # the command fails at once
+                    return True  # the command fails immediately
                 return self._is_without_turn(command) and not command.needs_lookup(self._local)
             case OwnershipState.ACQUIRING | OwnershipState.CONNECTING:
                 return False
@@ -369,12 +370,12 @@ class Mailbox:
 
     @property
     def _has_log(self) -> bool:
-        """True if this process has loaded all entries of the log up to its end."""
+        """True if this process has loaded all entries of the log."""
         return self._ownership.state in (OwnershipState.OWNER, OwnershipState.FOLLOWING)
 
     def _is_without_turn(self, command: Command) -> bool:
         """Return whether a command can be applied without the lease, because it affects only an unfinished turn and
-        there is none.
+        no turn is unfinished.
         """
         is_queue_due = self._local.queue.is_pending and not self._has_tried_queue
         is_idle = self._local.log.projections.state.phase is Phase.IDLE and not is_queue_due
@@ -463,7 +464,7 @@ class Mailbox:
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
-            ParleyError: the command has failed on the node, or the nodes cannot be listed.
+            ParleyError: the command has failed on the other node, or the nodes cannot be listed.
         """
         assert self._placer is not None
         node = await self._placer.node_for(command)

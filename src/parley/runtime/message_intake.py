@@ -240,7 +240,8 @@ class MessageIntake:
         began: Callable[[LocalTurn], None],
         resolve: ResolveSettings | None,
     ) -> asyncio.Future[None]:
-        """Begin a turn for a principal without a message, after a turn that was interrupted or failed.
+        """Begin a turn without a message, at the request of `principal`, after a turn that was interrupted or
+        failed.
 
         Return a future that is done when the start of the turn is durable. At that time, `began` is called, before
         any reader sees the start. If another process still holds the write lock at the time `until`, the future
@@ -270,7 +271,7 @@ class MessageIntake:
         began: Callable[[LocalTurn], None],
         resolve: ResolveSettings | None,
     ) -> asyncio.Future[None]:
-        """Begin a turn that replaces the history with a summary, for a principal.
+        """Begin a turn that replaces the history with a summary, at the request of `principal`.
 
         The arguments and the result have the same meaning as for `continue_turn`.
 
@@ -404,7 +405,7 @@ class MessageIntake:
         return chosen
 
     def _before(self, message: Submit) -> ResolvedSettings:
-        """Return the settings that the settings in a message override.
+        """Return the settings that would apply without the settings in the message.
 
         Raises:
             ConfigError: the settings cannot be used.

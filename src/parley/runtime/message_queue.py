@@ -55,8 +55,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
     asked: dict[str, Any] | None
     """The settings that the message contains, without secrets; None if it contains no settings."""
     principal: PrincipalRef | None
-    """The principal that queued the message or edited it last, and that begins its turn; None in logs of older
-    versions.
+    """The principal that queued the message or last edited it. The turn of the message belongs to this principal.
+    None in logs of older versions.
     """
     is_limited: bool
     """True if the role of this principal is below admin. The message then cannot loosen settings."""

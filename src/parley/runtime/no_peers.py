@@ -10,7 +10,7 @@ __all__ = ["NoPeers"]
 
 
 class NoPeers:
-    """An implementation of `Peers` without any other process."""
+    """An implementation of `Peers` that finds and notifies no other process."""
 
     address = ""
 

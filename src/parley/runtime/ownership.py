@@ -141,7 +141,7 @@ class Ownership:
 
         Raises:
             OwnerNotLinked: the owner is a process of another home, and this process and the owner are not both
-            nodes.
+                nodes.
             OwnerUnresponsive: the owner did not respond before the deadline.
             WriteLockHeld: another process held the write lock until the deadline.
             StoreError: the lease cannot be acquired, or the end of an orphaned turn cannot be stored.

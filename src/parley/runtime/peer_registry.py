@@ -22,8 +22,8 @@ __all__ = ["Follower", "PeerConnection", "PeerNews", "PeerRegistry"]
 log = logging.getLogger(__name__)
 
 PeerNews = PeerEntry | PeerDelta | PeerOutput | PeerReleased
-"""A notification that an owner sends to a process that follows it: an entry, a delta, output of a command, or the
-end of its ownership.
+"""A notification that an owner sends to a process that follows it: an entry, a delta, command output, or the end of
+the ownership.
 """
 
 _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {

@@ -1,4 +1,4 @@
-"""Converts the requests of other processes to commands.
+"""Converts requests from other processes to commands.
 
 The owner of a conversation executes these commands in the same way as the commands of its own clients.
 """
@@ -41,7 +41,7 @@ __all__ = ["command_for", "placed_command"]
 
 
 def command_for(request: PeerRequest, deadline: Deadline, *, answered: Callable[[bytes], None]) -> Command:
-    """Return the command for a request of another process.
+    """Return the command for a request from another process.
 
     A command that accepts a message calls `answered` with the encoded result. For all other commands, the caller
     sends the response when the command is done.

@@ -48,7 +48,7 @@ class Poller:
         last activity in seconds since the epoch. None if no query has found a conversation.
         """
         self._touched: set[ConversationId] = set()
-        """The conversations that a call or another process has used since they were last examined."""
+        """The conversations that a client or another process has used since they were last examined."""
 
     def touch(self, conversation_id: ConversationId) -> None:
         """Make the next poll examine a conversation, because the conversation was used."""
@@ -65,7 +65,7 @@ class Poller:
             await self._is_newest_changed()
 
     def start(self) -> None:
-        """Begin to poll. The poller stops by itself when no client is reading."""
+        """Begin to poll. Polling ends when no client is reading a conversation or a list."""
         if self._task is None:
             self._task = asyncio.create_task(keep_running(self._poll, self._clock))
 

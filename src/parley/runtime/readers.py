@@ -3,7 +3,8 @@ reader.
 
 A reader that keeps up sends each delta immediately, without a task, a queue or a copy. If the client does not read
 from its connection, the reader stays at its position and uses no CPU time. When the outbox of the connection is
-writable again, the reader sends everything that the client lacks, and merges the deltas of each open text.
+writable again, the reader sends all entries and deltas that the client lacks, and merges the deltas of each open
+item.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from parley.wire.principals import PrincipalRef
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""After a call has begun to wait for a turn, other clients have this time, in seconds, to begin to follow the turn.
+"""The time, in seconds, in which other clients can begin to follow a turn after a client's call has begun to wait
+for the end of the turn.
 """
 
 
@@ -43,7 +44,9 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
     knows_limits: bool
     """True if the client knows the event `limit_reached` and can therefore be asked about limits."""
     waits_for_turn: bool = False
-    """True if the reader is a call that waits for the end of the turn. Its client cannot answer until then."""
+    """True if the reader is a client's call that waits for the end of the turn. The client cannot answer an
+    approval during this call.
+    """
     may_answer: bool = True
     """True if the role of the principal allows it to answer approvals."""
     may_interrupt: bool = True
@@ -77,9 +80,9 @@ class Recipients:
         its next call.
         """
         self.awaited_retry: ApprovalId | None = None
-        """The id of an approval that a call has returned as its result; None if no call has returned an approval.
-        The client may repeat the call and include the answer. Until the approval is settled, the client counts as a
-        reader that cannot be asked.
+        """The id of an approval that a client's call has returned as its result; None if no call has returned an
+        approval. The client may repeat the call and include the answer. Until the approval is settled, the client
+        counts as a reader that cannot be asked.
         """
         self._poller_can_answer = False
         """True if a polling client may call `approvalAnswer`."""
@@ -110,12 +113,12 @@ class Recipients:
         self.polled = self._poller_can_answer = False
 
     def deliver(self, recipient: ApprovalRecipient, approval_id: ApprovalId) -> None:
-        """Record that a client was sent an approval."""
+        """Record that the given client was sent the given approval."""
         self._delivered.append((recipient, approval_id))
 
     def withdraw(self, recipient: ApprovalRecipient) -> bool:
-        """Record that a client will not answer the approval that was sent to it. Return True if an approval was
-        sent to this client; otherwise return False.
+        """Record that the given client will not answer the approval that was sent to it. Return True if an approval
+        was sent to this client; otherwise return False.
         """
         before = len(self._delivered)
         self._delivered = [one for one in self._delivered if one[0] is not recipient]
@@ -181,8 +184,8 @@ class Recipients:
         no limit.
 
         `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is
-        `OpenApprovals.knows_limits`. If it is False, an approval about a limit waits only if the settings hold
-        approvals that time out and every client that may answer knows the event `limit_reached`.
+        `OpenApprovals.knows_limits`. If it is False, an approval about a limit waits only if the setting
+        `[approvals] on_timeout` is `hold` and every client that may answer knows the event `limit_reached`.
         """
         is_held = approvals.on_timeout == "hold" and not self.may_end_at_limit
         if about_limit and not knows_limits and not is_held:

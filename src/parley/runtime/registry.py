@@ -59,8 +59,8 @@ MAX_EVICT_SECONDS: Final = 30.0
 
 
 class ConversationRegistry:
-    """Creates, finds and deletes the conversations of a home directory, and keeps those in memory that this process
-    uses.
+    """Creates, finds and deletes the conversations of a home directory, and keeps in memory the conversations that
+    this process uses.
     """
 
     def __init__(
@@ -308,8 +308,8 @@ class ConversationRegistry:
         self._deps.peers.announce(conversation_id)
 
     async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> None:
-        """Store that a principal has read a conversation up to the position `seq`. A mark never moves backwards.
-        `reader` is the identity of the principal.
+        """Store that a principal has read a conversation up to the position `seq`. An earlier position than the
+        stored position is ignored. `reader` is the identity of the principal.
 
         Raises:
             UnknownConversation: the conversation does not exist.
@@ -538,8 +538,7 @@ class ConversationRegistry:
         """Remove unused conversations from memory, and return the number of removed conversations.
 
         A conversation is removed if it was not used for `idle_seconds`. If more than `idle_conversations` are
-        unused, the conversations whose last use is longest ago are removed as well. `limits` contains both
-        settings.
+        unused, the least recently used conversations are removed as well. `limits` contains both settings.
         """
         now = self._deps.clock.now()
         idle = [one for one in self._cached.values() if one.is_evictable]

@@ -90,8 +90,8 @@ class RemoteOwner:
         )
 
     async def follow(self) -> None:
-        """Begin to follow the owner, after the last known entry. Following may have ended again when the call
-        returns (`is_over`).
+        """Begin to follow the owner. The owner sends all entries after the last durable entry in the log of this
+        process. Following may have ended again when the call returns (`is_over`).
 
         Raises:
             NotOwned: the other process does not own the conversation, does not respond, or has ended.

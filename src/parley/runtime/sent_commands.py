@@ -106,7 +106,7 @@ class SentCommands:
         return list(timers)
 
     async def all_answered(self) -> None:
-        """Wait until there are no commands."""
+        """Wait until each command has received its response, has passed its deadline or was withdrawn."""
         while self._timers:
             self._changed.clear()
             await self._changed.wait()

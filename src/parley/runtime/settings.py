@@ -84,7 +84,7 @@ class SettingsResolver:
 
     def placed(self, resolved: ResolvedSettings) -> ResolvedSettings:
         """Return `resolved` with the conversation's worktree as the working directory, if the conversation works in
-        a repository; otherwise return `resolved`. The path of the worktree depends on the node.
+        a repository; otherwise return `resolved` unchanged. The path of the worktree depends on the node.
 
         Raises:
             ConfigError: this process has no worktrees.

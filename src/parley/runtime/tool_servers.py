@@ -59,7 +59,7 @@ class ToolServers:
     async def ready(self, settings: Settings, append: Append) -> None:
         """Wait until the servers have started, before a turn begins.
 
-        Failures are reported before the turn begins, so that no report interrupts a message of the model.
+        Failures are reported before the turn begins, so that no report appears within the response of the model.
         """
         await self.begun()
         if settings.mcp_servers:

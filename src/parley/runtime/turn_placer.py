@@ -95,7 +95,7 @@ class TurnPlacer:
 
 
 class _Answer:
-    """The response of a node to one request. If the connection breaks first, the future `result` gets the error
+    """The response of a node to one request. If the connection breaks first, the future `result` fails with
     `NotOwned`.
     """
 

@@ -61,7 +61,7 @@ _messages: Final = msgspec.json.Decoder(UserMessage)
 
 
 class Turn:
-    """A turn that is running in this process or in another one."""
+    """A turn that is running in this process or in another process."""
 
     def __init__(self, event_id: EventId) -> None:
         self.event_id = event_id
@@ -105,7 +105,7 @@ class LocalTurn(Turn):
         self.task: asyncio.Task[None] | None = None
         """The task that runs the turn; None until the start of the turn is durable."""
         self.operation: Operation | None = None
-        """The operation with which the turn is reported to logs, metrics and traces; None if there are no
+        """The telemetry operation that reports the turn to logs, metrics and traces; None if there are no
         observers.
         """
 
@@ -254,7 +254,7 @@ class TurnRunner:
         return event_id
 
     def _settings_of_turn(self) -> Settings:
-        """Return the settings of the turn.
+        """Return the settings of the newest turn in the log.
 
         Raises:
             ConfigError: the settings are no longer valid.
@@ -392,7 +392,7 @@ class TurnRunner:
 
     def hand_over(self) -> None:
         """Stop the running turn without storing its end, so that another process can continue it. Do nothing if
-        there is no unfinished turn.
+        this process has no turn.
         """
         if self.turn is not None:
             self.turn.handed_over = True

@@ -21,7 +21,7 @@ _messages: Final = msgspec.json.Decoder(UserMessage)
 
 
 class TurnWorkspace:
-    """The worktree of one turn."""
+    """Prepares the worktree of the conversation for one turn, and saves it afterwards."""
 
     def __init__(self, durable_log: DurableLog, workspaces: Workspaces, settings: Settings) -> None:
         self._log, self._workspaces, self._settings = durable_log, workspaces, settings
