@@ -408,7 +408,7 @@ class Conversation:
         self._deps.peers.announce_take_over(self.id, by=by, at=at)
 
     async def wait_beyond(self, position: Seq) -> None:
-        """Wait until the log has an entry after `position` or the server shuts down.
+        """Wait until the log has a durable entry after `position` or the server shuts down.
 
         Raises:
             UnknownConversation: the conversation has been deleted.
@@ -683,7 +683,7 @@ class Conversation:
         sees the effects of the request.
 
         Raises:
-            NotOwned: this process does not own the conversation.
+            NotOwned: this process does not own the conversation, or is running no turn of the conversation.
             LeaseLost: another process has acquired the lease.
             ShuttingDown: the server is shutting down.
             ParleyError: the request fails with the same error that a client of this process would get.

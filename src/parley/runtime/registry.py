@@ -252,7 +252,7 @@ class ConversationRegistry:
         query = Query(state="asking", archived=None)
         while True:
             found = await self._store.find(query)
-            # The calls run concurrently, because each call takes seconds if the owner does not respond.
+            # The calls run concurrently, because each call can take seconds if the owner does not respond.
             finding = (self.find_if_possible(listed.conversation_id) for listed in found.items)
             asking += [one for one in await asyncio.gather(*finding) if one is not None]
             if not found.more:
@@ -262,7 +262,8 @@ class ConversationRegistry:
     # --- lists -------------------------------------------------------------------------
 
     async def page(self, query: Query) -> ConversationPage:
-        """Return one page of the list of conversations that match a query.
+        """Return one page of the list of conversations that match a query. Orphaned turns of conversations on this
+        page are recovered first.
 
         Raises:
             StoreError: the store cannot be searched.
@@ -271,7 +272,7 @@ class ConversationRegistry:
         left = [one for one in found.items if one.summary.state == "running" and not one.owned]
         if not left:
             return found
-        # The calls run concurrently, because each call takes seconds while another process holds the write lock.
+        # The calls run concurrently, because each call can take seconds while another process holds the write lock.
         await asyncio.gather(*(self.find_if_possible(one.conversation_id) for one in left))
         return await self._store.find(query)
 

@@ -21,7 +21,9 @@ from parley.wire.ids import MessageId
 __all__ = ["NODE", "ResolveSettings", "SettingsResolver", "refuse_looser"]
 
 ResolveSettings = Callable[[SettingsOverrides, ResolvedSettings | None], ResolvedSettings]
-"""A function that returns the settings that result from the overrides of a call on top of the previous settings."""
+"""A function that applies the overrides of a client's call to the previous settings, and returns the resulting
+settings. The previous settings are None for a new conversation.
+"""
 
 NODE: Final = "node"
 """The key in a settings record for the id of the node on whose disk the working directory is."""
@@ -53,11 +55,11 @@ class SettingsResolver:
         """
         self._wanted: dict[MessageId | None, SettingsOverrides] = {}
         """Maps each message to the overrides that a client of this process supplied with it, including secrets. The
-        key None stands for the call that created the conversation. The log contains no secrets.
+        key None stands for the creation of the conversation. The log contains no secrets.
         """
         self._known: dict[MessageId | None, ResolvedSettings] = {}
         """Maps each message that changed settings to the settings that were resolved for it. The key None stands
-        for the call that created the conversation. The resolved settings stay in use when the log is read again.
+        for the creation of the conversation. The resolved settings stay in use when the log is read again.
         """
         self.real_cwds: dict[str, str] = {}
         """The working directories of the conversation, each with the path without symbolic links that it had when
@@ -75,7 +77,7 @@ class SettingsResolver:
             self._known.clear()
 
     def resolve(self, overrides: SettingsOverrides, before: ResolvedSettings) -> ResolvedSettings:
-        """Return the settings that result from the overrides `overrides` on top of the settings `before`.
+        """Return the settings that result from applying `overrides` to the settings `before`.
 
         Raises:
             ConfigError: the settings cannot be used.

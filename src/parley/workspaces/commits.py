@@ -146,8 +146,8 @@ class Commits:
         return failed
 
     async def push(self, commit: str, branch: str, seconds: float) -> str:
-        """Push a commit to a branch, without force. If the branch has diverged, push to the next branch name that
-        accepts the commit (see `next_branch`). `seconds` is the timeout of each push.
+        """Push a commit to a branch, without force. If the branch has diverged, try the following branch names (see
+        `next_branch`). `seconds` is the timeout of each push.
 
         Return the branch to which the commit was pushed.
 
@@ -175,7 +175,7 @@ class Commits:
 
 
 def listed_paths(paths: Sequence[str]) -> str:
-    """Return the paths as a list for a message to clients, each path in quotes."""
+    """Return the paths, each in quotes, as a list for a message to clients. A long list is shortened."""
     return list_of([*map(quoted, paths)])
 
 
