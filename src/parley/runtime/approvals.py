@@ -246,8 +246,8 @@ class OpenApprovals:
         """Settle the open approval immediately. Return a future that is done when the settlement is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. `answer_id` is the id by which a
-        repeated answer is recognised; empty if there is none. If another process still holds the write lock at the
-        time `until`, the future fails with `WriteLockHeld`.
+        repeated answer is recognised; empty if the answer has no id. If another process still holds the write lock
+        at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             UnknownApproval: this conversation never requested the approval.

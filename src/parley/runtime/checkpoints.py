@@ -93,8 +93,8 @@ class Checkpoints:
         return restored
 
     def is_due(self, last: Seq) -> bool:
-        """Return whether the newest checkpoint is at least `every` entries before the position `last`, so that
-        another checkpoint must be added.
+        """Return whether the newest checkpoint is at least `every` entries before the position `last`. In this
+        case, the caller must add another checkpoint.
         """
         return last - self.newest_position >= self.every
 

@@ -72,7 +72,7 @@ PeerRequest = (
 )
 """A request that a process sends to the owner of a conversation."""
 PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn | CompactHistory
-"""A request to begin a turn, which a node sends to the node that has the working directory (`Place`)."""
+"""A request to begin a turn. A node sends the request to the node that has the working directory (`Place`)."""
 
 
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
@@ -118,7 +118,7 @@ class Command:
         self.is_fresh = False
         """True if this process has read the log from the store after the command arrived."""
         self.is_writable = False
-        """True if the store has been writable at some time since the command arrived, so that the command no longer
+        """True if the store has been writable at any time since the command arrived. The command then no longer
         waits for the write lock.
         """
         self.is_executed = False
@@ -130,8 +130,8 @@ class Command:
         no such process. The other process may still execute the command.
         """
         self.is_placed = is_from_peer
-        """True if no node has to be chosen for the turn that the command begins, because this node was chosen, or
-        because another process sent the command.
+        """True if this node was chosen to run the turn that the command begins, or if another process sent the
+        command. No node has to be chosen then.
         """
         self.refused_by: set[str] = set()
         """The ids of the nodes that have refused the command or could not be reached."""

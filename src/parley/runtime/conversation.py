@@ -264,8 +264,8 @@ class Conversation:
     async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
         """Load new entries from the store.
 
-        If the future `current` fails before the entries are loaded, because the database does not respond, stop
-        loading and raise the exception of the future.
+        If the database does not respond, the future `current` fails before the entries are loaded. In this case,
+        stop loading and raise the exception of the future.
         """
         reading = asyncio.ensure_future(self._ownership.read_new())
         try:
@@ -698,8 +698,8 @@ class Conversation:
     async def execute_placed(
         self, request: PlacedRequest, deadline: Deadline, *, answered: Callable[[bytes], None]
     ) -> None:
-        """Execute a request to begin a turn, which another node has sent because it cannot run the turn. `answered`
-        is called with the encoded result before any reader sees the effects of the request.
+        """Execute a request to begin a turn. Another node has sent the request because that node cannot run the
+        turn. `answered` is called with the encoded result before any reader sees the effects of the request.
 
         Raises:
             ParleyError: the request fails with the same error that a client of this process would get.

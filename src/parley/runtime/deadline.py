@@ -8,7 +8,7 @@ __all__ = ["Deadline"]
 
 
 class Deadline:
-    """A point in time after which a call fails."""
+    """A point in time after which an operation fails."""
 
     def __init__(self, seconds: float) -> None:
         """Create a deadline that is `seconds` seconds from now."""

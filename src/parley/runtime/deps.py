@@ -28,7 +28,6 @@ class RuntimeDeps(Struct, frozen=True):
     open_model: OpenModel
     tools: Tools
     commands: CommandRunner
-    """The runner of the commands that tools execute."""
     peers: PeerRegistry
     placement: Placement | None
     """The object that decides which node runs a turn; None if this process is not a node."""
@@ -52,7 +51,7 @@ class RuntimeDeps(Struct, frozen=True):
     which always responds.
     """
     draining: asyncio.Event
-    """An event that is set when this process must begin no more turns, because it will stop."""
+    """An event that is set when this process is about to stop and must begin no more turns."""
     closing: asyncio.Event
     """An event that is set when the server begins to shut down."""
     activity: Activity

@@ -676,7 +676,7 @@ class DurableLog:
     async def wait_beyond(self, position: Seq) -> None:
         """Wait until the log has a durable entry after the position `position`.
 
-        The call may return earlier, because `LogReaders.wake` ends it, so the caller must check the log again.
+        `LogReaders.wake` also ends the wait, so the caller must check the log again.
         """
         if self.log.durable > position:
             return

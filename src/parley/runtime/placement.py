@@ -22,8 +22,8 @@ __all__ = ["SLACK", "choose_node"]
 SLACK: Final = 4
 """A node runs a new turn itself if it has at most this many more running turns than the least busy node.
 
-A node learns the number of running turns of other nodes with a delay of some seconds. Without this tolerance, all
-nodes would send their turns to the same node.
+A node learns the number of running turns of other nodes with a delay of several seconds. Without this tolerance,
+all nodes would send their turns to the same node.
 """
 
 
@@ -72,8 +72,8 @@ def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: 
 
     A repository must be one of the repositories that the node has announced. If the node has announced roots, the
     directory must be in one of them. A node without roots has every directory if its mode is `shared`. Otherwise,
-    it has the directories that are assigned to it. A directory that is assigned to no node is only on this node
-    (`here`), if it exists there (`exists_here`).
+    the node has only the directories that are assigned to it. A directory that is assigned to no node is only on
+    this node (`here`), if it exists there (`exists_here`).
     """
     if directory.repository is not None:
         return directory.repository in node.repositories

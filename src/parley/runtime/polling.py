@@ -31,7 +31,7 @@ reading.
 REEXAMINE_TICKS: Final = 5
 """The number of polls after which all conversations in memory are examined again, including unused ones."""
 RESTART_SECONDS: Final = 10.0
-"""The time in seconds after which a background loop that has failed is started again."""
+"""The delay, in seconds, before a background loop that has failed is started again."""
 
 
 class Poller:

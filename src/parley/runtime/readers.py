@@ -109,7 +109,7 @@ class Reader:
         self._on_dropped = _do_nothing
 
     def drop(self, error: Exception) -> None:
-        """Stop sending, because an entry cannot be sent or read, and call `on_dropped` with the error."""
+        """Stop sending, and call `on_dropped` with `error`, the reason why an entry could not be sent or read."""
         on_dropped = self._on_dropped
         self.close()
         on_dropped(error)

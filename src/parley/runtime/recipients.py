@@ -92,7 +92,7 @@ class Recipients:
 
     @property
     def _counted(self) -> list[ReadingClient]:
-        """The clients of those readers that affect how long an approval waits, because their principal may
+        """The clients of the readers that affect how long an approval waits. The principal of such a client may
         interrupt the turn.
         """
         return [one for one in self._readers.values() if one.may_interrupt]

@@ -69,9 +69,9 @@ class RemoteOwner:
     ) -> None:
         """Create the object. `follow` begins to follow the owner.
 
-        `process` is the description of the owner in error texts. `applied` is called after entries from the owner
-        have been added to the log. `over` is called once, after this process has begun to follow the owner, when
-        following ends for any reason except a call of `end`.
+        `process` is the description of the owner in error messages. `applied` is called after entries from the
+        owner have been added to the log. `over` is called once, after this process has begun to follow the owner,
+        when following ends for any reason except a call of `end`.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (
@@ -122,8 +122,8 @@ class RemoteOwner:
         """Handle `answer`, the owner's response to a `Follow` request. Begin to follow if the log still ends at the
         position `after`.
 
-        If the log has grown, because an earlier connection has supplied entries in the meantime, do nothing.
-        `follow` then sends another request. If the response is an error, `follow` raises the error.
+        If the log has grown in the meantime with entries from an earlier connection, do nothing. `follow` then
+        sends another request. If the response is an error, `follow` raises the error.
         """
         if following.done():
             return
@@ -182,8 +182,8 @@ class RemoteOwner:
         self._connection.request(method, encode(params), answered=take)
 
     def _report_readers(self) -> None:
-        """Report to the owner whether clients of this process are reading and can be asked, because the owner
-        decides how long an approval waits.
+        """Report to the owner whether clients of this process are reading and can be asked. The owner needs this
+        report to decide how long an approval waits.
         """
         recipients = self._recipients
         can_be_asked = recipients.can_be_asked(self._approvals.open)

@@ -162,7 +162,7 @@ def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, name
 
 
 def _real_path(path: str) -> str | None:
-    """Return a path without symbolic links; None if the path cannot be resolved or stored."""
+    """Return the given path with symbolic links resolved; None if the path cannot be resolved or stored."""
     try:
         real = os.path.realpath(path)
         real.encode()  # the log cannot store the path, because the log is UTF-8

@@ -123,7 +123,7 @@ class LocalTurn(Turn):
 
     @property
     def is_ending(self) -> bool:
-        """True if the turn is about to end, so that messages can no longer join it."""
+        """True if the turn is about to end and messages can no longer join it."""
         return self.handed_over or self.cut_short is not None or self.work.done()
 
     @property
@@ -150,7 +150,7 @@ class TurnRunner:
         self._tool_servers = tool_servers
         self._model: tuple[Settings, Model] | None = None
         self._meters: dict[tuple[str, str], TokenMeter] = {}
-        """The token meters of the models. The key is the provider and the name of the model."""
+        """The token meter of each model, keyed by the id of the provider and the name of the model."""
         self._stopped: EventId | None = None
         """The id of the last turn that this process has stopped because it lost the lease; None if it has stopped
         no turn for this reason.

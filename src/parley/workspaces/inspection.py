@@ -33,7 +33,7 @@ _KINDS: Final = {
 
 
 class UnsafeWorktree(GitFailed):
-    """Raised when Git must not run in a worktree, because of a file that a command or a user has created there."""
+    """Raised when Git must not run in a worktree because of the files that the worktree contains."""
 
 
 def nested_repositories(worktree: str) -> tuple[str, ...]:

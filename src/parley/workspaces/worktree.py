@@ -96,7 +96,7 @@ class Worktree:
     async def _move(self, head: str, start: Start) -> list[str]:
         """Change the worktree from its commit `head` to the start of the turn.
 
-        Return sentences for clients. They name the places where the server saved work that is in the worktree but
+        Return sentences for clients. The sentences name each ref and directory where the server saved work that is
         not in the commit of `start`.
         """
         await asyncio.to_thread(self._checkout.restore_pointer, self.paths.tree)
