@@ -1,4 +1,4 @@
-"""Replaces the values in a message that are nested too deeply, so that the rest of the message can be decoded."""
+"""Replaces deeply nested values in a message with null, so that the remaining values can be decoded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _TOKEN: Final = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
 
 def cut_nesting(message: bytes) -> bytes:
-    """Return a copy of the message in which null replaces values that are nested too deeply. A message larger than
-    `MAX_CUT_BYTES` is not changed.
+    """Return a copy of the message in which null replaces values that are nested more than `MAX_LEVELS` levels
+    deep. A message larger than `MAX_CUT_BYTES` is not changed.
     """
     if len(message) > MAX_CUT_BYTES:
         return message

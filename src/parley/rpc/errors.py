@@ -1,4 +1,4 @@
-"""Errors of a session with an MCP server."""
+"""The errors that a session with an MCP server raises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UnreadableAnswer(SessionError):
 
 
 class TooLarge(SessionError):
-    """Raised when the server's response exceeds a limit."""
+    """Raised when a message from the server exceeds the maximum number of bytes or of JSON values."""
 
     def __init__(self, limit: int, unit: str) -> None:
         super().__init__(f"the response has more than {limit} {unit}")
@@ -53,14 +53,16 @@ class UnsupportedVersion(SessionError):
 
 
 class SessionLost(SessionError):
-    """Raised when the connection ended before the result arrived. The server may have completed the request."""
+    """Raised when the connection to the server ends before the result arrives. The server may have completed the
+    request.
+    """
 
     def __init__(self) -> None:
         super().__init__("the connection was lost")
 
 
 class CannotReach(SessionLost):
-    """Raised when the client cannot connect. The server has not received the request."""
+    """Raised when the client cannot connect to the server. The server has not received the request."""
 
     def __init__(self, detail: str) -> None:
         SessionError.__init__(self, detail)

@@ -1,4 +1,4 @@
-"""Decodes the messages of an untrusted server. Size limits are checked before decoding.
+"""Decodes the messages from an untrusted server. The size of a message is checked before the message is decoded.
 
 The number of values is limited as well as the number of bytes, because the two bytes `{}` become an object of 64
 bytes in memory.
@@ -29,8 +29,8 @@ def decode(frame: bytes, max_bytes: int | None) -> Message:
     stay encoded. Values that are nested too deeply become null.
 
     Raises:
-        TooLarge: the message exceeds a limit and was not decoded.
-        UnreadableAnswer: the frame is not a message.
+        TooLarge: the message has more than `max_bytes` bytes or more than `MAX_VALUES` values.
+        UnreadableAnswer: the frame is not a JSON-RPC message.
     """
     check_size(frame, max_bytes)
     try:
@@ -60,7 +60,7 @@ def decode_object(encoded: bytes | msgspec.Raw) -> dict[str, Any]:
     """Decode the params or the result of a message.
 
     Raises:
-        UnreadableAnswer: the value is not an object.
+        UnreadableAnswer: the value is not a JSON object.
     """
     try:
         return decode_lenient(_object_decoder, encoded)

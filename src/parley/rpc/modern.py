@@ -18,15 +18,17 @@ __all__ = ["CLIENT_INFO", "NO_INITIALIZE", "HeaderNames", "header_names", "moder
 CLIENT_INFO: Final = {"name": "parley", "version": __version__}
 
 NO_INITIALIZE: Final = frozenset({UNSUPPORTED_VERSION, HEADER_MISMATCH, METHOD_NOT_FOUND, INVALID_PARAMS})
-"""The error codes that a server that supports only MCP 2026-07-28 may return for `initialize`."""
+"""The JSON-RPC error codes that a server may return for `initialize` if it supports only MCP 2026-07-28."""
 
 HeaderNames = Mapping[tuple[str, ...], str]
-"""A mapping from the path of a tool's argument to the name of the header in which the argument is also sent."""
+"""A mapping from tool arguments to headers in which the arguments are also sent. A key contains the property names
+that lead to the argument. The value NAME stands for the header `Mcp-Param-NAME`.
+"""
 
 MAX_HEADERS: Final = 32
 MAX_HEADER_BYTES: Final = 4096
-"""The maximum size, in bytes, of an argument that is also sent in a header. Servers accept only a few kilobytes of
-headers.
+"""The maximum number of characters of an argument that is also sent in a header. Servers accept only a few
+kilobytes of headers.
 """
 
 _META: Final = "io.modelcontextprotocol/"
@@ -42,8 +44,8 @@ def modern_meta() -> dict[str, Any]:
 
 
 def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -> dict[str, str]:
-    """Return the HTTP headers that version 2026-07-28 adds to a request. `names` maps the arguments of the tool
-    that are also sent in headers to the names of the headers.
+    """Return the HTTP headers that version 2026-07-28 adds to a request. `names` contains the arguments of the
+    called tool that are also sent in headers.
     """
     headers = {PROTOCOL_VERSION: MODERN_VERSION, METHOD: method}
     if method == CallToolParams.METHOD:
@@ -56,8 +58,8 @@ def modern_headers(method: str, params: Mapping[str, Any], names: HeaderNames) -
 
 
 def header_names(schema: Any) -> HeaderNames:
-    """Return the arguments of a tool that are also sent in headers, with the names of the headers. A tool requests
-    a header for an argument with `x-mcp-header` in its input schema.
+    """Return the arguments of a tool that are also sent in headers. `schema` is the input schema of the tool. The
+    member `x-mcp-header` of a property requests a header for the argument.
     """
     names: dict[tuple[str, ...], str] = {}
     for path, name in _annotations(schema, ()):

@@ -1,4 +1,4 @@
-"""A session with an untrusted MCP server: requests and their results, and the protocol version of the server.
+"""A session with an untrusted MCP server: requests and their results, and the negotiated protocol version.
 
 The session first sends `initialize`, which servers of the 2025 versions accept. If the server responds with an
 error, the session sends `server/discover` to find out whether the server supports version 2026-07-28. In that
@@ -60,18 +60,18 @@ MAX_INITIALIZE_BYTES: Final = 1024 * 1024
 """The maximum size, in bytes, of a server's first response."""
 
 MAX_WAITING: Final = 1000
-"""The maximum number of unsent messages to a server that does not read. Beyond this number, responses to requests
-of the server are discarded.
+"""The number of unsent messages at which the session stops responding to requests from the server. Messages remain
+unsent if the server does not read.
 """
 
 OnProgress = Callable[[float, float | None, str | None], None]
-"""A function that is called with the progress of a request, the total, and the server's message. The total and the
-message may be None.
+"""A function that is called with the progress of a request, the total amount of work, and a message from the
+server. The total and the message may be None.
 """
 
 
 class ToolListChanged(Struct, frozen=True):
-    """Params of the notification that the tools of a server have changed."""
+    """The params of the notification that the tools of a server have changed."""
 
     METHOD: ClassVar[str] = "notifications/tools/list_changed"
 
@@ -81,13 +81,13 @@ class Outgoing(NamedTuple):
 
     frame: bytes
     id: RequestId | None = None
-    """The id of a request; None for any other message."""
+    """The id of the request; None if the message is not a request."""
     headers: Mapping[str, str] = {}
     """HTTP headers that are sent with the message. A carrier without HTTP ignores them."""
 
 
 class Carrier(Protocol):
-    """The transport of a session's messages. The carrier calls `Session.receive` with each message of the server,
+    """The transport of a session's messages. The carrier calls `Session.receive` with each message from the server,
     `Session.fail` if a request gets no response, and `Session.end` when the connection ends.
     """
 
@@ -109,7 +109,7 @@ class Carrier(Protocol):
     def set_version(self, version: str, *, is_modern: bool) -> None: ...
 
     def listen(self) -> None:
-        """Begin to receive the messages of the server that belong to no request, if the transport needs a separate
+        """Begin to receive messages from the server that belong to no request, if the transport needs a separate
         stream for them.
         """
         ...
@@ -179,10 +179,10 @@ class Session:
         on_progress: OnProgress | None = None,
         header_names: HeaderNames = NO_HEADERS,
     ) -> dict[str, Any]:
-        """Send a request and return its result. If the task of this call is cancelled, the server is informed.
+        """Send a request and return its result. If the calling task is cancelled, the server is informed.
 
-        `on_progress` is called with each progress report of the server. `header_names` contains the arguments of a
-        tool that are also sent in headers (`rpc/modern.py`); only MCP 2026-07-28 has these headers.
+        `on_progress` is called for each progress notification from the server. `header_names` contains the
+        arguments of a tool that are also sent in headers (`rpc/modern.py`); only MCP 2026-07-28 has these headers.
 
         Raises:
             SessionError: the server responded with an error or with an invalid result, or there is no response.
@@ -283,7 +283,7 @@ class Session:
         return True
 
     def fail(self, request_id: RequestId, error: SessionError) -> None:
-        """Raise an error in the caller of a request, if the request is still waiting for its response."""
+        """Raise `error` in the caller of the given request, if the request is still waiting for its response."""
         pending = self._pending.pop(request_id, None)
         if pending is not None and not pending.result.done():
             pending.result.set_exception(error)

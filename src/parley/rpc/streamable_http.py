@@ -1,7 +1,8 @@
 """The client side of Streamable HTTP: each message is a POST, and the response is JSON or a stream of events.
 
-If the server sends event ids, a broken stream is resumed after the last id. A compressed response body raises an
-error, because a small body may expand to a large body. The first session imports the HTTP library in a thread.
+If the server sends event ids, a broken stream is resumed after the last event received. A compressed response body
+raises an error, because a small body may expand to a large body. The first session imports the HTTP library in a
+thread.
 """
 
 from __future__ import annotations
@@ -92,11 +93,13 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 SAME_REQUEST: Final = frozenset({307, 308})
-"""The HTTP statuses of redirects that require repeating the same request at the other URL."""
+"""The HTTP statuses of redirects that require the client to send the same request, with the same method and body,
+to the new URL.
+"""
 
 
 class Receiver(Protocol):
-    """Receives the messages of a server."""
+    """Receives the messages from a server."""
 
     @property
     def limit(self) -> int | None:
@@ -110,7 +113,7 @@ class Receiver(Protocol):
         stream that belongs to no request.
 
         Raises:
-            SessionError: the response cannot be accepted.
+            SessionError: the message cannot be decoded.
         """
         ...
 
@@ -152,9 +155,9 @@ class StreamableHttp:
         on_gone: Callable[[], None] = lambda: None,
         on_stream_lost: Callable[[SessionError], None] = lambda error: None,
     ) -> None:
-        """Create a session. `headers` contains headers that are sent with each request to `url`. They are sent to
-        no other origin. A proxy sees them only if it forwards the requests without encryption. Requests to this
-        computer use no proxy.
+        """Create a session. `headers` contains headers that are sent with each request to `url`. These headers are
+        sent to no other origin. A proxy sees these headers only if it forwards the requests without encryption.
+        Requests to this computer use no proxy.
 
         `environ` contains the environment variables that configure proxies. If `follow_within_origin` is True,
         redirects within the origin of `url` are followed; any other redirect raises `Redirected`. A stream without
@@ -193,7 +196,7 @@ class StreamableHttp:
         )
 
     async def flush(self, *, within_seconds: float) -> None:
-        """Wait until the server has received all messages, but at most for `within_seconds`."""
+        """Wait until the server has received all messages, but not longer than `within_seconds`."""
         heads = [asyncio.create_task(post.has_head.wait()) for post in self._posts.values()]
         notices = [] if self._last_notice is None else [self._last_notice]
         if heads or notices:
@@ -202,7 +205,7 @@ class StreamableHttp:
             head.cancel()
 
     async def close(self, *, within_seconds: float) -> None:
-        """End the session on the server, waiting at most `within_seconds`, and close all connections."""
+        """End the session on the server within at most `within_seconds`, and close all connections."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -343,8 +346,8 @@ class StreamableHttp:
         raise HttpRefused(response.status, response.reason or "")
 
     async def _resume(self, events: EventFramer, request_id: RequestId) -> None:
-        """Open new streams to read the rest of a response whose stream was interrupted. `events` contains the id of
-        the last event of the interrupted stream.
+        """Read the remaining events of an interrupted response from new streams. `events` contains the id of the
+        last event that was received.
 
         Raises:
             SessionLost: the server sent no event ids, or the attempts to open a stream failed.
@@ -444,7 +447,7 @@ class StreamableHttp:
         """Send an HTTP request and yield the response when its headers have arrived.
 
         Raises:
-            CannotReach: no connection could be made.
+            CannotReach: no connection could be established.
             SessionLost: the connection was lost.
             Redirected: the server redirects to another URL.
         """
@@ -512,8 +515,8 @@ class StreamableHttp:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Convert a body to the form in which it is passed to the HTTP library. A large body becomes a file object,
-    which the library writes in pieces and without a warning.
+    """Convert a body to the form in which it is passed to the HTTP library. A body that is larger than
+    `LARGE_BODY_BYTES` becomes a file object.
     """
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 
@@ -570,7 +573,7 @@ async def _body(response: aiohttp.ClientResponse, limit: int | None) -> bytes:
 
 
 def _answers(body: bytes, request_id: RequestId) -> bool:
-    """Return whether a body is the response to the request with the id `request_id`."""
+    """Return whether `body` is the response to the request with the id `request_id`."""
     message = decode(body, None)  # the params and the result stay encoded
     return not isinstance(message.method, str) and str(message.id) == str(request_id)
 
