@@ -38,9 +38,7 @@ LOW_WATER_BYTES: Final = 256 * 1024
 high-water mark, so that sending does not stop and start too often.
 """
 STOP_READING_BYTES: Final = 16 * 1024 * 1024
-"""The number of unread bytes at which the server stops reading messages from the client, until the client has read
-enough of them.
-"""
+"""The server reads messages from a client only while the client leaves fewer bytes than this number unread."""
 CHECK_SECONDS: Final = 0.25
 """The time, in seconds, between two checks for a disconnected client while its input is not being read."""
 LARGE_BYTES: Final = 1024 * 1024
@@ -131,13 +129,13 @@ class DescriptorOutbox:
 
     @property
     def is_behind(self) -> bool:
-        """True if the client has left more bytes unread than the low-water mark. The sender of the open frame then
-        waits before it writes the next part.
+        """True if the client has left more than `LOW_WATER_BYTES` unread. The sender of the open frame then waits
+        before it writes the next part.
         """
         return sum(map(len, self._chunks)) > LOW_WATER_BYTES
 
     async def flush(self) -> None:
-        """Wait until the client has read everything that was sent, or until the outbox is closed."""
+        """Wait until the client has read all sent frames, or until the outbox is closed."""
         while not self.closed and (self._frames or self._chunks or self._open):
             self._drained.clear()
             await self._drained.wait()
@@ -180,7 +178,7 @@ class DescriptorOutbox:
     def _write_frames(self) -> None:
         if self._frames and self._open is None:
             try:
-                # This is nearly always the case.
+                # Frames are nearly always small.
                 if self.unread < LARGE_BYTES or max(map(len, self._frames)) < LARGE_BYTES:
                     joined = [b"\n".join((*self._frames, b""))]
                 else:
@@ -351,7 +349,7 @@ class DescriptorTransport:
             self._watch_for_the_end()
 
     def _watch_for_the_end(self) -> None:
-        """While nothing is being read, check periodically whether the client has disconnected."""
+        """While reading is paused, check periodically whether the client has disconnected."""
         if self._reading or self._stdin is None or self._ended.is_set():
             return
         poll = select.poll()
@@ -452,11 +450,11 @@ def _joined(frames: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
-    """Duplicate a descriptor. Return the duplicate, a function that writes to the duplicate, and whether the event
-    loop can poll the duplicate.
+    """Return a new descriptor for the file of `fd`, a function that writes to the new descriptor, and whether the
+    event loop can poll it.
 
-    A pipe or a terminal is not duplicated but opened again, so that only the new descriptor is non-blocking. The
-    shell and the server's own stderr may use the same pipe or terminal, and must stay blocking.
+    If the file is a pipe or a terminal, it is opened again, so that only the new descriptor is non-blocking. A
+    duplicate would share its mode with the shell and with the server's own stderr, which must stay blocking.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -470,8 +468,8 @@ def _open_for_writing(fd: int) -> tuple[int, Callable[[memoryview], int], bool]:
 
 
 def _open_for_reading(fd: int) -> tuple[int | None, bool]:
-    """Duplicate a descriptor. Return the duplicate, and whether the event loop can poll the duplicate. The
-    duplicate is None if the descriptor is closed.
+    """Return a new descriptor for the file of `fd`, and whether the event loop can poll the new descriptor. The new
+    descriptor is None if `fd` is closed.
     """
     try:
         mode = os.fstat(fd).st_mode

@@ -37,7 +37,7 @@ BACKLOG: Final = 128
 """The maximum number of connections that may wait to be accepted."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""The time in seconds after which connections are accepted again if the process had no free descriptor."""
+"""The delay, in seconds, before connections are accepted again after the process had no free descriptor."""
 
 UNFINISHED_SECONDS: Final = 3600.0
 """The age in seconds at which a temporary socket file is removed. A socket has a temporary name for about a
@@ -49,7 +49,7 @@ _UNFINISHED: Final = ".new"
 
 
 class Connection(DescriptorTransport):
-    """One end of a socket connection. `close` closes both of its descriptors."""
+    """One end of a socket connection. `close` closes the descriptors for reading and for writing."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class Connection(DescriptorTransport):
     ) -> None:
         """Take ownership of the socket `channel`.
 
-        If this fails, close the socket. The other arguments have the same meaning as for `DescriptorTransport`.
+        The socket is closed even if this method raises an error. The other arguments have the same meaning as for
+        `DescriptorTransport`.
 
         Raises:
             OSError: the process has no free descriptor.
@@ -106,7 +107,7 @@ class Listener:
         return _identity(self._path) is None
 
     def bind_again(self) -> None:
-        """Create the socket file again after another process has removed it. Open connections continue.
+        """Create the socket file again after another process has removed the file. Open connections continue.
 
         Raises:
             OSError: the socket cannot be created.
@@ -262,8 +263,9 @@ def _bound(directory: str, name: str) -> socket.socket:
 
 
 def _is_dead(name: str) -> bool:
-    """Return whether the process that created a socket file has exited. The caller must have tried to connect to
-    the socket without success. On Linux, a refused connection proves that the process has exited.
+    """Return whether the process that created the socket file `name` has exited. The caller must have tried to
+    connect to the socket without success. On Linux, a refused connection proves that the process has exited. On
+    other systems, the process id in the name is checked.
     """
     if sys.platform == "linux":
         return True

@@ -1,4 +1,4 @@
-"""Connections over WebSockets. Binary messages carry the bytes of a socket.
+"""Connections between nodes over WebSockets. Binary messages carry the bytes of a socket.
 
 The code that uses the socket does not distinguish WebSockets from Unix sockets, so the limits for unread bytes are
 the same.
@@ -42,7 +42,7 @@ CLOSE_SECONDS: Final = 1.0
 
 
 class WebSocketDialer:
-    """Opens WebSocket connections to other servers."""
+    """Opens WebSocket connections to other nodes."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -55,7 +55,8 @@ class WebSocketDialer:
         connection, and the version of the link that the node has chosen.
 
         `token` is the shared token of the nodes. Both nodes prove that they have the token, without sending it.
-        `versions` contains the versions that are offered to the node. `seconds` is the maximum time for connecting.
+        `versions` contains the versions of the link that this node offers. `seconds` is the maximum time for
+        connecting.
 
         Raises:
             ConnectionRefusedError: the computer is running, but no process is listening at the URL.
@@ -102,8 +103,8 @@ class WebSocketDialer:
         return theirs, challenge.version
 
     async def close(self) -> None:
-        """Close all WebSockets, after waiting up to `CLOSE_SECONDS` for their ends. The caller must first close the
-        sockets that `dial` returned.
+        """Wait up to `CLOSE_SECONDS` for the WebSockets to end, and close the remaining ones. The caller must first
+        close the sockets that `dial` returned.
         """
         if self._carrying:
             await asyncio.wait(self._carrying, timeout=CLOSE_SECONDS)
@@ -120,7 +121,7 @@ async def _challenge(
     """Request a challenge from a node, and check that the node has the token.
 
     Raises:
-        NoLink: the server at the URL does not have the token, or knows none of the versions.
+        NoLink: the server at the URL does not have the token, or supports none of the versions.
     """
     caller = new_nonce()
     headers = {"Authorization": write_fields(caller=caller), "Sec-WebSocket-Protocol": ", ".join(versions)}
@@ -137,7 +138,7 @@ async def _challenge(
 
 
 async def carry(opened: aiohttp.ClientWebSocketResponse | web.WebSocketResponse, channel: socket.socket) -> None:
-    """Copy bytes in both directions between a WebSocket and a socket until one of them ends. Then close both."""
+    """Copy bytes in both directions between a WebSocket and a socket until either of them ends. Then close both."""
     channel.setblocking(False)
     tasks = [asyncio.ensure_future(one) for one in (_receive(opened, channel), _send(opened, channel))]
     try:

@@ -54,7 +54,7 @@ class Connections(Protocol):
 
 
 class Connection(RequestHandler):
-    """The protocol of one HTTP connection, which adds deadlines and limits to the HTTP library."""
+    """The asyncio protocol of one HTTP connection. Adds deadlines and limits to the HTTP library."""
 
     __slots__ = (
         "_connections",
@@ -91,11 +91,11 @@ class Connection(RequestHandler):
         self._unwritten = 0
         self._in_request = False
         self._withheld: bytes | None = None
-        """The bytes after the headers of a request, while the request is not authenticated and these bytes are
-        withheld from the library; None if no bytes are withheld.
+        """The bytes after the headers of an unauthenticated request, which are withheld from the HTTP library; None
+        if no bytes are withheld.
         """
         self._discardable = 0
-        """The number of further bytes of an unread body that the connection discards before it is closed."""
+        """The number of bytes of an unread body that the connection must still discard before it is closed."""
         self._discarded = asyncio.Event()
         self.is_trusted = False
         """True if a request on this connection was authenticated."""
@@ -144,7 +144,7 @@ class Connection(RequestHandler):
     # --- requests ----------------------------------------------------------------------
 
     def request_began(self) -> None:
-        """Stop the deadline for headers. This method is called when the headers of a request have arrived."""
+        """Cancel the deadline for the headers. This method is called when the headers of a request have arrived."""
         self._in_request = True
         self._cancel_deadline()
 
@@ -171,7 +171,7 @@ class Connection(RequestHandler):
         return True
 
     def read_body(self) -> None:
-        """Pass the body of the request to the HTTP library from now on."""
+        """Pass the withheld part of the body, and all later parts, to the HTTP library."""
         if self._withheld is None:
             return
         withheld, self._withheld = self._withheld, None
@@ -183,8 +183,8 @@ class Connection(RequestHandler):
     async def discard(self, max_bytes: int, length: int | None) -> None:
         """Discard an unread body of `length` bytes, so that a client that is still sending can read the response.
 
-        Return when the client has disconnected, has sent the whole body, or has sent `max_bytes`. `length` is None
-        if the length is unknown.
+        Return when the client has disconnected, has sent the whole body, or has sent `max_bytes` bytes. `length` is
+        None if the length is unknown.
         """
         left = max_bytes if length is None else min(max_bytes, length)
         self._discardable = left - len(self._withheld or b"")

@@ -27,8 +27,8 @@ __all__ = ["HttpExchange", "WebSocketAnswer", "send_answer"]
 BODY_SECONDS: Final = 30.0
 """The maximum number of seconds that the body of a request may take to arrive."""
 DISCARD_SECONDS: Final = 2.0
-"""The maximum number of seconds for which the rest of a body is read and discarded, so that a client that is still
-sending gets the response.
+"""The maximum number of seconds for which the unread part of a body is read and discarded, so that a client that is
+still sending gets the response.
 """
 
 
@@ -76,8 +76,8 @@ class HttpExchange:
             self._connection.read_body()
 
     async def body(self, max_bytes: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read and return the body. `why_too_large` is called with the number of bytes; it returns the reason why
-        there is not enough memory for the body, or None.
+        """Read and return the body. `why_too_large` is called with a number of bytes. It returns the reason why
+        there is not enough memory for a body of this size, or None if there is enough memory.
 
         Raises:
             BodyTooLarge: the body is larger than `max_bytes`, or `why_too_large` returns a reason.
@@ -99,7 +99,7 @@ class HttpExchange:
         return body.getvalue()  # this call returns the bytes without a copy
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Send these headers in addition to the headers of the response itself."""
+        """Add `headers` to the headers that are sent in addition to the headers of the response itself."""
         self.answer_headers.update(headers)
 
     def open_stream(self) -> EventStream:
@@ -107,7 +107,7 @@ class HttpExchange:
         return EventStream()
 
     def open_link(self, protocol: str, accept: Callable[[socket.socket], None]) -> WebSocketAnswer:
-        """Return the response that opens a WebSocket with the subprotocol `protocol`. When the WebSocket is open,
+        """Return a response that opens a WebSocket with the subprotocol `protocol`. When the WebSocket is open,
         `accept` is called with a socket whose bytes the WebSocket carries.
         """
         return WebSocketAnswer(protocol, accept)
@@ -196,7 +196,7 @@ def _refuse_too_large(size: int, max_bytes: int, why_too_large: Callable[[int], 
 
 
 async def _discard(request: BaseRequest, connection: Connection, max_bytes: int) -> None:
-    """Read and discard the rest of a body, up to `max_bytes` and `DISCARD_SECONDS`."""
+    """Read and discard the unread part of a body, for at most `max_bytes` bytes and `DISCARD_SECONDS` seconds."""
     size = 0
     with suppress(TimeoutError, OSError, ValueError, HTTPException, web.PayloadAccessError):
         async with asyncio.timeout(DISCARD_SECONDS):

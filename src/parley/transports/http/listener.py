@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 512
 ACCEPT_AGAIN_SECONDS: Final = 0.1
-"""The time in seconds after which connections are accepted again if the process had no free descriptor."""
+"""The delay, in seconds, before connections are accepted again after the process had no free descriptor."""
 HANDSHAKE_SECONDS: Final = 10.0
 
 Endpoint = Callable[[HttpExchange], Awaitable[object]]
-"""A function that handles a request. The function returns an `HttpAnswer`, or the result of `open_stream` or
-`open_link` of the exchange.
+"""A function that handles a request. It returns an `HttpAnswer`, or the result of `HttpExchange.open_stream` or
+`HttpExchange.open_link`.
 """
 
 
@@ -67,7 +67,9 @@ class HttpListener:
         self._server = web.Server(self._handle, handler_cancellation=True)
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        """The timers of the sockets that accept no connections, because the process had no free descriptor."""
+        """The sockets that temporarily accept no connections because the process had no free descriptor, each with
+        the timer after which it accepts connections again.
+        """
         self._starting: dict[asyncio.Task[None], None] = {}
         """Connections whose TLS handshake is not complete."""
         self._open: dict[Connection, None] = {}
@@ -80,7 +82,7 @@ class HttpListener:
     # --- listening ---------------------------------------------------------------------
 
     def listen(self, host: str, port: int) -> int:
-        """Listen on all addresses of a host and return the port.
+        """Listen on all addresses of `host` and return the port.
 
         Raises:
             OSError: the host has no address, or the operating system cannot listen on an address.
@@ -105,7 +107,9 @@ class HttpListener:
         self._close_sockets()
 
     async def close(self, grace_seconds: float) -> None:
-        """Close all connections, after waiting up to `grace_seconds` for requests in progress."""
+        """Stop accepting connections, wait up to `grace_seconds` for the requests in progress, and close all
+        connections.
+        """
         self.stop_accepting()
         for task in self._starting:
             task.cancel()
@@ -165,15 +169,15 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether a principal may open another connection. A principal may have half of the connections that
-        the settings allow.
+        """Return whether the principal that is counted under `limited_as` may open another connection. Such a
+        principal may have half of `max_connections`.
         """
         limit = self._options.max_connections // 2
         return len(self._open) < limit or sum(one.limited_as == limited_as for one in self._open) < limit
 
     def _make_room(self) -> bool:
-        """If there are too many connections, close an unauthenticated connection. Return whether one more
-        connection may be opened.
+        """If there are too many connections, close the oldest unauthenticated connection. If there are too many TLS
+        handshakes, cancel the oldest handshake. Return whether another connection may be opened.
         """
         limit = self._options.max_connections
         if len(self._starting) >= max(1, limit // 4):
@@ -206,8 +210,8 @@ class HttpListener:
 
 
 def _can_read(exchange: HttpExchange) -> bool:
-    """Return whether the server can decode the body of a request. The HTTP library decodes only the transfer coding
-    `chunked`.
+    """Return whether the server can decode the body of the request. The HTTP library decodes only the transfer
+    coding `chunked`.
     """
     return [coding.strip().lower() for coding in exchange.header("Transfer-Encoding")] in ([], ["chunked"])
 
