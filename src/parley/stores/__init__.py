@@ -1,3 +1,3 @@
-"""The stores for conversations: in memory, in one SQLite database that all processes of a home share, or in a
-PostgreSQL database that several computers share.
+"""The implementations of `Store` (`ports/store.py`): in memory, in an SQLite database that all processes of a home
+share, and in a PostgreSQL database that several computers share.
 """

@@ -1,5 +1,4 @@
-"""Removes long runs of base64, such as images, from the bodies of entries, so that they can be stored compressed,
-and restores the original bodies.
+"""Removes long runs of base64, such as images, from the bodies of entries, and restores the original bodies.
 
 A run that was removed is called a blob. A blob is stored in compressed form, under the hash of its bytes. The
 SQLite store stores each blob once; the PostgreSQL store stores each blob once for each conversation. A `Cut`
@@ -22,7 +21,7 @@ MIN_BLOB_CHARACTERS: Final = 4096
 
 _FAST: Final = 1
 """The fastest compression level of zlib. Images are already compressed, so a higher level would save little space.
-Other writes wait during the compression.
+A slower compression would delay other writes.
 """
 
 _RUN: Final = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{%d,}={0,2}" % MIN_BLOB_CHARACTERS)
@@ -51,7 +50,9 @@ class Cut(NamedTuple):
 
 
 def cut(body: bytes) -> tuple[bytes, list[Cut]]:
-    """Return the body without its long runs of base64, and a cut for each run, in the order of the runs."""
+    """Return the body without its long runs of base64, and a cut for each run, in ascending order of the
+    offsets.
+    """
     if not _may_hold_a_run(body):
         return body, []
     pieces: list[bytes] = []
@@ -67,8 +68,8 @@ def cut(body: bytes) -> tuple[bytes, list[Cut]]:
 
 
 def restore(body: bytes, runs: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the original body, from a body whose base64 runs were cut out. `runs` contains the offset and the
-    decoded bytes of each run, in ascending order of the offsets.
+    """Insert the base64 runs that were cut out of a body, and return the original body. `runs` contains the offset
+    and the decoded bytes of each run, in ascending order of the offsets.
     """
     return b"".join(_pieces(body, runs))
 
@@ -94,8 +95,8 @@ def _may_hold_a_run(body: bytes) -> bool:
 
 
 def _exact(run: memoryview) -> int:
-    """Return how many leading characters of a base64 run are the same after decoding and encoding. Only these can
-    be restored exactly.
+    """Return the number of leading characters of a base64 run that are the same after decoding and encoding. Only
+    these characters can be restored exactly.
 
     Only the last few characters of a run can differ.
     """
@@ -110,7 +111,7 @@ def _packed(data: bytes) -> Blob:
 
 
 def decompress(data: bytes) -> bytes:
-    """Return the original bytes of a blob.
+    """Return the original bytes of a blob. `data` contains the compressed bytes.
 
     Raises:
         ValueError: the blob is damaged.

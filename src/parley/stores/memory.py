@@ -1,4 +1,4 @@
-"""The store in memory, for `--ephemeral` and for tests. The logs are lost when the process ends.
+"""The store in memory, for `--ephemeral` and for tests. The conversations are lost when the process exits.
 
 An append is fast, because this store does not encode or copy entries and does not wait for a disk.
 """
@@ -68,7 +68,7 @@ class _Conversation:
         self.entries: list[Entry] = []
         self.keys: dict[tuple[str, str], Seq] = {}
         """Maps the type and the key (`conversation/keys.py`) of each entry with a key to the position of the first
-        entry that has them.
+        entry with this type and key.
         """
         self.summary, self.archived = summary, archived
         self.checkpoint: Checkpoint | None = None
@@ -292,7 +292,7 @@ class MemoryStore:
         return ConversationPage(items=tuple(rest[: query.limit]), more=len(rest) > query.limit)
 
     async def _mentions(self, listed: ConversationListing, text: str) -> bool:
-        """Return whether the title or a message of a conversation contains `text`.
+        """Return whether the title or a message of the conversation `listed` contains `text`.
 
         The log is searched in pages, and other tasks can run after each page.
         """
@@ -454,7 +454,9 @@ class MemoryStore:
             raise UnknownConversation(conversation_id) from None
 
     def _held(self, lease: Lease) -> _Conversation | None:
-        """Return the conversation of a lease; None if the lease was released or the conversation was deleted."""
+        """Return the conversation of the given lease; None if the lease was released or the conversation was
+        deleted.
+        """
         found = self._conversations.get(lease.conversation_id)
         return found if found is not None and found.owner is not None and found.epoch == lease.epoch else None
 
@@ -465,7 +467,7 @@ class MemoryStore:
 
 def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
     """Return the first of `entries`, up to and including the entry at which their total size exceeds `max_bytes`.
-    Return all entries if it never does.
+    Return all entries if their total size does not exceed `max_bytes`.
     """
     found: list[Entry] = []
     size = 0

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 SEARCHED: Final = (event_type(UserMessage), event_type(AgentMessage))
-"""The types of the events whose text is searched: messages from the user and from the agent."""
+"""The types of the events that a search examines: messages from the user and from the agent."""
 
 BEFORE_MATCH: Final = 60
 """The maximum number of characters that a snippet shows before a match."""
@@ -43,13 +43,13 @@ the clock.
 """
 
 STEP_SECONDS: Final = 0.001
-"""While the clock counts as set back, the recorded time of each activity is later than that of the activity before
-by this number of seconds.
+"""While the clock counts as set back, the recorded time of each activity is this number of seconds after the
+recorded time of the previous activity.
 """
 
 
 class _Message(Struct):
-    """A message from the user or the agent, decoded only as far as its texts."""
+    """A message from the user or the agent, of which only the text is decoded."""
 
     class Item(Struct):
         text: str = ""
@@ -59,7 +59,7 @@ class _Message(Struct):
 
 
 class Match(NamedTuple):
-    """The first occurrence of a text in a message."""
+    """The first occurrence of the searched text in a message."""
 
     snippet: str
     """The occurrence, with some text before and after it, on one line."""
@@ -70,7 +70,7 @@ class Match(NamedTuple):
 
 
 class _ApprovalRecord(Struct):
-    """An approval record, decoded only as far as the id of the approval."""
+    """An approval record, of which only the id of the approval is decoded."""
 
     approval_id: ApprovalId
 
@@ -104,8 +104,8 @@ def match_in(text: str, body: bytes) -> Match | None:
 
 
 def words_of(body: bytes) -> Iterator[str]:
-    """Yield the texts of a message, an event of a type in `SEARCHED`. Yield nothing if the event cannot be
-    decoded.
+    """Yield the text of a message and the text of each of its items. `body` is the encoded message, an event of a
+    type in `SEARCHED`. Yield nothing if the message cannot be decoded.
     """
     try:
         event = _messages.decode(body)
@@ -139,7 +139,7 @@ def _on_one_line(text: str) -> str:
 
 
 def approval_id_in(body: bytes) -> ApprovalId | None:
-    """Return the id in the record of an approval request; None if the record is damaged."""
+    """Return the id of the approval in an encoded approval record; None if the record is damaged."""
     try:
         return _approvals.decode(body).approval_id
     except ValueError:
@@ -147,18 +147,20 @@ def approval_id_in(body: bytes) -> ApprovalId | None:
 
 
 def normalize_path(path: str) -> str:
-    """Remove redundant slashes and `.` from a path. Keep `..`, because its meaning depends on symbolic links."""
+    """Remove redundant slashes and the component `.` from a path. Keep `..`, because its meaning depends on
+    symbolic links.
+    """
     parts = "/".join(part for part in path.split("/") if part not in ("", "."))
     return f"/{parts}" if path.startswith("/") else parts
 
 
 def active_at(summary: Summary, newest: object) -> float:
-    """Return the time to record as the time of a conversation's last activity, in seconds since the epoch.
-    `summary` is the new summary of the conversation. `newest` is the latest recorded time of any conversation; None
-    if no time is recorded.
+    """Return the time to record for a conversation's last activity, in seconds since the epoch. `summary` is the
+    new summary of the conversation. `newest` is the latest time that is recorded for any conversation; None if no
+    time is recorded.
 
-    The time of a conversation that is active now is chosen so that the conversation is listed first, even if the
-    clock was set back.
+    If the conversation is active now and the clock was set back, the returned time is after `newest`, so that the
+    conversation is listed first.
     """
     at = summary.updated_at
     if not summary.is_active or not isinstance(newest, float) or at >= newest - SLACK_SECONDS:

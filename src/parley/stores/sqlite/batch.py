@@ -1,4 +1,4 @@
-"""Converts entries to rows of the database, and writes many rows with few statements."""
+"""Converts entries to rows of the database, and inserts many rows with few statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["AT_ONCE", "Batch", "groups_of", "pieces", "placeholders", "values", 
 T = TypeVar("T")
 
 MIN_BLOB_CHARACTERS: Final = 4096
-"""The minimum size of a body that can contain a blob, in bytes."""
+"""The minimum size of a body from which blobs are cut out, in bytes."""
 
 AT_ONCE: Final = 32
 """The maximum number of rows that one statement writes. The number is small, so that SQLite can cache a prepared
@@ -106,8 +106,8 @@ def _insert(db: Connection, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Split rows as `pieces` does, but so that the last values of the rows in a piece together have at most
-    `BYTES_AT_ONCE` bytes.
+    """Split rows into pieces of at most `AT_ONCE` rows. The last values of the rows in a piece together have at
+    most `BYTES_AT_ONCE` bytes.
     """
     for some in pieces(rows):
         begin = size = 0
@@ -120,13 +120,13 @@ def _light_pieces(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[An
 
 
 def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split a sequence into pieces of at most `AT_ONCE` items, for statements that write rows."""
+    """Split a sequence into pieces of at most `AT_ONCE` items, one piece for each statement that writes rows."""
     for begin in range(0, len(items), AT_ONCE):
         yield items[begin : begin + AT_ONCE]
 
 
 def groups_of(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split a sequence into groups of at most `CONVERSATIONS_AT_ONCE` items, for queries.
+    """Split a sequence into groups of at most `CONVERSATIONS_AT_ONCE` items, one group for each query.
 
     The last item of a group is repeated until the length of the group is a power of two, so that there are few
     different statements. SQLite caches each different statement, and a statement with hundreds of values needs tens

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value that queries return in place of an epoch or a last position that is damaged, that is, not a number in
-the database. A conversation with such a row can only be deleted, because the end of its log is unknown.
+"""The value that queries return in place of a damaged epoch or last position, which is not a number in the
+database. A conversation with a damaged value can only be deleted, because the end of its log is unknown.
 """
 
 
@@ -69,11 +69,12 @@ def grant_leases(db: Connection, requests: Sequence[LeaseRequest]) -> list[Lease
 
 
 def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyError | None]:
-    """Append entries to conversations. Return one value for each append: None if it succeeded, otherwise an error.
+    """Append entries to conversations. Return one value for each append: None if the append succeeded, otherwise an
+    error.
 
     An append after which the conversation is idle also removes the stored owner, so that releasing the lease needs
     no further write. The head of a log is its epoch and its last position. Almost always, each log has the head
-    that its append expects, so the heads are read only if a log has a different one.
+    that its append expects, so the heads are read only if a log has a different head.
     """
     newest = _newest(db) if any(one.summary.is_active for one in additions) else None
     expected = _expected_heads(additions)
@@ -95,8 +96,7 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
 def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
     """Return a mapping from the row number of each log to the head that the log must have before these appends.
 
-    Return None if one of the appends has no entries, or does not begin where the previous append to the same log
-    ends.
+    Return None if an append has no entries, or does not begin where the previous append to the same log ends.
     """
     expected: dict[int, _Head] = {}
     ends: dict[int, tuple[int, int]] = {}
@@ -115,9 +115,9 @@ def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
 def _append_all(
     db: Connection, additions: Sequence[Append], heads: Mapping[int, _Head], newest: float | None
 ) -> bool:
-    """Append entries to logs if each log has its expected head, which `heads` contains by row number. Return True
-    if all logs had the expected heads. Return False and change nothing if none had. `newest` is the latest recorded
-    time of activity in any conversation.
+    """Append entries to logs if each log has its expected head. `heads` maps the row number of each log to the
+    expected head. Return True if all logs had the expected heads. Return False, and change nothing, if no log had
+    the expected head. `newest` is the latest recorded time of activity in any conversation.
 
     Raises:
         StoreFailed: only some of the logs had the expected heads. The caller has to roll the transaction back.
@@ -183,7 +183,7 @@ def _from_new(columns: str) -> str:
 
 
 def _columns(owner: Owner) -> tuple[str, int, str, float]:
-    """Return the values of the columns `OWNER` for an owner."""
+    """Return the values of the columns `OWNER` for the given owner."""
     return owner.node, owner.pid, owner.address, owner.since
 
 
@@ -232,8 +232,8 @@ def _number(column: str) -> str:
 
 
 def _name_owners(db: Connection, changes: Sequence[tuple[Any, ...]]) -> None:
-    """Set the epochs and owners of conversations. Each change contains the row number, the epoch and the values of
-    the `OWNER` columns.
+    """Store the epochs and owners of conversations. Each change contains the row number, the epoch and the values
+    of the `OWNER` columns.
     """
     columns = f"epoch, {OWNER}"
     new = ", ".join(f"new.{column}" for column in columns.split(", "))

@@ -19,11 +19,11 @@ __all__ = ["ChangeDetector"]
 
 
 class ChangeDetector:
-    """Detects which of many logs have grown.
+    """Detects which logs have entries after a given position.
 
-    One query compares many logs. A log that was found unchanged is compared again only after another connection has
-    written to the database. The detector stores the result of its last comparison and the data version of the
-    connection. Each commit of another connection changes the data version.
+    One query compares many logs. An unchanged log is compared again only after another connection has committed a
+    transaction. The detector stores the result of its last comparison and the data version of the connection. Each
+    commit on another connection changes the data version.
     """
 
     def __init__(self) -> None:

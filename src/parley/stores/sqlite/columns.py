@@ -18,8 +18,8 @@ SUMMARY_READ: Final = (
     "CAST(title AS BLOB), CAST(cwd AS BLOB), CAST(model AS BLOB), state,"
     " ended_seq, ended_at, CAST(ended_why AS BLOB), CAST(ended_text AS BLOB), CAST(ended_code AS BLOB), updated_at"
 )
-"""The SQL list of the columns of a summary, for queries that read them. Texts are read as bytes, so that a query
-does not fail because of a text that is not valid UTF-8.
+"""The SQL list of the columns of a summary, for queries that read them. Strings are read as bytes, so that a query
+does not fail because of a string that is not valid UTF-8.
 """
 
 NEWEST: Final = "(SELECT max(updated_at) FROM conversations WHERE archived = 0)"
@@ -30,7 +30,7 @@ _Columns = tuple[str, str, str, str, int, float | None, str | None, str | None, 
 
 
 def columns_of(summary: Summary, newest: object = None) -> _Columns:
-    """Return the values of the columns `SUMMARY` for a summary.
+    """Return the values of the columns `SUMMARY` for the given summary.
 
     `newest` is the latest recorded time of activity in any conversation (`active_at`). This time is needed for a
     conversation that is active now.
@@ -42,7 +42,7 @@ def columns_of(summary: Summary, newest: object = None) -> _Columns:
 
 
 def summary_of(title: bytes, cwd: bytes, model: bytes, state: Any, *rest: Any) -> Summary:
-    """Convert the values of the columns `SUMMARY_READ` to a summary. A default replaces a damaged value."""
+    """Convert the values of the columns `SUMMARY_READ` to a summary. A default value replaces a damaged value."""
     *outcome, updated_at = rest
     return Summary(
         title=as_text(title),
@@ -58,7 +58,9 @@ _REASONS: Final[dict[bytes, TurnEndReason]] = {why.encode(): why for why in get_
 
 
 def _outcome(seq: Any, at: Any, why: Any, text: bytes | None, code: bytes | None) -> TurnOutcome | None:
-    """Convert columns to the outcome of the last turn; return None if no turn has ended or a column is damaged."""
+    """Convert the columns of the last turn's outcome to a `TurnOutcome`; None if no turn has ended or a column is
+    damaged.
+    """
     reason = _REASONS.get(why)
     if type(seq) is not int or not seq or type(at) is not float or reason is None:
         return None

@@ -1,4 +1,4 @@
-"""Reads the rows of a damaged database that are still readable.
+"""Reads the rows that are still readable in a damaged database.
 
 In SQLite, a statement fails at the first damaged page. If a query for all conversations fails because of damage,
 the callers repeat the query for each conversation in `known_conversations`. The indexes also contain the ids, so a
@@ -40,7 +40,7 @@ query runs in both directions, because a scan ends at the first damaged page.
 
 
 class KnownConversation(Struct, frozen=True):
-    """A conversation that was found in the table or in an index."""
+    """A conversation that was found in the table `conversations` or in one of its indexes."""
 
     row: int
     id: ConversationId
@@ -61,8 +61,8 @@ def is_damage(error: BaseException) -> bool:
 
 @contextmanager
 def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
-    """Convert an error in the `with` block to `Unreadable` with the id of the conversation, if the error means that
-    the database is damaged.
+    """If an error in the `with` block means that the database is damaged, convert the error to `Unreadable` with
+    the id of the conversation.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
 
 
 def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Return the rows of a query that precede the first damaged page; all rows if the query finds no damage."""
+    """Return the rows that a query finds before the first damaged page; all rows if no page is damaged."""
     found: list[tuple[Any, ...]] = []
     try:
         found.extend(db.execute(sql, values))
@@ -86,7 +86,7 @@ def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list
 def fetch_around_damage(
     db: Connection, sql: str, values: Sequence[Any], *, instead: str = "NOT INDEXED"
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of a query.
+    """Run a query, and return its rows.
 
     `sql` contains the placeholder `{}`, which is first replaced with nothing. If the query fails because of damage,
     run the query again with `instead` in place of `{}`. The default of `instead` forces a table scan.
@@ -100,8 +100,8 @@ def fetch_around_damage(
 
 
 def known_conversations(db: Connection) -> list[KnownConversation]:
-    """Return all conversations that are found in a readable page of the table or of an index. A conversation whose
-    time of activity is unreadable gets the time 0.
+    """Return all conversations that are found in a readable page of the table `conversations` or of one of its
+    indexes. A conversation whose time of activity is unreadable gets the time 0.
     """
     found: dict[int, KnownConversation] = {}
     for scan in SCANS:

@@ -49,8 +49,8 @@ __all__ = [
 ]
 
 READERS: Final = 4
-"""The number of connections for reading, and of threads that use them. More would only wait for the interpreter
-lock.
+"""The number of connections for reading, and of threads that use them. More threads would only wait for the
+interpreter lock.
 """
 
 BUSY_SECONDS: Final = 2.0
@@ -96,7 +96,7 @@ class Home:
             raise
         self.pool = checked_pool(max_workers=READERS, name="parley-read")
         self.read_only_lock = threading.Lock()
-        """A lock that is held while a read-only connection reads, and while the database is being opened.
+        """The lock that is held while a read-only connection reads, and while the database is being opened.
 
         Without this lock, SQLite would share mapped memory between read-only connections and other connections, and
         the memory would be read-only for all of them.
@@ -119,8 +119,8 @@ class Database:
     def __init__(
         self, home: Home, writer: Connection, readers: list[Connection], on_lost: Callable[[HomeLost], None]
     ) -> None:
-        """Create the object from open connections. `on_lost` is called once with the error, in any thread, when a
-        check finds that a database file was removed or replaced.
+        """Create the object from open connections. `on_lost` is called once, in any thread, with the error that is
+        raised when a check finds that a database file was removed or replaced.
         """
         self.lock, self.lease_locks, self.pool = home.lock, home.lease_locks, home.pool
         self.home, self.writer = home.path, writer
@@ -160,13 +160,13 @@ class Database:
         self.read(lambda db: None)
 
     def refuse_when_lost(self, db: Connection, *, has_written: bool = False) -> None:
-        """Check that the database files are in place. Call this before `db` is used, and again before a write is
-        confirmed.
+        """Check that the database files are in place. Call this method before `db` is used, and again before a
+        write is confirmed.
 
         `has_written` is True if this process has just written to the database.
 
         Raises:
-            HomeLost: a file was removed or replaced. Before the first such error, conversations that only this
+            HomeLost: a file was removed or replaced. Before the first `HomeLost`, conversations that only this
                 process can still read are saved to files, as far as possible.
         """
         self._has_written = has_written = self._has_written or has_written
@@ -197,7 +197,7 @@ class Database:
         return f"{saved} {lost}" if lost else saved
 
     def checkpoint(self, *, keep_bytes: int | None) -> None:
-        """Copy the write-ahead log into the database file, as far as the readers of older snapshots allow this.
+        """Copy the write-ahead log into the database file, up to the oldest snapshot that is still being read.
 
         If the whole log was copied, the next write begins at the start of the log, and truncates the log to
         `keep_bytes` if the log is larger. None means `WAL_BYTES`.
@@ -217,17 +217,16 @@ class Database:
         return self.log_bytes() > WAL_BYTES
 
     def refuse_newer(self) -> None:
-        """Check that this version of Parley can still use the format of the database. The caller must be in a write
-        transaction.
+        """Check that this version of Parley can still use the database. The caller must be in a write transaction.
 
         Raises:
-            BadHome: a newer version of Parley has changed the format since the database was opened.
+            BadHome: a newer version of Parley has migrated the database since this process opened it.
         """
         version_of(self.home, self.writer)
 
     def close(self) -> None:
-        """Wait until no reader uses the database, and close it. The lease locks stay held; the store closes them
-        later.
+        """Wait until no reader thread uses the database, and close the database. The lease locks stay held; the
+        store closes them later.
         """
         self.pool.shutdown()
         with self.lock:
@@ -242,7 +241,7 @@ class Database:
         self._home.close()
 
     def _abandon(self) -> None:
-        """Leave the connections open until the process ends.
+        """Leave the connections open until the process exits.
 
         Closing the last connection would checkpoint and remove files that may now belong to other processes.
         """
@@ -253,7 +252,7 @@ class Database:
 
 
 def open_locks(home: str) -> Home:
-    """Open the locks of a home, without waiting. Create the home if it does not exist.
+    """Open the locks of a home, without acquiring them. Create the home if it does not exist.
 
     Raises:
         BadHome: the home cannot be used to store conversations; the message gives the reason.
@@ -318,7 +317,7 @@ def _title_contains(text: str, title: bytes) -> bool:
 
 
 def is_new(home: str) -> bool:
-    """Return whether the home has no database yet, so that one has to be created.
+    """Return whether the home has no database yet, so that a database has to be created.
 
     The database file is not opened here, because closing its descriptor would release the locks that SQLite holds
     on it.

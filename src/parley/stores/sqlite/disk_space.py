@@ -1,7 +1,7 @@
 """Decides how large the write-ahead log may become on a disk with little free space.
 
 A checkpoint copies the log into the database file, so the checkpoint needs free space too. If the log has filled
-the disk, a checkpoint is impossible, and conversations cannot use the space of the log.
+the disk, a checkpoint is impossible, and the space that the log occupies cannot be reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ warning is logged.
 
 
 class DiskSpace:
-    """The free space of the disk that contains the home, as last measured."""
+    """The last measured free space of the disk that contains the home."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -42,11 +42,13 @@ class DiskSpace:
 
     @property
     def is_short(self) -> bool:
-        """True if the free space is so small that the write-ahead log is checkpointed earlier than usual."""
+        """True if the free space is smaller than `FEW_BYTES`, so the write-ahead log is checkpointed earlier than
+        usual.
+        """
         return self.checkpoint_bytes < CHECKPOINT_BYTES
 
     def measure(self) -> None:
-        """Measure the free space. Log a warning if the free space has become short."""
+        """Measure the free space. Log a warning if the free space has become smaller than `FEW_BYTES`."""
         try:
             found = os.statvfs(self._home)
         except OSError:

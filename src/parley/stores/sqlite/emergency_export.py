@@ -2,7 +2,7 @@
 read.
 
 Each conversation is saved as a file that `parley import` can read. The server saves the conversations when it finds
-that `parley.db` or its log was removed or replaced.
+that `parley.db` or its write-ahead log was removed or replaced.
 """
 
 from __future__ import annotations
@@ -30,15 +30,13 @@ conversations are saved first.
 """
 
 ELSEWHERE: Final = "/var/tmp"
-"""The directory in which the files are saved if the home is not writable. Sandboxed commands cannot write there
-unless the settings allow it.
+"""The directory in which the files are saved if the home is not writable. Sandboxed commands cannot write to this
+directory unless the settings allow it.
 """
 
 
 class Saved(NamedTuple):
-    """The result of saving conversations: the path of the files, the number of saved conversations, and the number
-    of conversations that were not saved.
-    """
+    """The result of `save_unreachable`."""
 
     place: str | None
     """The path of the saved file, or of the directory of the saved files if there are several; None if nothing was
@@ -129,9 +127,9 @@ def _last_positions(database: str) -> Mapping[str, int]:
 def _directory(home: str) -> str:
     """Create a directory for the saved files that only the user may access, and return its path.
 
-    The directory is in the home, because commands cannot access the home. A home that was removed is created again.
-    If the home is not writable, the directory is in `ELSEWHERE`. The directory is not in /tmp, because commands
-    could change the files there before the user imports them.
+    The directory is in the home, because sandboxed commands cannot access the home. A home that was removed is
+    created again. If the home is not writable, the directory is in `ELSEWHERE`. The directory is not in /tmp,
+    because sandboxed commands could change the files there before the user imports them.
 
     Raises:
         OSError: neither the home nor `ELSEWHERE` is writable.

@@ -47,10 +47,10 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Convert an error that occurred while a home was being opened to the error for the caller.
+    """Convert an error that occurred while a home was being opened to an error of Parley.
 
-    An error of the operating system becomes `BadHome`. The error with which SQLite reports that it cannot open a
-    file also becomes `BadHome`. All other errors are converted by `store_error`.
+    An error of the operating system becomes `BadHome`. An SQLite error that reports that a file cannot be opened
+    also becomes `BadHome`. All other errors are converted by `store_error`.
     """
     if isinstance(error, OSError):
         return BadHome(home, f"conversations cannot be stored here: {os_detail(error)}")
@@ -64,7 +64,7 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _no_file_can_be_opened() -> str | None:
-    """Return the reason why this process cannot open any file; None if it can open files.
+    """Return the reason why this process cannot open any file; None if this process can open files.
 
     SQLite reports only that it could not open its own file. This function determines whether the cause is in the
     process, for example that all descriptors are in use.

@@ -61,8 +61,8 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
     }
 )
 """File systems that are shared between several computers, or between a computer and its virtual machines. A home on
-one of them is refused with `BadHome`, because processes on different computers do not see each other's locks and
-shared memory. FUSE file systems that are not listed are usually local, and can be used.
+such a file system is refused with `BadHome`, because processes on different computers do not see each other's locks
+and shared memory. FUSE file systems that are not listed here are usually local, and can be used.
 """
 
 
@@ -104,7 +104,7 @@ def file_system(mounts: str, major: int, minor: int) -> str | None:
     """Return the type of the file system on the device with the numbers `major` and `minor`; None if the device is
     not listed in `mounts`.
 
-    `mounts` is the text of /proc/self/mountinfo.
+    `mounts` is the content of /proc/self/mountinfo.
     """
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
@@ -114,8 +114,8 @@ def file_system(mounts: str, major: int, minor: int) -> str | None:
 
 
 def sync_directory(path: str) -> None:
-    """Sync a directory to the disk, so that the names in it survive a power failure. Do nothing if the directory is
-    not readable.
+    """Sync a directory to the disk, so that the names of its files survive a power failure. Do nothing if the
+    directory is not readable.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -133,7 +133,7 @@ def directory_of(path: str) -> str:
 
 
 def _mounts() -> str:
-    """Return the text of /proc/self/mountinfo; empty if the file cannot be read."""
+    """Return the content of /proc/self/mountinfo; empty if the file cannot be read."""
     if sys.platform != "linux":
         return ""
     try:
@@ -155,19 +155,19 @@ COARSE_SETTLING_NS: Final = 3 * SECOND_NS
 
 
 class DatabaseFiles:
-    """The identities of the three database files: the database, its log and its shared memory. The identity of a
-    file consists of its device and its inode.
+    """The identities of the three database files: the database, its write-ahead log and its shared memory. The
+    identity of a file consists of its device and its inode.
 
     The identities are used to detect that a file was removed or replaced. Without this check, SQLite would continue
     to write to the old file, which no other process reads.
 
     The check runs for each read and write, but it examines the files themselves only if the directory has changed.
-    On recent Linux kernels, each `stat` of the log makes the next write to the log slower, because the kernel then
-    records a new modification time for that write.
+    On recent Linux kernels, each `stat` of the write-ahead log makes the next write to the log slower, because the
+    kernel then records a new modification time for that write.
     """
 
     def __init__(self, home: str) -> None:
-        """Record the identities of the files.
+        """Record the identities of the files in `home`.
 
         Raises:
             OSError: one of the files does not exist.
@@ -178,11 +178,11 @@ class DatabaseFiles:
         # SQLite holds no locks on the log file itself, so closing this descriptor releases no locks.
         self._log = os.open(os.path.join(home, LOG), os.O_RDONLY | os.O_CLOEXEC)
         self._unchanged: tuple[int, ...] | None = None
-        """The state of the directory at the last check that found all files in place; None if the next check must
-        examine the files.
+        """The state of the home directory at the last check that found all files in place; None if the next check
+        must examine the files.
 
-        The value is also None if the directory had changed less than `SETTLING_NS` before the check, because a
-        second change could have left the same state.
+        The value is also None if the directory changed less than `SETTLING_NS` before the check, because a second
+        change could have left the same state.
         """
 
     def close(self) -> None:
@@ -206,8 +206,8 @@ class DatabaseFiles:
         return [LOG] if has_written and not os.lseek(self._log, 0, os.SEEK_END) else []
 
     def _directory(self) -> tuple[int, ...] | None:
-        """Return the identity of the directory and the times of its last change, for comparison; None if the
-        directory does not exist.
+        """Return the identity and the change times of the home directory, for comparison; None if the directory
+        does not exist.
         """
         try:
             found = os.stat(self._home)
@@ -224,8 +224,8 @@ def _is_in_place(path: str, identity: Identity) -> bool:
 
 
 def file_states(home: str) -> list[tuple[int, int] | None]:
-    """Return the size and the modification time of each of the three database files; None for a file that does not
-    exist.
+    """Return the size and the modification time of the database, its write-ahead log and its shared memory; None
+    for a file that does not exist.
 
     The sizes and times are used to detect writes by other processes.
     """
@@ -248,7 +248,7 @@ _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
 _LEFTOVER: Final = re.compile(rf"(\.parley-[0-9a-f]{{16}}\.part)(?:{'|'.join(_SUFFIXES)})")
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""The values of `errno` with which a file system without hard links refuses to create one."""
+"""The values of `errno` for an attempt to create a hard link on a file system without hard links."""
 
 
 class AtomicFile:
@@ -256,7 +256,7 @@ class AtomicFile:
 
     The block writes to a temporary file `name` in the same directory and then calls `commit`. The temporary file is
     removed at the end of the block. The writer holds a lock on the temporary file, so that the next writer in that
-    directory can recognise and remove the files of a killed process.
+    directory can recognise and remove the temporary files of a killed process.
 
     Raises:
         OSError: the directory is not writable.
@@ -328,7 +328,9 @@ def _remove_if_abandoned(name: str) -> None:
 
 
 def _remove(name: str) -> None:
-    """Remove a temporary file, and the other files of the database if SQLite created a database with this name."""
+    """Remove a temporary file. If SQLite created a database with this name, also remove the other files of the
+    database.
+    """
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError):
             os.unlink(name + suffix)

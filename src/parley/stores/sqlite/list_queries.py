@@ -1,4 +1,4 @@
-"""The SQL that lists conversations. Damaged rows do not make a list fail."""
+"""The SQL that lists conversations. A listing succeeds even if rows are damaged."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _listed(
 ) -> list[ConversationListing]:
     """Return the conversations that match the SQL condition `where`, the most recently active first.
 
-    `values` are the values of the SQL parameters in `where`, followed by the maximum number of conversations.
+    `values` contains the values of the SQL parameters in `where`, followed by the maximum number of conversations.
     `is_leased` returns whether the lease lock of a row is held. If the row of a conversation is damaged, `where`
     cannot be evaluated, and `is_wanted` determines whether the conversation belongs to the list.
     """
@@ -136,8 +136,8 @@ def _listed(
 def _unread(db: Connection, viewer: Viewer, summaries: Sequence[tuple[int, Any, Summary]]) -> set[int]:
     """Return the row numbers of the conversations in which the viewer has not read the end of the last turn.
 
-    Each item of `summaries` contains the row number of a conversation, the position `read_seq` up to which it
-    counts as read by every principal, and its summary. A damaged read mark counts as missing.
+    Each item of `summaries` contains the row number of a conversation, the position `read_seq` up to which the
+    conversation counts as read by every principal, and the summary. A damaged read mark counts as missing.
     """
     ends = {
         row: outcome.seq

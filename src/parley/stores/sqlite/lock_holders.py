@@ -1,9 +1,9 @@
 """Finds and describes the process that holds a lock on a file, for error messages.
 
-Linux lists all locks in /proc/locks. The process that acquired an `flock` may have ended, while a process that
+Linux lists all locks in /proc/locks. The process that acquired an `flock` may have exited, while a process that
 inherited the open file still holds the lock; /proc/PID/fdinfo shows the inheriting process. Processes of other PID
-namespaces cannot be named. The current process is never named, because it is waiting for the lock. Of the command
-line, the description contains only the name of the program, because the arguments may contain secrets.
+namespaces cannot be named. The current process is never named, because it is waiting for the lock. The description
+contains the name of the program but not its arguments, because arguments may contain secrets.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ returns the list in pages, and may skip a line if a lock is released between two
 def holder_of(*paths: str) -> str | None:
     """Return a description of another process that holds an exclusive lock on one of the files at `paths`.
 
-    Return `UNKNOWN` if there is such a lock but its process cannot be named. Return None if no such lock is found
-    or the system does not report locks.
+    Return `UNKNOWN` if another process holds a lock but cannot be named. Return None if no lock is found or the
+    system does not report locks.
     """
     inodes = set(_inodes(paths))
     found = (holder_in(_read("/proc/locks") or "", inodes) for _ in range(MAX_READS))
@@ -37,7 +37,7 @@ def holder_of(*paths: str) -> str | None:
 
 
 def holder_in(locks: str, inodes: set[int]) -> str | None:
-    """Return the same description as `holder_of`, given `locks`, the text of /proc/locks, and `inodes`, the inode
+    """Return the same value as `holder_of`. `locks` is the content of /proc/locks, and `inodes` contains the inode
     numbers of the files.
     """
     holders = (_holder(line, inodes) for line in locks.splitlines())
@@ -92,8 +92,8 @@ def _inheritors(inodes: set[int]) -> Iterator[int]:
 
 
 def _described(pid: int) -> str | None:
-    """Return a description such as `process 4711 (flock, running since 2026-11-16 09:12:03)`; None if the process
-    does not exist.
+    """Return a description such as `process 4711 (flock, running since 2026-11-16 09:12:03)`; None if no process
+    has the id `pid`.
     """
     stat = _read(f"/proc/{pid}/stat") if pid > 0 else None
     if stat is None:

@@ -1,9 +1,9 @@
-"""Locks between the processes of a home. The kernel releases the locks of a process when the process ends, even if
+"""Locks between the processes of a home. The kernel releases the locks of a process when the process exits, even if
 the process is killed.
 
 A process holds the `WriteLock` for one transaction or checkpoint, and other processes wait for it. A process holds
-a lease lock for as long as it holds the lease of the conversation; another process that wants the lease does not
-wait, but fails. Child processes do not inherit the locks.
+a lease lock for as long as it holds the lease of the conversation; another process that tries to acquire the lease
+does not wait, but gets an error. Child processes do not inherit the locks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class WriteLock:
     """The lock that a process holds while it writes to, checkpoints, opens or closes the database.
 
     The object is a context manager. A process first acquires a second lock, the gate, and releases the gate when it
-    has acquired the write lock. A process that has just written therefore gets the lock only after the processes
-    that are already waiting, and no process starves.
+    has acquired the write lock. A process that has just written therefore acquires the write lock again only after
+    the processes that are already waiting, and no process starves.
     """
 
     def __init__(self, home: str) -> None:
@@ -121,8 +121,8 @@ class LeaseLocks(Protocol):
 
 
 def open_lease_locks(home: str) -> LeaseLocks:
-    """Open the lease locks of a home, without acquiring any. The type of the locks depends on the operating
-    system.
+    """Open the lease locks of a home, without acquiring any: `ByteRangeLocks` on Linux, `LockFiles` on other
+    systems.
     """
     return ByteRangeLocks(home) if sys.platform == "linux" else LockFiles(home)
 

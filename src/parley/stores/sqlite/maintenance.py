@@ -32,8 +32,8 @@ __all__ = [
 
 BLOBS_A_STEP: Final = 64
 PAGES_A_STEP: Final = 1024
-"""The maximum number of empty pages that one step returns to the file system. The number is small, so that each
-step holds the write lock only briefly.
+"""The maximum number of empty pages that one call of `shrink` removes from the database file. The number is small,
+so that each call holds the write lock only briefly.
 """
 
 _UNUSED: Final = "FROM blobs WHERE NOT EXISTS (SELECT 1 FROM cuts WHERE cuts.hash = blobs.hash)"
@@ -41,15 +41,16 @@ _INCREMENTAL: Final = 2
 
 
 def unused_blobs(db: Connection) -> Freed:
-    """Return the number and size of the blobs that no entry refers to."""
+    """Return the number and total size of the blobs that no entry refers to."""
     count, size = db.execute(f"SELECT count(*), coalesce(sum(length(data)), 0) {_UNUSED}").fetchone()
     return Freed(blobs=count, bytes=size)
 
 
 def remove_unused_blobs(db: Connection) -> Freed:
-    """Remove some of the blobs that no entry refers to, and return their number and size.
+    """Remove a limited number of the blobs that no entry refers to, and return the number and total size of the
+    removed blobs.
 
-    If the number is 0, no such blobs are left; otherwise, the caller should call the function again.
+    If the number is 0, all such blobs have been removed; otherwise, the caller should call the function again.
     """
     found = db.execute(f"SELECT hash, length(data) {_UNUSED} LIMIT {BLOBS_A_STEP}").fetchall()
     db.executemany("DELETE FROM blobs WHERE hash = ?", [(digest,) for digest, _ in found])
@@ -92,7 +93,9 @@ def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
 
 
 def shrink(db: Connection) -> bool:
-    """Return at most `PAGES_A_STEP` empty pages to the file system. Return True if more pages can be returned."""
+    """Remove at most `PAGES_A_STEP` empty pages from the database file. Return True if further pages can be
+    removed.
+    """
     before = _empty_pages(db)
     db.execute(f"PRAGMA incremental_vacuum({PAGES_A_STEP})").fetchall()
     return 0 < _empty_pages(db) < before
@@ -153,8 +156,8 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
 def find_damage(home: str) -> str | None:
     """Read the complete database of a home without changing any file, and describe the first damage that is found.
 
-    Return None if no damage is found. The check is left out, and the result is also None, if it would have to
-    change a file.
+    Return None if no damage is found. If the check would have to change a file, skip the check and also return
+    None.
     """
     path = os.path.join(home, DATABASE)
     if not os.path.exists(path) or (db := connect_read_only(home, timeout_seconds=BUSY_SECONDS)) is None:

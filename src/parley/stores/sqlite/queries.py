@@ -99,8 +99,8 @@ def set_archived(db: Connection, conversation_id: ConversationId, *, archived: b
 
 
 def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
-    """Record that a principal has read a conversation up to a position. Return False if an equal or later position
-    is already recorded.
+    """Record that the principal `reader` has read the conversation up to the position `seq`. Return False if an
+    equal or later position is already recorded.
     """
     marked = db.execute(
         "INSERT INTO read_marks VALUES (?, ?, ?)"
@@ -123,7 +123,7 @@ def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, li
 
 
 def delete(db: Connection, row: int, epoch: int) -> None:
-    """Delete a conversation. `remove_some` removes its entries later.
+    """Delete the conversation with the row number `row`. `remove_some` removes its entries later.
 
     Raises:
         LeaseLost: the conversation does not exist or no longer has the epoch `epoch`.
@@ -184,7 +184,7 @@ def remove_some(db: Connection, is_leased: Callable[[int], bool]) -> bool:
     """Remove the last page of entries of one deleted conversation or abandoned draft.
 
     `is_leased` returns whether the lease lock of a row is held. A draft whose lock is held is still being written,
-    and is left alone. Return True if entries may be left to remove.
+    and is not removed. Return True if there may be more entries to remove.
     """
     deleted = db.execute("SELECT row, last FROM removed").fetchall()
     found = next((one for one in deleted if not is_leased(one[0])), None)
@@ -267,9 +267,9 @@ def entries_after(
     max_bytes: int = PAGE_BYTES,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return a page of entries after a position, in ascending order.
+    """Return a page of entries after the position `after`, in ascending order.
 
-    In the frequent case that there are no such entries, only one query is executed.
+    If there are no entries after this position, which is frequent, only one query is executed.
     """
     if _end_of(db, conversation_id)[1] <= after:
         return []
@@ -282,7 +282,7 @@ def entries_after(
 def entries_before(
     db: Connection, conversation_id: ConversationId, before: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
 ) -> list[Entry]:
-    """Return the last page of entries before a position, in ascending order."""
+    """Return the last page of entries before the position `before`, in ascending order."""
     with read_snapshot(db), unreadable_if_damaged(conversation_id):
         row, last = _end_of(db, conversation_id)
         end = min(before - 1, last)
@@ -372,7 +372,7 @@ _ENTRIES: Final = (
 
 
 def _entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of the entries at these positions, up to the first missing entry.
+    """Yield the columns of the entries at these positions. Stop at the first missing entry.
 
     If a page of the index is damaged, the entries are found with a table scan.
     """
@@ -397,11 +397,11 @@ _VISIBLE: Final = f"NOT (is_event IS 0 AND type IS NOT '{record_type(CommandOutp
 
 
 def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of some of the entries at these positions: entries that clients see, damaged entries, and
-    the entry at the last position. The positions must be ascending.
+    """Yield the columns of the entries at these positions that clients see. Also yield damaged entries and the
+    entry at the last position. The positions must be ascending.
 
-    If an entry is missing, yield all entries up to the missing one, as `_entries` does. If the query fails because
-    of damage, yield all remaining entries, as `_entries` does.
+    If an entry is missing, yield all entries before the missing entry, as `_entries` does. If the query fails
+    because of damage, yield all remaining entries, as `_entries` does.
     """
     first, last = _bounds(positions)
     rest = first
@@ -420,7 +420,7 @@ def _visible_entries(db: Connection, row: int, positions: range) -> Iterator[tup
 
 
 def _bounds(positions: range) -> tuple[int, int]:
-    """Return the lowest and the highest position of a range, whose order may be ascending or descending."""
+    """Return the lowest and the highest position of an ascending or descending range."""
     return min(positions[0], positions[-1]), max(positions[0], positions[-1])
 
 

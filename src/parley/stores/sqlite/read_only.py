@@ -1,7 +1,7 @@
 """Reads the database of a home without opening the home and without changing any file.
 
-A server uses this module as long as it cannot open the home, because another process holds the write lock. Each
-read uses its own connection, because all read-only connections must be closed before this process opens the home.
+A server uses this module while it cannot open the home because another process holds the write lock. Each read uses
+its own connection, because all read-only connections must be closed before this process opens the home.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from parley.stores.sqlite.schema import MIGRATIONS
 __all__ = ["ReadOnlyHome", "check_database"]
 
 MAX_TRIES: Final = 10
-"""The maximum number of attempts to read. An attempt fails if other processes change the database files at the same
-time.
+"""The maximum number of attempts to read the database. An attempt fails if another process changes the database
+files at the same time.
 """
 
 BUSY_SECONDS: Final = 1.0
@@ -61,13 +61,13 @@ class _NotYetOpen(Exception):
 
 
 class ReadOnlyHome:
-    """Reads a home that this process has not opened yet. The methods for reading are the same as those of
-    `Database`.
+    """Reads the database of a home that this process has not opened yet. The methods for reading are the same as
+    the methods of `Database`.
     """
 
     def __init__(self, home: Home, opened: Callable[[], Database | None]) -> None:
-        """Create the reader. `opened` is a function that returns the database as soon as this process has opened
-        it, and None before.
+        """Create the reader. `opened` is a function that returns the open database, or None if this process has not
+        opened it yet.
         """
         self._home, self._opened = home, opened
         self.lease_locks: LeaseLocks = home.lease_locks
@@ -138,8 +138,7 @@ class ReadOnlyHome:
 def check_database(home: str) -> None:
     """Check that the database of a home, if it exists, can be opened, even while other processes use it.
 
-    The check changes nothing and never waits. The check does not find faults that appear only when the database is
-    opened.
+    The check changes no file and never waits. It does not find faults that appear only when the database is opened.
 
     Raises:
         BadHome: the database cannot be opened; the message gives the reason.

@@ -1,4 +1,4 @@
-"""Reads the ids of conversations and of open approvals, which a shell offers as completions.
+"""Reads the ids of conversations and of open approvals for shell completion.
 
 A completion must be fast, so this module imports little. The module changes no file and never waits.
 """

@@ -1,4 +1,4 @@
-"""Copies a damaged database, and reads everything that is readable in the copy.
+"""Copies a damaged database, and reads the readable entries of its conversations from the copy.
 
 Each entry is looked up through every index and in the table. The caller decides how to handle an incomplete
 conversation. No file in the home is changed.
@@ -62,7 +62,7 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
     are read from a copy of the database, which is created in `folder`, an empty directory.
 
     Raises:
-        BadHome: nothing can be read.
+        BadHome: the database cannot be copied, or the copy cannot be opened.
         WriteLockHeld: the files cannot be copied, because another process may be writing to them.
     """
     copy = os.path.join(folder, DATABASE)
@@ -84,8 +84,8 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
 def _copy(home: str, folder: str) -> None:
     """Copy the database of `home` and its write-ahead log to `folder`.
 
-    If only the log is left, create a new database beside the copy of the log. The log contains every page that was
-    written since the last checkpoint.
+    If the home contains only the write-ahead log, create a new database beside the copy of the log. The log
+    contains every page that was written since the last checkpoint.
     """
     database, log = (os.path.join(home, name) for name in (DATABASE, LOG))
     copy = os.path.join(folder, DATABASE)
@@ -101,8 +101,8 @@ def _copy(home: str, folder: str) -> None:
 
 @contextmanager
 def _write_lock(home: str) -> Iterator[None]:
-    """Hold the write lock of the home in the `with` block, so that no process writes. Hold no lock if the file of
-    the lock does not exist.
+    """Hold the write lock of the home in the `with` block, so that no process writes. Hold no lock if the lock file
+    does not exist.
     """
     try:
         lock = os.open(os.path.join(home, WRITE_LOCK), os.O_RDONLY | os.O_CLOEXEC)
@@ -176,7 +176,7 @@ class _Salvage:
             yield self._conversation(row, None, archived=False)
 
     def _rows(self) -> set[int]:
-        """Return the row numbers of all conversations of which an entry can be found."""
+        """Return the row numbers of all conversations for which an entry can be found."""
         found: set[int] = set()
         for direction in ("ASC", "DESC"):
             rows = fetch_readable(self._db, f"SELECT DISTINCT row FROM entries ORDER BY row {direction}")
@@ -208,8 +208,8 @@ class _Salvage:
         return Salvaged(name, as_text(cwd or b""), as_text(model or b""), archived, length, entries)
 
     def _in_table(self) -> dict[int, dict[int, int]]:
-        """Return the row ids of the entries in all readable pages of the table. The result maps each conversation
-        to a mapping from positions to row ids.
+        """Return the row ids of the entries in all readable pages of the table `entries`. The result maps each
+        conversation to a mapping from positions to row ids.
         """
         if self._places is None:
             self._places = defaultdict(dict)

@@ -2,7 +2,7 @@
 
 Entries have ascending row ids in the order in which they were stored. A window is a range of row ids or, if the
 search is limited to one conversation, a range of positions. The size of a window is limited, so a search is fast
-without an index.
+without a text index.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _window(db: Connection, query: SearchQuery, end: str, values: tuple[int, ...
 
 
 def _page(query: SearchQuery, messages: Iterable[tuple[Any, ...]], first: int) -> SearchPage:
-    """Return the page of hits in `messages`.
+    """Search `messages` for the text of the query, and return the page of hits.
 
     The first column of each message is its number (see `_window`). The numbers are in descending order. `first` is
     the lowest number of the window.

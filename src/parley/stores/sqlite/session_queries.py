@@ -32,7 +32,7 @@ def save_session(db: Connection, session: StoredSession, replacing: bytes | None
 
 
 def session_of(db: Connection, digest: bytes) -> StoredSession | None:
-    """Return the session with a digest; None if there is no such session."""
+    """Return the session with the given digest; None if there is no such session."""
     row = db.execute("SELECT principal, data, used_at FROM http_sessions WHERE digest = ?", (digest,)).fetchone()
     if row is None:
         return None

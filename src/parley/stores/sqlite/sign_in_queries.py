@@ -16,7 +16,7 @@ _COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
 def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a new sign-in or a new code. A row with this digest is not changed."""
+    """Store a new sign-in or one-time code. If a row with the same digest exists, do nothing."""
     db.execute(
         f"INSERT INTO sign_ins ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
         (sign_in.digest, sign_in.secret, sign_in.token, sign_in.created_at, sign_in.used_at, sign_in.push),
@@ -24,20 +24,20 @@ def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
 
 
 def subscribe(db: Connection, digest: bytes, push: bytes | None) -> bool:
-    """Store the push subscription of a sign-in; `push` is None to remove the subscription. Return False if the
-    sign-in was removed.
+    """Store the push subscription of the sign-in with the given digest; `push` is None to remove the subscription.
+    Return False if the sign-in does not exist.
     """
     return db.execute("UPDATE sign_ins SET push = ? WHERE digest = ?", (push, digest)).rowcount == 1
 
 
 def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:
-    """Return the sign-in or the code with a digest; None if there is no such sign-in or code."""
+    """Return the sign-in or one-time code with the given digest; None if there is no such sign-in or code."""
     row = db.execute(f"SELECT {_COLUMNS} FROM sign_ins WHERE digest = ?", (digest,)).fetchone()
     return None if row is None else _sign_in(*row)
 
 
 def all_sign_ins(db: Connection) -> list[StoredSignIn]:
-    """Return all sign-ins and codes, ordered by digest."""
+    """Return all sign-ins and one-time codes, ordered by digest."""
     return [_sign_in(*row) for row in db.execute(f"SELECT {_COLUMNS} FROM sign_ins ORDER BY digest")]
 
 

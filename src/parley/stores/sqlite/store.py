@@ -1,7 +1,7 @@
 """The store of a home: one SQLite database, `parley.db`, shared by all processes of the home.
 
 The first call that needs the database opens it, and SQLite is imported only then. One thread writes (`writer.py`),
-and a few threads read. A lease consists of a kernel lock, which is released when its process ends, and an epoch in
+and a few threads read. A lease consists of a kernel lock, which is released when the process exits, and an epoch in
 the database, which every append checks.
 """
 
@@ -68,8 +68,8 @@ for a moment, because a process acquires the lease lock before it stores itself 
 """
 
 OPEN_SECONDS: Final = 0.5
-"""The maximum time for which a read waits while the home cannot be opened because another process holds the write
-lock, in seconds. After this time, `read_only.py` reads without opening the home.
+"""The maximum time, in seconds, for which a read waits while another process holds the write lock and the home
+therefore cannot be opened. After this time, `read_only.py` reads without opening the home.
 """
 
 CACHED_ROWS: Final = 1000
@@ -93,8 +93,8 @@ class _HeldLease:
 
     def after_idle_append(self, done: Future[None]) -> None:
         """Record that the database contains no owner for the conversation, if the append `done` has succeeded and
-        is the last one under the lease. Call this method after an append that makes the conversation idle, because
-        such an append also removes the owner.
+        is the last append under the lease. Call this method after an append that makes the conversation idle,
+        because such an append also removes the owner.
         """
         if done is self.last_append and not done.cancelled() and done.exception() is None:
             self.is_named = False
@@ -110,7 +110,7 @@ class SqliteStore:
         """Create the store.
 
         `home` is the path of the home, or a function that returns the path. The function is called when the home is
-        first needed. If the function raises an error, the call that needs the home raises the same error.
+        first needed. If the function raises an error, the method that needs the home raises the same error.
         """
         self._node = os.uname().nodename
         self._held: dict[ConversationId, _HeldLease] = {}
@@ -123,7 +123,9 @@ class SqliteStore:
         self._background: set[Task[Any]] = set()
         """Tasks that run to completion even if their callers are cancelled. The references keep the tasks alive."""
         self._opening: Future[None] | None = None
-        """A future that is done when the home is open or opening it has failed; None before the first read."""
+        """A future that is done when the attempt to open the home has ended, successfully or not; None before the
+        first read.
+        """
         self._closed = False
         self._watchers: list[Callable[[HomeLost], None]] = []
         self._writer = Writer(
@@ -488,7 +490,7 @@ class SqliteStore:
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
 
     async def unused_blobs(self) -> Freed:
-        """Return the number and size of the blobs that `tidy` would remove."""
+        """Return the number and total size of the blobs that `tidy` would remove."""
         from parley.stores.sqlite import maintenance
 
         return await self._read(maintenance.unused_blobs)
@@ -509,8 +511,8 @@ class SqliteStore:
     async def tidy(self) -> Freed:
         """Remove the entries of deleted conversations and the unused blobs, and shrink the database.
 
-        This happens in several transactions, so that other processes can write between them. Return the number and
-        size of the removed blobs.
+        The work is done in several transactions, so that other processes can write between them. Return the number
+        and total size of the removed blobs.
         """
         from parley.stores.sqlite import maintenance
 

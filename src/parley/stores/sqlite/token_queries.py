@@ -14,7 +14,7 @@ __all__ = ["add_token", "all_tokens", "note_used", "remove_token"]
 
 
 def add_token(db: Connection, token: StoredToken) -> bool:
-    """Store a token, and return True. Return False, and store nothing, if a token with the same name exists."""
+    """Store a token, and return True. If a token with the same name exists, store nothing and return False."""
     added = db.execute(
         "INSERT INTO tokens (name, digest, role, conversation, created_at, expires_at, used_at) "
         "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 MEASURE_BYTES: Final = 1024 * 1024
 """The number of bytes that this process writes between two measurements of the size of the write-ahead log. The
-measured size includes what other processes have written.
+measured size includes data that other processes have written.
 """
 
 COMMIT_BYTES: Final = 16 * 1024
@@ -62,8 +62,8 @@ T = TypeVar("T")
 
 
 WriteMany = Callable[["Connection", Sequence[A]], Sequence[T | ParleyError]]
-"""A function that executes requests in order and returns the result or the error for each. The function makes all
-its checks before it changes anything. It may be called again if the transaction was rolled back.
+"""A function that executes requests in order and returns a result or an error for each request. The function makes
+all its checks before it changes the database. It may be called again if the transaction was rolled back.
 """
 
 
@@ -86,7 +86,9 @@ _Outcome = tuple["Future[Any]", Any, Exception | None]
 
 
 class Writer:
-    """Runs write jobs in a thread, several in one transaction, and completes their futures on the event loop."""
+    """Runs write jobs in a thread, several jobs in one transaction, and completes their futures on the event
+    loop.
+    """
 
     def __init__(
         self,
@@ -97,8 +99,9 @@ class Writer:
     ) -> None:
         """Create the writer.
 
-        `find_home` returns the path of the home. `on_lost` is called once when database files of the home were
-        found to be removed or replaced. `on_lease_lost` is called whenever jobs have failed with `LeaseLost`.
+        `find_home` returns the path of the home. `on_lost` is called once when the writer finds that a database
+        file was removed or replaced. `on_lease_lost` is called on the event loop whenever jobs have failed with
+        `LeaseLost`.
         """
         self._find_home = find_home
         self._on_lost, self._on_lease_lost = on_lost, on_lease_lost
@@ -110,7 +113,7 @@ class Writer:
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """A lock that protects `_jobs`, `_waiting` and the expiry of jobs, which the event loop and the thread
+        """The lock for `_jobs`, `_waiting` and the expiry of jobs, which both the event loop and the thread
         change.
         """
         self._waiting: Sequence[_Job] = ()
@@ -155,9 +158,9 @@ class Writer:
         """Run `work` in a transaction, after the jobs that were submitted earlier, and return a future for its
         result.
 
-        `work` must make all its checks before it changes anything. `work` may run again if the transaction was
+        `work` must make all its checks before it changes the database. `work` may run again if the transaction was
         rolled back. The future fails with `WriteLockHeld`, and `work` is not run, if another process still holds
-        the write lock at the time `until` on the event loop's clock. By default, this is `CALL_SECONDS` from now.
+        the write lock at the time `until` on the event loop's clock. The default is `CALL_SECONDS` from now.
         """
         return self.submit_one(_run_each, work, batch, until=until)
 
@@ -232,8 +235,8 @@ class Writer:
             self._checking = self._loop.call_later(0 if at_once else CHECK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Make the futures of jobs fail with `WriteLockHeld` if the jobs have waited too long for the write lock.
-        These jobs are never executed.
+        """If jobs have waited too long for the write lock, make their futures fail with `WriteLockHeld`. These jobs
+        are never executed.
         """
         assert self._loop is not None
         self._checking = None
@@ -302,7 +305,7 @@ class Writer:
     def _give_up(self) -> None:
         """Make the futures of all jobs that were not begun fail with `StoreFailed`.
 
-        After this, the thread begins no more jobs, and ends when it acquires the lock.
+        The thread then begins no more jobs, and ends when it acquires the write lock.
         """
         with self._deciding:
             self._given_up = True
@@ -365,8 +368,8 @@ class Writer:
             self._ended.set_result(None)
 
     def _taken(self) -> list[_Job]:
-        """Wait for jobs and take them from the queue, up to about `PAGE` rows. Return an empty list if the writer
-        is closing and no jobs are left.
+        """Wait for jobs and remove them from the queue, until they have about `PAGE` rows. Return an empty list if
+        the writer is closing and no jobs are left.
         """
         closing = self._closing  # read the flag before the jobs, because no job is submitted after the flag is set
         while not self._jobs:
@@ -385,8 +388,8 @@ class Writer:
         return jobs
 
     def _begin(self, jobs: Sequence[_Job]) -> list[_Job]:
-        """Mark jobs as begun, so that they can no longer expire. Return the jobs that must be executed: those that
-        have not expired, or none if the writer has given up.
+        """Mark jobs as begun, so that they can no longer expire. Return the jobs that have not expired, which must
+        be executed. Return no jobs if the writer has given up.
         """
         with self._deciding:
             self._waiting = ()
@@ -478,9 +481,9 @@ class Writer:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
         A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes` to the log, a number that
-        depends on the free space of the disk. A checkpoint is also due when the whole file exceeds its limit,
-        because several processes may write to the file and each of them may add less. The file and the free space
-        are measured rarely, because a measurement makes the next write slower.
+        depends on the free space of the disk. A checkpoint is also due when the size of the log exceeds
+        `WAL_BYTES`, because several processes may write to the log and each process may add less. The size of the
+        log and the free space are measured rarely, because a measurement makes the next write slower.
         """
         space = self._space
         assert space is not None
@@ -513,7 +516,7 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(call, *about)
         except RuntimeError:
-            pass  # the event loop is closed, so no task is waiting
+            pass  # the event loop is closed, so no task waits for the result
 
 
 def open_only(db: Connection) -> None:
@@ -524,8 +527,8 @@ _work_of: Final = attrgetter("work")
 
 
 def _run_each(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
-    """Call the functions `works` one after the other, and return the result or the error of each. This is the
-    function with which `submit` submits single functions.
+    """Call the functions `works` in order, and return the result or the error of each. `submit` passes this
+    function to `submit_one`.
     """
     results: list[T | ParleyError] = []
     for work in works:
