@@ -1,1 +1,1 @@
-"""The store in a PostgreSQL database, with which several computers share their conversations."""
+"""The store in a PostgreSQL database that several computers share."""

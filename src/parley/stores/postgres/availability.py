@@ -1,7 +1,7 @@
 """Records whether the database can be reached.
 
-Three parts of the store report whether the database responds: the calls that use the connection pool, the writer,
-and the renewal of the leases.
+Three parts of the store report whether the database responds: the methods that use the connection pool (`calls`),
+the writer (`writes`), and the renewal of the leases (`leases`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Part = Literal["calls", "writes", "leases"]
 
 
 class Availability:
-    """The availability of a database (`AvailabilityState`), and the callbacks for its changes."""
+    """Determines the availability of a database (`AvailabilityState`), and calls callbacks when the availability
+    changes.
+    """
 
     def __init__(self, location: str) -> None:
         """Create the object. `location` describes the database in log messages."""
@@ -34,8 +36,8 @@ class Availability:
         self.state: AvailabilityState = AVAILABLE
 
     def on_change(self, call: Callable[[AvailabilityState], None]) -> None:
-        """From now on, call `call` with the new state after each change of the availability. Earlier callbacks stay
-        registered.
+        """Register the callback `call`, which is called with the new state after each change of the availability.
+        Earlier callbacks stay registered.
         """
         self._callbacks.append(call)
 
@@ -55,9 +57,9 @@ class Availability:
 
     def answered(self, part: Part) -> None:
         """Record that the part `part` of the store got a response from the database. The database is available
-        again when no part lacks a response.
+        again when every part that recorded a failure has recorded a response.
 
-        A renewal of the leases counts for all parts, and only such a renewal ends the state `turns_stopped`.
+        A renewal of the leases counts as a response for all parts. Only a renewal ends the state `turns_stopped`.
         """
         if part == "leases":
             self._has_given_up = False

@@ -21,7 +21,7 @@ would block the event loop.
 
 
 class Shape(NamedTuple):
-    """Which optional columns are needed to write a group of entries: the keys, and the columns for blobs.
+    """The set of optional columns that a group of entries needs: the keys, and the columns for blobs.
 
     Optional columns that are empty for all entries are left out, because asyncpg takes time for each value.
     """
@@ -31,7 +31,9 @@ class Shape(NamedTuple):
 
     @property
     def entry_columns(self) -> dict[str, str]:
-        """Maps the name of each column of the entries to the SQL type of its array."""
+        """A mapping from the name of each column of the entries to the SQL type of the array parameter for this
+        column.
+        """
         keys = {"key": "bytea[]"} if self.has_keys else {}
         sizes = {"is_cut": "boolean[]", "size": "integer[]"} if self.has_blobs else {}
         return {**_ENTRY_COLUMNS, **keys, **sizes}
@@ -68,12 +70,14 @@ class Batch:
         self.size = sum(entry.size for entry in entries)
         """The approximate size of the entries in bytes."""
         self.packed: list[tuple[Any, ...]] | None = None
-        """The values of the columns of each entry, without the number of its conversation; None before `pack`."""
+        """The column values of each entry, without the number of its conversation; None before `pack`."""
         self.cuts: list[tuple[int, Cut]] = []
         """The blobs that were cut out of the entries, each with the position of its entry."""
 
     def pack(self) -> None:
-        """Convert the entries to columns, and find their keys, texts and blobs. A second call has no effect."""
+        """Convert the entries to column values, and extract their keys, searchable texts and blobs. A second call
+        has no effect.
+        """
         if self.packed is None:
             cuts: list[tuple[int, Cut]] = []
             packed = [_columns(entry, cuts) for entry in self.entries]
@@ -100,14 +104,14 @@ def _columns(entry: Entry, cuts: list[tuple[int, Cut]]) -> tuple[Any, ...]:
 
 
 _KEY: Final = 7
-"""The index of the key in the tuple of columns of an entry."""
+"""The index of the key in the tuple that contains the column values of an entry."""
 _IS_CUT: Final = 8
 _SIZE: Final = 9
 
 
 async def pack(batches: Iterable[Batch]) -> None:
-    """Pack the batches that are not packed yet (`Batch.pack`). If their total size is at least `IN_THREAD_BYTES`,
-    pack them in a thread.
+    """Pack the batches that are not packed yet (`Batch.pack`). If the total size of these batches is at least
+    `IN_THREAD_BYTES`, pack them in a thread.
     """
     unpacked = [batch for batch in batches if batch.packed is None]
     if sum(batch.size for batch in unpacked) >= IN_THREAD_BYTES:
@@ -122,7 +126,8 @@ def _pack_all(batches: Sequence[Batch]) -> None:
 
 
 def arrays_of(batches: Sequence[tuple[int, Batch]]) -> tuple[Shape, list[Sequence[Any]]]:
-    """Return the shape of the entries, and an array for each column of the entries and of their blobs.
+    """Return the shape of the entries, and an array with the values of each column of the entries and of their
+    blobs.
 
     Each item of `batches` is the number of a conversation and a packed batch of its entries.
     """

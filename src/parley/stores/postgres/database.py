@@ -1,8 +1,8 @@
 """The connections to the database: a small pool, and separate connections for single purposes.
 
-If a call loses its connection, its statements are executed again on a new connection, until its deadline. A flag
-tells the call that an earlier attempt may have been committed. If the caller is cancelled, its work in the database
-continues.
+If the connection is lost during `Database.run`, the statements are executed again on a new connection, until the
+deadline of the call. A flag shows that an earlier attempt may have been committed. If the caller is cancelled, the
+statements are still executed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ and this maximum doubles with each attempt.
 """
 
 PROBE_SECONDS: Final = 0.5
-"""The time, in seconds, for which the database may fail to accept a new connection after a call has failed, before
-the database counts as unreachable.
+"""If the database accepts no new connection within this time, in seconds, after a call of `Database.run` has
+failed, the database counts as unreachable.
 """
 
 CLOSE_SECONDS: Final = 1.0
@@ -62,12 +62,12 @@ T = TypeVar("T")
 
 Work = Callable[[Connection, bool], Coroutine[Any, Any, T]]
 """A function that executes statements on the given connection. The function is called again if the connection is
-lost. The flag is True if an earlier call may have been committed.
+lost. The flag is True if an earlier attempt may have been committed.
 """
 
 
 def location_of(url: str) -> str:
-    """Return the host and the database of a URL, without user, password and options."""
+    """Return a description of the database at a URL: its host and its name, without user, password and options."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"PostgreSQL at {host or 'localhost'}{parts.path}"
@@ -97,8 +97,8 @@ class Database:
     """The connections of one process to a PostgreSQL database."""
 
     def __init__(self, url: str, migrations: Sequence[Migration] | None = None) -> None:
-        """Create the object without connecting. `migrations` are the migrations that this process can apply; the
-        default is all (`schema.MIGRATIONS`).
+        """Create the object without connecting. `migrations` contains the migrations that this process can apply;
+        the default is `schema.MIGRATIONS`.
         """
         self._url = url
         self.location = location_of(url)
@@ -118,7 +118,8 @@ class Database:
         caller closes the connection.
 
         Raises:
-            BadHome: further attempts would also fail, for example because of a wrong password or a newer format.
+            BadHome: further attempts would also fail, for example because the password is wrong or the database has
+                a newer format.
             Exception: an error for which `is_lost` is true.
         """
         connection: Connection | None = None
@@ -145,8 +146,8 @@ class Database:
             raise
 
     async def _migrated(self) -> None:
-        """Migrate the database on a separate connection, because a migration may take longer than the time limit of
-        a call.
+        """Migrate the database on a separate connection without a deadline, because a migration may take a long
+        time.
         """
         if self._migrating is None or self._migrating.done():
             self._migrating = asyncio.ensure_future(self._migrate())
@@ -164,7 +165,8 @@ class Database:
     async def wait_until_usable(self, *, until: float) -> None:
         """Wait until the database accepts connections, and then until it has been migrated.
 
-        `until` is the deadline for the first part, on the event loop's clock. A migration may take any time.
+        `until` is the deadline for the first connection, on the event loop's clock. There is no deadline for the
+        migration.
 
         Raises:
             StoreFailed: the database cannot be reached, or the migration failed.
@@ -261,11 +263,11 @@ class Database:
             await backoff.pause(until)
 
     async def _probe(self, cause: BaseException) -> None:
-        """Determine, after a call has failed, whether the database can be reached.
+        """Determine whether the database can be reached after a call of `run` has failed.
 
         If the database cannot be reached, report this to `availability`, and wait until it can be reached again. If
-        it can be reached, report nothing: the call has failed only because its own statement took too long. `cause`
-        is the error with which the call failed.
+        the database can be reached, report nothing, because the call failed only because its own statement took too
+        long. `cause` is the error with which the call failed.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(
@@ -284,8 +286,8 @@ class Database:
             self._probing = None
 
     def unreachable(self, cause: BaseException) -> StoreFailed:
-        """Return the error for a call that could not reach the database in time. `cause` is the last error of a
-        connection.
+        """Return the error for a request that could not be executed before its deadline. `cause` is the last
+        connection error.
         """
         return StoreFailed(f"{self.location} cannot be reached: {reason_of(cause)}")
 

@@ -1,7 +1,7 @@
-"""Creates new logs: conversations that are written in one transaction, and drafts that are written page by page.
+"""Creates conversations, either in one transaction or as drafts that are written page by page.
 
 Until a draft is finished, it counts as deleted: the table `removed` contains the draft and the process that writes
-it. After that process has ended, any process may remove the entries of the draft.
+it. After the writing process has exited, any process may remove the entries of the draft.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ async def create(
 ) -> int | None:
     """Create a conversation, and return its number.
 
-    Return None if an earlier attempt of the same call has already created the conversation, although its connection
-    was lost. The number is then not known.
+    If the connection was lost but an earlier attempt of this call has created the conversation, return None,
+    because the number is not known.
 
     Raises:
         StoreFailed: a conversation with this id exists.
@@ -91,7 +91,7 @@ def _insert_sql(shape: Shape) -> str:
 
 
 async def _insert(db: Connection, number: int, batch: Batch) -> None:
-    """Insert entries into a conversation or draft, in the transaction of the caller."""
+    """Insert the entries of `batch` into the conversation or draft `number`, in the transaction of the caller."""
     if batch.rows:
         shape, arrays = arrays_of([(number, batch)])
         await db.fetch(_insert_sql(shape), number, *arrays)
@@ -208,11 +208,11 @@ _FINISH: Final = (
 
 
 async def remove_some(db: Connection, _: bool) -> Freed | None:
-    """Remove the last page of entries of one deleted conversation or abandoned draft. Return the number and size of
-    the blobs that were removed.
+    """Remove the last page of entries of one deleted conversation or abandoned draft. Return the number and total
+    size of the blobs that were removed.
 
-    Return None if there is nothing left to remove. The flag of the caller is ignored, because the function can be
-    repeated.
+    Return None if there are no entries to remove. The flag of `database.Work` is ignored, because the function can
+    be repeated.
     """
     freed = Freed(blobs=0, bytes=0)
     async with db.transaction():
@@ -233,8 +233,8 @@ async def remove_some(db: Connection, _: bool) -> Freed | None:
 
 
 async def removable_blobs(db: Connection) -> Freed:
-    """Return the number and size of the blobs of deleted conversations and abandoned drafts, which `remove_some`
-    can remove.
+    """Return the number and total size of the blobs that `remove_some` can remove: the blobs of deleted
+    conversations and abandoned drafts.
     """
     return _freed(
         await db.fetchrow(f"{_BLOBS} FROM blobs WHERE conversation IN (SELECT r.conversation {_REMOVABLE})")
@@ -242,7 +242,7 @@ async def removable_blobs(db: Connection) -> Freed:
 
 
 async def removable_bytes(db: Connection) -> int:
-    """Return the size of the entries of deleted conversations and abandoned drafts, in bytes."""
+    """Return the total size of the bodies of entries that `remove_some` can remove, in bytes."""
     size: int = await db.fetchval(
         "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM entries"
         f" WHERE conversation IN (SELECT r.conversation {_REMOVABLE})"

@@ -31,13 +31,13 @@ __all__ = [
 T = TypeVar("T")
 
 STATEMENT_SECONDS: Final = 120
-"""The time, in seconds, after which the database server cancels a statement. Calls of this process have a shorter
-deadline; this limit ends statements whose client has disconnected.
+"""The time, in seconds, after which the database server cancels a statement. Parley uses shorter deadlines while it
+is connected; this limit ends statements whose client has disconnected.
 """
 
 LOCK_SECONDS: Final = 10
-"""The time, in seconds, after which the database server cancels a statement that waits for a lock. Calls of this
-process have a shorter deadline; this limit ends waits whose client has disconnected.
+"""The time, in seconds, after which the database server cancels a statement that waits for a lock. Parley uses
+shorter deadlines while it is connected; this limit ends waits whose client has disconnected.
 """
 
 SETTINGS: Final = {
@@ -52,7 +52,7 @@ SETTINGS: Final = {
 
 
 class Connection(Protocol):
-    """A connection to the database. A row is a sequence of values."""
+    """A connection of asyncpg. A row is a sequence of values."""
 
     async def execute(self, query: str, *args: object) -> str: ...
 
@@ -80,8 +80,8 @@ class Connection(Protocol):
 
 
 async def connect(url: str, *, seconds: float) -> Connection:
-    """Open a connection. If the URL names several hosts, connect to all of them at the same time, and use the first
-    that accepts writes. A host that does not respond therefore causes no delay.
+    """Open a connection. If the URL names several hosts, connect to all hosts at the same time, and use the first
+    host that accepts writes. A host that does not respond therefore causes no delay.
 
     Raises:
         ImportError: asyncpg is not installed.
@@ -129,8 +129,8 @@ async def _connect_to(url: str, seconds: float) -> Connection:
 _WARNING: Final = "01000"
 """The SQLSTATE of the warning with which PostgreSQL reports that the wait of a commit for a standby was cancelled.
 
-Other warnings have the same SQLSTATE. They cannot be told apart by their text, which depends on the language of the
-server.
+Other warnings have the same SQLSTATE. The text of a warning does not identify it either, because the text depends
+on the language of the server.
 """
 
 _unreplicated: Final[WeakSet[Any]] = WeakSet()
@@ -143,12 +143,12 @@ def _note_cancelled_wait(connection: Any, message: Any) -> None:
 
 
 async def execute_until(until: float, connection: Connection, work: Coroutine[Any, Any, T]) -> T:
-    """Execute the statements of `work` on `connection`, and return the result of `work`. If they are not finished
-    at the time `until` on the event loop's clock, terminate the connection.
+    """Execute the statements of `work` on `connection`, and return the result of `work`. If the statements are not
+    finished at the time `until` on the event loop's clock, terminate the connection.
 
-    The call never cancels a statement: if a commit that waits for a standby is cancelled, other processes see the
-    transaction although no standby has it. If an administrator cancels such a wait, the call waits for the standby
-    again.
+    This function never cancels a statement: if a commit that waits for a standby is cancelled, other processes see
+    the transaction although no standby has it. If an administrator cancels such a wait, this function waits for the
+    standby again.
 
     Raises:
         TimeoutError: the statements were not finished at the time `until`, and the connection was terminated.
@@ -185,10 +185,10 @@ def _each_host(url: str) -> list[str]:
 
 
 async def replicated(connection: Connection) -> None:
-    """Wait until the synchronous standbys, if there are any, have all earlier transactions.
+    """Wait until the synchronous standbys, if there are any, have received all earlier transactions.
 
-    A transaction whose connection was lost may be visible on the primary before a standby has it. The call commits
-    another transaction that writes something, because the commit of such a transaction waits for the standby.
+    A transaction whose connection was lost may be visible on the primary before a standby has it. This function
+    therefore commits another writing transaction, and this commit waits for the standby.
     """
     await connection.execute("SELECT pg_logical_emit_message(true, 'parley', '')")
 
@@ -237,7 +237,7 @@ def is_permanent(error: BaseException) -> bool:
 def is_rolled_back(error: BaseException) -> bool:
     """Return whether the server has rolled the transaction back because of a conflict with another transaction.
 
-    If so, the caller may execute the transaction again.
+    After such an error, the caller may execute the transaction again.
     """
     from asyncpg import exceptions
 
@@ -245,8 +245,8 @@ def is_rolled_back(error: BaseException) -> bool:
 
 
 def refusal_of(error: Exception) -> Exception:
-    """Convert the error of a statement that had no effect to the error for the caller. Return an unknown error
-    unchanged.
+    """Convert the error of a statement that had no effect to `StoreFailed`. Return an error of Parley or an unknown
+    error unchanged.
     """
     if isinstance(error, ParleyError):
         return error

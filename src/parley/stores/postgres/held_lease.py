@@ -44,7 +44,7 @@ class HeldLease:
             on_lost,
         )
         self.last: int = lease.last
-        """The last position of the log that this process knows."""
+        """The position of the last entry that this process has read or written in the log."""
         self.batch = batch
         """The id of the last batch of entries that was written to the log. The next write checks that the database
         contains the same id.
@@ -52,7 +52,9 @@ class HeldLease:
         self.summary: Summary | None = None
         """The last summary that this process has written under the lease; None if it has written none."""
         self.is_lost = False
-        """True if this process gave up the lease or another process took it. Appends under a lost lease fail."""
+        """True if this process gave up the lease or another process acquired it. Appends under a lost lease
+        fail.
+        """
         self.is_given_up = False
         """True if this process gave up the lease because the database could not be reached."""
         self.is_deleting = False

@@ -1,4 +1,4 @@
-"""Keeps the leases of this process.
+"""Renews the leases of this process.
 
 All leases of a process share one row in the table `holders` and one advisory lock. The clock of the database
 determines when the row expires. The database releases the lock when the connection ends. Another process may
@@ -44,7 +44,9 @@ GIVE_UP_SHARE: Final = 2 / 3
 """The fraction of the lease time after which a process gives up leases that it could not renew."""
 
 FORGET_SECONDS: Final = 3600.0
-"""The time, in seconds, for which the row of a lease holder stays in the table after the row has expired."""
+"""The time, in seconds, for which the row of a lease holder stays in the table `holders` after the row has
+expired.
+"""
 
 RELOCK_SECONDS: Final = 0.02
 """The time between two attempts to acquire the advisory lock of this process again on a new connection, in
@@ -52,7 +54,7 @@ seconds.
 """
 
 REFUSED_SECONDS: Final = 5.0
-"""The time, in seconds, for which a node counts as ended after a connection to it was refused."""
+"""The time, in seconds, for which a node counts as stopped after a connection to it was refused."""
 
 JOIN_AGAIN_SECONDS: Final = 0.1
 """The time between two attempts to register this process as a node while another process has the same node id, in
@@ -105,7 +107,7 @@ class LeaseKeeper:
         """
         self._former: int | None = None
         self._announced: int | None = None
-        """The number under which this process is in the table of nodes; None if this process is not in the
+        """The lease holder number of this process in the table of nodes; None if this process is not in the
         table.
         """
         self._registering: Task[int] | None = None
@@ -115,14 +117,14 @@ class LeaseKeeper:
         self._is_locked = False
         self._expiry: TimerHandle | None = None
         self._alarm: TimerHandle | None = None
-        """The timer that reports the database as unresponsive if a renewal takes too long; None if no renewal is in
+        """The timer that reports the database as unreachable if a renewal takes too long; None if no renewal is in
         progress.
         """
         self._steals_after = 0.0
 
     @property
     def may_steal(self) -> bool:
-        """True if this process may acquire leases whose holder has ended without releasing them.
+        """True if this process may acquire leases whose holder has exited without releasing them.
 
         The value is False while the connection is lost, and for two lease times after the reconnection.
         """
@@ -183,7 +185,7 @@ class LeaseKeeper:
         return number
 
     def _use(self, connection: Connection) -> None:
-        """Use `connection` for the renewals from now on.
+        """Use `connection` for all further renewals.
 
         A listener detects the loss of the connection immediately. This is necessary because the advisory lock is
         lost together with the connection.
@@ -193,7 +195,7 @@ class LeaseKeeper:
         connection.add_termination_listener(lambda _: cut.set())
 
     def _renewed(self, sent: float) -> None:
-        """Record that the row was renewed, which postpones the expiry of the leases.
+        """Record that the row of this process was renewed, and postpone the time at which the leases are given up.
 
         `sent` is the time, on the event loop's clock, at which the renewal was sent.
         """
@@ -205,8 +207,8 @@ class LeaseKeeper:
         self._expiry = loop.call_at(sent + self._seconds * GIVE_UP_SHARE, self._give_up)
 
     def _give_up(self) -> None:
-        """Give up all leases, because they could not be renewed in time. Their turns stop, and this process
-        registers again when the database can be reached.
+        """Give up all leases, because they could not be renewed in time. The turns of the conversations stop. This
+        process registers again when the database can be reached.
         """
         log.error("%s: the leases could not be renewed in time and are given up", self._database.location)
         self._unregister()
@@ -221,8 +223,8 @@ class LeaseKeeper:
     async def _join_again(self) -> None:
         """Register this process again when the database can be reached.
 
-        After that, this process can store the ends of the turns that it has stopped, and other nodes can find this
-        node.
+        After the registration, this process can store the ends of the turns that it has stopped, and other nodes
+        can find this node.
         """
         backoff = Backoff()
         while self.number is None:
@@ -236,7 +238,7 @@ class LeaseKeeper:
         """Register this process as the node `node`. `load` is a function that returns the current load of the node;
         None if the load is not stored. `db` is any connection to the database.
 
-        If another process has the same node id, wait until that process has ended or its lease has expired.
+        If another process has the same node id, wait until that process has exited or its row has expired.
 
         Raises:
             NodeIdTaken: another process still has the node id after the wait.
@@ -257,12 +259,14 @@ class LeaseKeeper:
                 await asyncio.sleep(JOIN_AGAIN_SECONDS)
 
     def renew_now(self) -> None:
-        """Renew the row and store the load of the node now, before the next regular renewal."""
+        """Renew the row of this process and store the load of the node now, without waiting for the next regular
+        renewal.
+        """
         self._is_cut.set()
 
     def note_refused(self, url: str) -> None:
-        """Record that a connection to the node at `url` was refused, which means that the node has ended. For
-        `REFUSED_SECONDS`, its leases can then be acquired as soon as its lock is free.
+        """Record that a connection to the node at `url` was refused, which means that the node has exited. For
+        `REFUSED_SECONDS`, the leases of the node can be acquired as soon as its advisory lock is free.
         """
         self._refused[url] = asyncio.get_running_loop().time()
 
@@ -286,9 +290,7 @@ class LeaseKeeper:
             self._renewing = None
 
     def lose(self, held: HeldLease) -> None:
-        """Mark a lease as lost, and call its callback `on_lost`. Do not call the callback again if the lease was
-        already lost.
-        """
+        """Mark a lease as lost, and call its callback `on_lost`, unless the lease was already lost."""
         held.is_lost = True
         if self.held.get(held.id) is held:
             del self.held[held.id]
@@ -315,7 +317,7 @@ class LeaseKeeper:
                 await self._reconnect()
 
     def _start_alarm(self) -> None:
-        """Start a timer that reports the database as unresponsive, unless a renewal succeeds within
+        """Start a timer that reports the database as unreachable, unless a renewal succeeds within
         `NO_ANSWER_SECONDS`.
         """
         if self._alarm is None:
@@ -351,8 +353,8 @@ class LeaseKeeper:
     async def _lock(self, connection: Connection) -> None:
         """Try to acquire the advisory lock of this process again. If this fails, the next renewal tries again.
 
-        Until the database server has ended the lost connection, the attempts fail, because that connection still
-        holds the lock. During this time, other processes correctly see the lock as held.
+        The attempts fail until the database server has closed the lost connection, which still holds the lock.
+        During this time, other processes correctly see the lock as held.
         """
         for _ in range(5):  # a process that examines the lock holds it for a moment
             if await connection.fetchval("SELECT pg_try_advisory_lock($1, $2)", LOCKS, self.number):
@@ -361,7 +363,7 @@ class LeaseKeeper:
             await asyncio.sleep(RELOCK_SECONDS)
 
     async def _reconnect(self) -> None:
-        """Reconnect to the database, trying again until this succeeds, and detect which leases were lost in the
+        """Reconnect to the database, retrying until this succeeds, and detect the leases that were lost in the
         meantime.
         """
         loop = asyncio.get_running_loop()
@@ -385,7 +387,7 @@ class LeaseKeeper:
                 await backoff.pause()
 
     async def verify(self) -> None:
-        """Detect the leases that this process has lost, and call their callbacks `on_lost`.
+        """Detect the leases that this process has lost, and call the callback `on_lost` of each of these leases.
 
         Raises:
             StoreFailed: the database cannot be reached.

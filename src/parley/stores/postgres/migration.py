@@ -1,6 +1,4 @@
-"""Marks a database as the target of a migration of conversations from a home. After that, only a migration from the
-same home can continue.
-"""
+"""Marks a database as the target of a migration from a home. Migrations from other homes are then refused."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ class ReadMarks(NamedTuple):
     by_all: Seq
     """The position up to which the log counts as read by every principal."""
     by_reader: list[tuple[str, Seq]]
-    """The principals that have read more of the log, each with the position up to which the principal has
-    read it.
+    """The principals that have read entries after `by_all`, each with the position up to which the principal has
+    read the log.
     """
 
 
@@ -45,13 +43,13 @@ async def begin_migration(db: Connection, source: str, location: str) -> None:
 
 
 async def end_migration(db: Connection, source: str) -> None:
-    """Record that the migration from the home `source` is complete. It cannot be continued after that."""
+    """Record that the migration from the home `source` is complete. A complete migration cannot be continued."""
     await db.execute("UPDATE migrated_from SET is_complete = true WHERE source = $1", source.encode())
 
 
 async def raise_epochs(db: Connection, epoch: int) -> None:
-    """Ensure that all epochs of later leases are higher than `epoch`, the highest epoch of the home.
+    """Ensure that the epochs of all later leases are higher than `epoch`, the highest epoch of the migrated home.
 
-    The ids of items in a log contain the epoch, and must not be used twice.
+    The ids of items in a log contain the epoch, and no id may be used twice.
     """
     await db.execute("SELECT setval('epochs', greatest($1::bigint, nextval('epochs')))", epoch)

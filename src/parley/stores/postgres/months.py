@@ -30,7 +30,7 @@ bits are the month. The SQL function `new_conversation_number` uses the same val
 """
 
 MONTHS_AHEAD: Final = 2
-"""The number of months after the current one for which partitions are created in advance."""
+"""The number of months after the current month for which partitions are created in advance."""
 
 
 def month_of(number: int) -> int:
@@ -95,8 +95,8 @@ _EMPTY: Final = f"""
 
 
 async def drop_empty_months(db: Connection) -> Freed:
-    """Drop the partitions of months in which no conversation remains. Return the number and size of the blobs that
-    were in these partitions.
+    """Drop the partitions of months in which no conversation remains. Return the number and total size of the blobs
+    in these partitions.
 
     If a call is interrupted, the next call drops the remaining partitions. Do nothing while another process is
     changing the schema.

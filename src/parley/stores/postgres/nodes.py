@@ -16,8 +16,8 @@ holder.
 """
 
 MAY_RETURN: Final = "(h.expires_at > clock_timestamp())"
-"""An SQL condition that is true if the row `h` of the table `holders` has not expired. As long as it is true, the
-process of the row may be running, even if it is currently not connected to the database.
+"""An SQL condition that is true if the row `h` of the table `holders` has not expired. While the condition is true,
+the process of the row may be running, even if the process is not connected to the database.
 """
 
 ALIVE: Final = f"""({MAY_RETURN} AND (
@@ -25,7 +25,7 @@ ALIVE: Final = f"""({MAY_RETURN} AND (
 ))"""
 """An SQL condition that is true if the process of the row `h` of the table `holders` is running and connected.
 
-The process is connected if it holds its advisory lock. If it acquired the lock on another server, before a
+The process is connected if it holds its advisory lock. If the process acquired the lock on another server, before a
 failover, the condition ignores the lock.
 """
 
@@ -33,7 +33,7 @@ failover, the condition ignores the lock.
 async def announce(db: Connection, node: Node, number: int, former: int | None) -> None:
     """Store that the lease holder `number` is the node `node`.
 
-    If the node id belongs to an earlier process that has ended, that process loses its leases. `former` is the
+    If the node id belongs to an earlier process that has exited, that process loses its leases. `former` is the
     number under which the current process was registered before; None if it was not registered.
 
     Raises:
@@ -67,7 +67,7 @@ async def announce(db: Connection, node: Node, number: int, former: int | None) 
 
 
 async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> None:
-    """Store the load of the node whose lease holder has the number `number`, if the load has changed."""
+    """If the load of the node whose lease holder has the number `number` has changed, store the new load."""
     await db.execute(
         "UPDATE nodes SET running = $2, is_draining = $3, missing = $4 WHERE holder = $1"
         " AND (running, is_draining, missing) IS DISTINCT FROM ($2::integer, $3::boolean, $4::bytea[])",
@@ -86,7 +86,7 @@ async def other_nodes(db: Connection, number: int | None) -> list[Node]:
 
 
 async def all_nodes(db: Connection) -> list[Node]:
-    """Return all nodes, including nodes that have ended."""
+    """Return all nodes, including nodes that are not running."""
     return await _nodes(db, "true")
 
 

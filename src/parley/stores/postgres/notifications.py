@@ -38,8 +38,8 @@ find the change with their next query.
 
 
 class Notifications:
-    """Sends notifications about conversations that this process has changed, and calls callbacks when other
-    processes report changes.
+    """Sends notifications about conversations that this process has changed, and passes the notifications from
+    other processes to callbacks.
     """
 
     def __init__(self, database: Database) -> None:
@@ -52,14 +52,14 @@ class Notifications:
         self._log = LimitedLog(log)
 
     def note(self, changed: Iterable[ConversationId]) -> None:
-        """Schedule a notification that tells other processes that the conversations `changed` have changed."""
+        """Schedule a notification to other processes that this process has changed the conversations `changed`."""
         self._changed.update(dict.fromkeys(changed))
         self._more.set()
         self._start()
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
-        """From now on, call `callback` in the event loop with the ids of conversations that other processes have
-        changed.
+        """Register `callback`, which is called on the event loop with the ids of conversations that other processes
+        have changed.
         """
         self._callbacks.append(callback)
         self._start()

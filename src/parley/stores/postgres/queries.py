@@ -42,7 +42,7 @@ __all__ = [
 
 IN_THREAD_BYTES: Final = 256 * 1024
 """If the blobs of a page have at least this compressed size, in bytes, the page is converted in a thread, because
-decompressing them would block the event loop.
+decompressing the blobs would block the event loop.
 """
 
 _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
@@ -50,7 +50,8 @@ _OUTPUT: Final = record_type(CommandOutput).encode()
 
 
 async def number_of(db: Connection, conversation_id: ConversationId) -> int:
-    """Return the number of a conversation, by which the other tables refer to it.
+    """Return the number of a conversation. The tables other than `conversations` contain this number and not the
+    id.
 
     Raises:
         UnknownConversation: there is no conversation with this id.
@@ -77,7 +78,8 @@ async def log_bytes(db: Connection, conversation_id: ConversationId) -> int:
 
 
 def _page_sql(bounds: str, order: str, visible: str = "true") -> str:
-    """Return SQL for a page of entries. The page ends with the entry whose size makes the total exceed `$4` bytes.
+    """Return SQL for a page of entries. The page ends with the entry whose size makes the total size exceed `$4`
+    bytes.
 
     `bounds` is the SQL condition for the positions of the page, `order` is the direction in which the page is
     filled, and `visible` is an additional condition. If no entry matches, the SQL returns one row with only the
@@ -104,7 +106,7 @@ _ENTRIES_BEFORE: Final = _page_sql("seq <= least($2 - 1, c.last) AND seq > least
 async def entries_after(
     db: Connection, conversation_id: ConversationId, after: Seq, limit: int, max_bytes: int, *, visible_only: bool
 ) -> list[Entry]:
-    """Return a page of entries after a position, in ascending order, as `Store.read` does."""
+    """Return a page of entries after the position `after`, in ascending order, as `Store.read` does."""
     values = (conversation_id.encode(), after, min(limit, PAGE), max_bytes)
     if visible_only:
         rows = await db.fetch(_VISIBLE_AFTER, *values, _OUTPUT)
@@ -121,7 +123,9 @@ async def entries_after(
 async def entries_before(
     db: Connection, conversation_id: ConversationId, before: Seq, limit: int, max_bytes: int
 ) -> list[Entry]:
-    """Return the last page of entries before a position, in ascending order, as `Store.read_before` does."""
+    """Return the last page of entries before the position `before`, in ascending order, as `Store.read_before`
+    does.
+    """
     values = (conversation_id.encode(), before, min(limit, PAGE), max_bytes)
     number, last, found = _found(conversation_id, await db.fetch(_ENTRIES_BEFORE, *values))
     end = min(before - 1, last)
@@ -304,8 +308,9 @@ async def find(db: Connection, query: Query) -> ConversationPage:
 
 
 def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
-    """Return the SQL conditions for the conversations that match a query, except for its text, and an SQL
-    expression that is true if the viewer has not read the conversation. Add the parameters to `values`.
+    """Return the SQL conditions for the conversations that match a query, except for the condition for
+    `Query.text`. Also return an SQL expression that is true if the viewer has not read the conversation. Add the
+    parameters to `values`.
     """
     where: list[str] = []
     viewer, unread = query.viewer, "false"
@@ -335,8 +340,8 @@ def _conditions(query: Query, values: _Values) -> tuple[list[str], str]:
 
 
 async def _text_condition(db: Connection, text: str, values: _Values) -> str:
-    """Return an SQL condition that is true if the title or a message of a conversation contains `text`. Add its
-    parameters to `values`.
+    """Return an SQL condition that is true if the title or a message of a conversation contains `text`. Add the
+    parameters of the condition to `values`.
     """
     pattern = pattern_of(text)
     if await trigrams.can_use_index(db, text):

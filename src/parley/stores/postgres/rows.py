@@ -40,7 +40,9 @@ _REASONS: Final = frozenset(get_args(TurnEndReason))
 
 
 class _Details(Struct, frozen=True, array_like=True):
-    """The parts of a summary that no query uses to search or to sort, which one column contains as JSON."""
+    """The parts of a summary by which no query searches or sorts. The column `details` contains these parts as
+    JSON.
+    """
 
     title: str
     cwd: str
@@ -94,8 +96,8 @@ class SummaryColumns(NamedTuple):
 
 def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...] | None:
     """Return the values of the columns `details`, `title`, `directory`, `ended_seq`, `ended_at` and `has_failed`;
-    None if all of them are the same as for `before`, the summary that the database contains. None as `before` means
-    that this summary is unknown.
+    None if these values are the same as for `before`, the summary that the database contains. `before` is None if
+    the stored summary is unknown.
     """
     is_same = (
         before is not None
@@ -129,9 +131,9 @@ def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, en
 
 
 def digest_of_key(kind: str, key: str) -> bytes:
-    """Return the digest of a type and a key, by which an index finds an entry.
+    """Return the digest of the type `kind` and the key `key`. An index finds an entry by this digest.
 
-    The index cannot contain the key itself, because a key can be too long.
+    The index cannot contain the keys themselves, because a key can be too long.
     """
     return _digest(kind.encode() + b"\0" + key.encode(errors="surrogatepass"))
 
@@ -145,12 +147,16 @@ def _digest(data: bytes) -> bytes:
 
 
 def searchable(body: bytes) -> str:
-    """Return the texts of a message as one string, in the form that is stored for searches."""
+    """Return the text of a message and of its items as one string, in the form that is stored for searches. `body`
+    is the encoded message.
+    """
     return SEPARATOR.join(folded(words) for words in words_of(body))
 
 
 def folded(text: str) -> str:
-    """Return a text casefolded, with each NUL replaced with `NUL_REPLACEMENT`, for comparisons that ignore case."""
+    """Return `text` casefolded and with each NUL replaced with `NUL_REPLACEMENT`, for comparisons that ignore
+    case.
+    """
     return text.casefold().replace("\0", NUL_REPLACEMENT)
 
 

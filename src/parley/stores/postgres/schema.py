@@ -6,7 +6,7 @@ meaning. Only a later version removes tables, indexes and columns that the previ
 `format` contains the lowest format that a server must know to use the database, so a server can use a database with
 a newer format that is compatible.
 
-All tables are in the schema `parley` of the database. Texts that clients choose are stored as bytes, because the
+All tables are in the schema `parley` of the database. Strings that clients choose are stored as bytes, because the
 type `text` of PostgreSQL cannot contain NUL.
 """
 
@@ -66,7 +66,8 @@ async def format_of(db: Connection) -> Format:
 
 
 async def migrate(db: Connection, migrations: Sequence[Migration] | None = None) -> None:
-    """Apply those of `migrations` that the database lacks. The default of `migrations` is `MIGRATIONS`.
+    """Apply the migrations that the database lacks. `migrations` contains all migrations that this process can
+    apply; the default is `MIGRATIONS`.
 
     If several processes migrate at the same time, one process applies the migrations and the others wait.
 
@@ -316,19 +317,19 @@ async def m006_compatible_formats(db: Connection) -> None:
 
 @_migration
 async def m007_repositories(db: Connection) -> None:
-    """Add a column for the names of the repositories of which each node can create worktrees."""
+    """Add a column for the names of the repositories from which each node can create worktrees."""
     await db.execute("ALTER TABLE nodes ADD COLUMN repositories text[] NOT NULL DEFAULT '{}'")
 
 
 @_migration
 async def m008_missing_roots(db: Connection) -> None:
-    """Add a column to the table of nodes: the roots of the node that currently do not exist."""
+    """Add a column to the table of nodes for the roots of the node that currently do not exist."""
     await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
 
 
 @_migration
 async def m009_titles(db: Connection) -> None:
-    """Copy the searchable titles to a table of their own, with a trigram index if the messages have one.
+    """Copy the searchable titles to a separate table, which has a trigram index if the messages have one.
 
     Each append changes the row of its conversation, so an index of titles in the table `conversations` would make
     each append slower. Triggers keep the copies current, because servers of the previous version do not know the

@@ -65,14 +65,15 @@ id, the node waits for an additional lease time.
 
 TIDY_SECONDS: Final = 60.0
 """The maximum time, in seconds, for which one call of `tidy` drops the partitions of old months. The next call
-drops the remaining ones.
+drops the remaining partitions.
 """
 
 
 class PostgresStore:
     """An implementation of `Store` for one event loop.
 
-    Every call raises `BadHome` if the database cannot be used, and `StoreFailed` if it cannot be reached in time.
+    Every method that uses the database raises `BadHome` if the database cannot be used, and `StoreFailed` if the
+    database cannot be reached in time.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class PostgresStore:
         """Create the store.
 
         `url` is the URL of the database, or a function that returns the URL. The function is called when the
-        database is first needed. If the function raises an error, the call that needs the database raises the same
-        error.
+        database is first needed. If the function raises an error, the method that needs the database raises the
+        same error.
 
-        `lease_seconds` is the lease time in seconds; the default is `LEASE_SECONDS`. `migrations` are the
-        migrations that this process can apply; the default is all.
+        `lease_seconds` is the lease time in seconds; the default is `LEASE_SECONDS`. `migrations` contains the
+        migrations that this process can apply; the default is `schema.MIGRATIONS`.
         """
         self._url, self._migrations = url, migrations
         self._lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -98,7 +99,7 @@ class PostgresStore:
         self._background: set[Task[Any]] = set()
         """Tasks that run to completion even if their callers are cancelled. `close` waits for them."""
         self._freed = Freed(blobs=0, bytes=0)
-        """The number and size of the blobs that this store has removed since the last call of `tidy`."""
+        """The number and total size of the blobs that this store has removed since the last call of `tidy`."""
         self._prepared_in = 0
         """The month in which this process last created partitions in advance; 0 if this process has created
         none.
@@ -110,8 +111,8 @@ class PostgresStore:
 
     @property
     def _open(self) -> _Parts:
-        """The components that use the database. The first access creates them, without connecting. If the store is
-        closed, the access raises `StoreFailed`.
+        """The components that use the database. The first access creates the components, without connecting. If the
+        store is closed, an access raises `StoreFailed`.
         """
         if self._closed:
             raise StoreFailed("the store is closed")
@@ -125,8 +126,8 @@ class PostgresStore:
         return self._parts
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None:
-        """From now on, call `callback` in the event loop with the ids of conversations that other processes have
-        changed.
+        """Register `callback`, which is called on the event loop with the ids of conversations that other processes
+        have changed.
 
         Notifications can be lost, so some changes are not reported. `changed_since` finds all changes.
         """
@@ -171,8 +172,8 @@ class PostgresStore:
         """Create the partitions of the next months in the background, once in each month. After an error, the next
         call tries again.
 
-        `number` is the number of the conversation or draft that was just created, which contains the current month;
-        None if it is unknown. Do nothing in that case.
+        `number` is the number of the conversation or draft that was just created, which contains the current month.
+        Do nothing if `number` is None.
         """
         if number is None or month_of(number) == self._prepared_in:
             return
@@ -227,7 +228,7 @@ class PostgresStore:
             pass  # the lease expires after this process has ended
 
     def _held(self, lease: Lease) -> HeldLease | None:
-        """Return the state of a lease; None if this process no longer holds the lease."""
+        """Return the state of the given lease; None if this process no longer holds the lease."""
         held = None if self._parts is None else self._parts.keeper.held.get(lease.conversation_id)
         return held if held is not None and held.epoch == lease.epoch else None
 
@@ -389,11 +390,15 @@ class PostgresStore:
         await self._read(lambda db: migration.begin_migration(db, source, location))
 
     async def raise_epochs(self, epoch: int) -> None:
-        """Ensure that all epochs of later leases are higher than `epoch`, the highest epoch of the home."""
+        """Ensure that the epochs of all later leases are higher than `epoch`, the highest epoch of the migrated
+        home.
+        """
         await self._read(lambda db: migration.raise_epochs(db, epoch))
 
     async def end_migration(self, source: str) -> None:
-        """Record that the migration from the home `source` is complete. It cannot be continued after that."""
+        """Record that the migration from the home `source` is complete. A complete migration cannot be
+        continued.
+        """
         await self._read(lambda db: migration.end_migration(db, source))
 
     # --- the state of the store --------------------------------------------------------
@@ -408,7 +413,7 @@ class PostgresStore:
         return await self._read(inspection.describe)
 
     async def check(self) -> None:
-        """Detect the leases that this process has lost, and call their callbacks `on_lost`.
+        """Detect the leases that this process has lost, and call the callback `on_lost` of each of these leases.
 
         Raises:
             StoreFailed: the database cannot be reached.

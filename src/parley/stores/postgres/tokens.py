@@ -125,7 +125,7 @@ async def save_session(db: Connection, session: StoredSession, replacing: bytes 
 
 
 async def session_of(db: Connection, digest: bytes) -> StoredSession | None:
-    """Return the session with a digest; None if there is no such session."""
+    """Return the session with the given digest; None if there is no such session."""
     row = await db.fetchrow("SELECT principal, data, used_at FROM http_sessions WHERE digest = $1", digest)
     if row is None:
         return None
@@ -155,8 +155,8 @@ _SIGN_IN_COLUMNS = "digest, secret, token, created_at, used_at, push"
 
 
 async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
-    """Store a new sign-in or a new code. A row with this digest is not changed; such a row exists if an earlier
-    attempt of the call was committed.
+    """Store a new sign-in or one-time code. If a row with the same digest exists, do nothing, because an earlier
+    attempt of this call was committed.
     """
     await db.execute(
         f"INSERT INTO sign_ins ({_SIGN_IN_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"
@@ -171,20 +171,20 @@ async def add_sign_in(db: Connection, sign_in: StoredSignIn) -> None:
 
 
 async def subscribe_sign_in(db: Connection, digest: bytes, push: bytes | None) -> bool:
-    """Store the push subscription of a sign-in; `push` is None to remove the subscription. Return False if the
-    sign-in was removed.
+    """Store the push subscription of the sign-in with the given digest; `push` is None to remove the subscription.
+    Return False if the sign-in does not exist.
     """
     return bool(await db.fetchval("UPDATE sign_ins SET push = $2 WHERE digest = $1 RETURNING true", digest, push))
 
 
 async def sign_in_of(db: Connection, digest: bytes) -> StoredSignIn | None:
-    """Return the sign-in or the code with a digest; None if there is no such sign-in or code."""
+    """Return the sign-in or one-time code with the given digest; None if there is no such sign-in or code."""
     row = await db.fetchrow(f"SELECT {_SIGN_IN_COLUMNS} FROM sign_ins WHERE digest = $1", digest)
     return None if row is None else _sign_in(*row)
 
 
 async def all_sign_ins(db: Connection) -> list[StoredSignIn]:
-    """Return all sign-ins and codes, ordered by digest."""
+    """Return all sign-ins and one-time codes, ordered by digest."""
     return [_sign_in(*row) for row in await db.fetch(f"SELECT {_SIGN_IN_COLUMNS} FROM sign_ins ORDER BY digest")]
 
 
@@ -196,8 +196,9 @@ async def note_sign_ins_used(db: Connection, used: Mapping[bytes, float]) -> Non
 
 
 async def remove_sign_ins(db: Connection, digests: Collection[bytes], may_be_done: bool) -> int:
-    """Remove sign-ins and codes, and return how many of them existed. `may_be_done` is True if an earlier attempt
-    of this call may have been committed; the result does not include what that attempt removed.
+    """Remove the sign-ins and one-time codes with these digests, and return the number of removed rows.
+    `may_be_done` is True if an earlier attempt of this call may have been committed; the number does not include
+    the rows that the earlier attempt removed.
     """
     rows = await db.fetch("DELETE FROM sign_ins WHERE digest = ANY($1::bytea[]) RETURNING 1", list(digests))
     if may_be_done:

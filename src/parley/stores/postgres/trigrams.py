@@ -1,5 +1,5 @@
-"""Decides when a query uses the trigram indexes, with which PostgreSQL finds a text without reading every message
-or title.
+"""Decides when a query uses the trigram indexes. With these indexes, PostgreSQL finds a text without reading every
+message or title.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MIN_INDEXED_CHARACTERS: Final = 3
 """The minimum length, in characters, of a text that a trigram index can find."""
 
 MAX_CANDIDATES: Final = 5000
-"""If at least this number of messages and titles match a text, the index is not used, because a scan finds such a
-frequent text quickly.
+"""If at least this number of messages and titles match a text, the trigram index is not used, because a scan finds
+a frequent text quickly.
 """
 
 
 async def can_use_index(db: Connection, text: str) -> bool:
-    """Return whether the database has the trigram indexes, and the text is long enough for them."""
+    """Return whether the database has the trigram indexes and `text` is long enough for a trigram index."""
     if len(folded(text)) < MIN_INDEXED_CHARACTERS:
         return False
     return await db.fetchval("SELECT to_regclass('entries_by_words')") is not None

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 16 * 1024 * 1024
-"""The task takes no further requests from the queue when the entries of those already taken have this total size,
-in bytes.
+"""When the entries of the requests that the task has taken from the queue have this total size, in bytes, the task
+takes no further requests.
 """
 
 CHECK_SECONDS: Final = 0.25
@@ -61,7 +61,7 @@ class _Job:
     @property
     def has_failed(self) -> bool:
         """True if the future of the request is done, for example with an error because the request waited too long.
-        A cancelled future does not count, because cancelling it does not stop the request.
+        False if the future was cancelled, because cancelling the future does not stop the request.
         """
         return self.future.done() and not self.future.cancelled()
 
@@ -74,8 +74,8 @@ class Writer:
     def __init__(
         self, database: Database, keeper: LeaseKeeper, on_written: Callable[[Sequence[Request]], None]
     ) -> None:
-        """Create the writer. `on_written` is called with the requests that were executed successfully, after each
-        statement.
+        """Create the writer. `on_written` is called after each statement with the requests that were executed
+        successfully.
         """
         self._database, self._keeper, self._on_written = database, keeper, on_written
         self._waiting: deque[_Job] = deque()
@@ -85,8 +85,8 @@ class Writer:
         self._checking: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._cause: BaseException = TimeoutError()
-        """The last error of a connection, which is part of the errors of requests that fail because the database
-        cannot be reached.
+        """The last connection error. Requests that fail because the database cannot be reached report this
+        error.
         """
         self._stalled_since: float | None = None
         """The time at which the current statement was sent to the database, in seconds on the event loop's clock;
@@ -98,8 +98,8 @@ class Writer:
         """Add a request to the queue, and return a future for its result. Earlier requests for the same
         conversation are executed first.
 
-        `until` is the deadline on the event loop's clock. Without a deadline, an append waits for `TURN_SECONDS`
-        and any other request for `CALL_SECONDS`. Cancelling the future does not stop the request.
+        `until` is the deadline on the event loop's clock. The default is `TURN_SECONDS` from now for an append, and
+        `CALL_SECONDS` from now for any other request. Cancelling the future does not stop the request.
         """
         loop = asyncio.get_running_loop()
         future: Future[Any] = loop.create_future()
@@ -122,8 +122,9 @@ class Writer:
         return since is not None and asyncio.get_running_loop().time() - since >= CHECK_SECONDS
 
     def _check(self) -> None:
-        """Set an error on the futures of requests that have waited too long while the database did not respond, or
-        whose lease was lost. An append that may have been executed does not fail because of its deadline.
+        """Make the futures of requests fail if the requests have waited too long while the database did not
+        respond, or if their lease was lost. An append that may have been executed does not fail because of its
+        deadline.
         """
         now = asyncio.get_running_loop().time()
         self._checking = None
@@ -134,7 +135,7 @@ class Writer:
             if not job.is_begun and job.until <= now:
                 job.future.set_exception(self._database.unreachable(self._cause))
             elif job.is_begun and not isinstance(job.request, Append) and job.until <= now:
-                # Such a request may fail although it is executed later: its caller can repeat it, or its late
+                # The request may fail although it is executed later: its caller can repeat it, or its late
                 # effect does no harm.
                 job.future.set_exception(self._database.unreachable(self._cause))
         self.fail_lost()
@@ -142,7 +143,8 @@ class Writer:
             self._checking = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._check)
 
     def fail_lost(self) -> None:
-        """Set `LeaseLost` on the futures of requests whose lease was lost, even if they may have been executed.
+        """Make the futures of requests whose lease was lost fail with `LeaseLost`, even if the requests may have
+        been executed.
 
         The former holder reads the log again before it continues, and sees whether the requests were executed.
         """
@@ -168,8 +170,8 @@ class Writer:
             self._running = None
 
     def _take(self) -> list[_Job]:
-        """Take jobs from the queue, up to about `PAGE` entries or `GROUP_BYTES`. Jobs that failed while they waited
-        are left out.
+        """Take jobs from the queue until they have about `PAGE` entries or `GROUP_BYTES` bytes. Jobs that failed
+        while they waited are left out.
         """
         jobs: list[_Job] = []
         rows = size = 0
@@ -300,7 +302,7 @@ class Writer:
 
 
 def _stages(jobs: Sequence[_Job]) -> Iterator[tuple[type[Group], list[_Job]]]:
-    """Split jobs into groups that are executed one after the other: yield a kind of request and jobs of this kind.
+    """Split jobs into groups of one kind, which are executed in order. Yield the kind and the jobs of each group.
     The requests for each conversation keep their order.
     """
     stage: dict[type[Group], list[_Job]] = {}

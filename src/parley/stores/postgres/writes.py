@@ -44,9 +44,7 @@ class Group(ABC):
     """A group of requests of one kind that are executed together. Each subclass executes one kind of request."""
 
     order: ClassVar[int]
-    """The rank of this kind of request. Among the groups that are executed one after the other, those with a lower
-    rank come first.
-    """
+    """The rank of this kind of request. Groups with a lower rank are executed first."""
     needs_holder: ClassVar[bool] = False
     """True if this process must be registered as a lease holder before the requests can be executed."""
 
@@ -57,11 +55,11 @@ class Group(ABC):
         self._requests, self._keeper, self._token = requests, keeper, token
 
     async def prepare(self) -> None:  # noqa: B027 - most kinds need no preparation
-        """Do the part of the work that needs no connection to the database."""
+        """Prepare the requests without a connection to the database."""
 
     @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
-        """Execute the requests, and return the result or the error of each one, in order.
+        """Execute the requests, and return the result or the error of each request, in order.
 
         `may_be_done` is True if an earlier attempt may have been committed.
         """
@@ -83,8 +81,8 @@ class Group(ABC):
 
 
 class Request:
-    """A write request for one conversation. `held` is the lease under which it is executed; None if it needs no
-    lease.
+    """A write request for one conversation. `held` is the lease under which the request is executed; None if the
+    request needs no lease.
     """
 
     kind: ClassVar[type[Group]]
@@ -167,8 +165,8 @@ _CHANGED_COLUMNS: Final = {
     "has_failed": "boolean[]",
 }
 """The columns of a summary that seldom change, with the types of their arrays. For a conversation in which none of
-these columns has changed, the statement gets NULL as their values. If they have not changed in any conversation,
-the statement does not contain them.
+these columns has changed, the statement gets NULL for each column. If none of these columns has changed in any
+conversation, the statement does not contain these columns.
 """
 
 
@@ -206,7 +204,7 @@ class _Change:
         self.summary: Summary | None = None
 
     def refusal(self, first: int | None) -> ParleyError | None:
-        """Return the error if entries that begin at the position `first` cannot be appended; None if the entries
+        """Return the reason why entries that begin at the position `first` cannot be appended; None if the entries
         can be appended. `first` is None for an append that only replaces the summary.
         """
         if self.held.is_lost or (first is not None and first <= self.last):
@@ -278,7 +276,7 @@ class AppendGroup(Group):
 
     async def _append(self, db: Connection, changes: Sequence[_Change]) -> set[int]:
         """Append the entries of `changes` with one statement. Return the numbers of the conversations that were
-        changed; the others no longer have the expected epoch, last position or last batch.
+        changed. Conversations that no longer have the expected epoch, last position or last batch are not changed.
         """
         shape, arrays = arrays_of([(one.held.number, batch) for one in changes for batch in one.batches])
         heads = zip(*(change.head() for change in changes), strict=True)
@@ -290,7 +288,7 @@ class AppendGroup(Group):
 
     async def _written(self, db: Connection, changes: dict[int, _Change]) -> set[int]:
         """Return the numbers of the conversations to which an earlier attempt has written this group. Wait until
-        these writes are on the standbys.
+        the standbys have received these writes.
         """
         rows = await db.fetch(
             "SELECT number FROM conversations WHERE number = ANY($1::bigint[]) AND batch = $2",
@@ -321,7 +319,7 @@ class Append(Request):
 
 
 class AcquireGroup(Group):
-    """Acquires leases that are free, or whose holder has ended."""
+    """Acquires leases that are free, or whose holder has exited."""
 
     order = 0
     needs_holder = True
@@ -456,7 +454,7 @@ class Release(Request):
 
 
 class CheckpointGroup(Group):
-    """Saves checkpoints, each with a statement of its own."""
+    """Saves checkpoints, each with a separate statement."""
 
     order = 2
 
@@ -503,7 +501,7 @@ class SaveCheckpoint(Request):
 
 
 class DeleteGroup(Group):
-    """Deletes conversations, each with a statement of its own."""
+    """Deletes conversations, each with a separate statement."""
 
     order = 3
 
