@@ -57,7 +57,7 @@ def check_size(frame: bytes, max_bytes: int | None) -> None:
 
 
 def decode_object(encoded: bytes | msgspec.Raw) -> dict[str, Any]:
-    """Decode the params or the result of a message.
+    """Decode the given params or result of a message.
 
     Raises:
         UnreadableAnswer: the value is not a JSON object.

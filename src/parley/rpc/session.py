@@ -101,8 +101,8 @@ class Carrier(Protocol):
         ...
 
     def cancel(self, request_id: RequestId, notice: bytes | None) -> None:
-        """Stop waiting for the response to a request. `notice` is the notification that informs the server of the
-        cancellation; None if the server is not informed.
+        """Stop waiting for the response to the given request. `notice` is the notification that informs the server
+        of the cancellation; None if the server is not informed.
         """
         ...
 
@@ -218,8 +218,8 @@ class Session:
         return result
 
     async def _discover(self) -> bool:
-        """Return whether the server supports MCP 2026-07-28. If the server supports this version, the session uses
-        it from now on.
+        """Return whether the server supports MCP 2026-07-28. If the server supports this version, the session
+        switches to it.
         """
         self._is_modern = True
         try:

@@ -253,7 +253,7 @@ class StreamableHttp:
             self._add_task(self._cancel(post, notice))
 
     async def _cancel(self, post: _Post, notice: bytes) -> None:
-        """Notify the server that a request was cancelled, as soon as the request has reached the server. Then stop
+        """Send `notice`, which cancels the request, as soon as the request has reached the server. Then stop
         reading the response.
         """
         try:
@@ -330,7 +330,7 @@ class StreamableHttp:
             self._on_gone()
 
     async def _read_refusal(self, response: aiohttp.ClientResponse, request_id: RequestId, kind: str) -> None:
-        """Pass the JSON-RPC error in the body of an HTTP error to the receiver.
+        """Pass the JSON-RPC error in the body of an HTTP error response to the receiver.
 
         Raises:
             HttpRefused: the body contains no JSON-RPC error.
@@ -515,8 +515,8 @@ class StreamableHttp:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Convert a body to the form in which it is passed to the HTTP library. A body that is larger than
-    `LARGE_BODY_BYTES` becomes a file object.
+    """Prepare a request body for the HTTP library. A body that is larger than `LARGE_BODY_BYTES` becomes a file
+    object.
     """
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 

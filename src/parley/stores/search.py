@@ -49,7 +49,7 @@ recorded time of the previous activity.
 
 
 class _Message(Struct):
-    """A message from the user or the agent, of which only the text is decoded."""
+    """A message from the user or the agent. Only the text is decoded."""
 
     class Item(Struct):
         text: str = ""
@@ -62,7 +62,9 @@ class Match(NamedTuple):
     """The first occurrence of the searched text in a message."""
 
     snippet: str
-    """The occurrence, with some text before and after it, on one line."""
+    """The occurrence on one line, with up to `BEFORE_MATCH` characters before it and `AFTER_MATCH` characters after
+    it.
+    """
     start: int
     """The index in `snippet` at which the occurrence begins."""
     end: int
@@ -70,7 +72,7 @@ class Match(NamedTuple):
 
 
 class _ApprovalRecord(Struct):
-    """An approval record, of which only the id of the approval is decoded."""
+    """An approval record. Only the id of the approval is decoded."""
 
     approval_id: ApprovalId
 
@@ -169,7 +171,7 @@ def active_at(summary: Summary, newest: object) -> float:
 
 
 def unread_end(listed: ConversationListing) -> UnreadEnd | None:
-    """Return how a conversation's last turn ended if the conversation is idle and unread; otherwise None."""
+    """If the conversation is idle and unread, return how its last turn ended; otherwise return None."""
     outcome = listed.summary.outcome
     if outcome is None or not listed.unread or listed.summary.state != "idle":
         return None

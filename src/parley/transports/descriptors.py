@@ -103,7 +103,9 @@ class DescriptorOutbox:
             self._flushing = True
 
     def begin_frame(self) -> _OpenFrame:
-        """Begin a frame that is written in parts. Other frames that are sent before its end wait for its end."""
+        """Begin a frame that is written in parts. Frames that are passed to `send` before the end of this frame
+        wait for its end.
+        """
         frame = _OpenFrame(self)
         if not self.closed:
             assert self._open is None

@@ -286,7 +286,7 @@ def _age(path: str) -> float:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the device and the inode of a file; None if the file does not exist."""
+    """Return the device and the inode of the file `path`; None if the file does not exist."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -295,7 +295,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _is_other_file(path: str) -> bool:
-    """Return whether a path exists and is not a socket."""
+    """Return whether `path` exists and is not a socket."""
     try:
         return not stat.S_ISSOCK(os.lstat(path).st_mode)
     except FileNotFoundError:

@@ -118,7 +118,7 @@ class WebSocketDialer:
 async def _challenge(
     session: aiohttp.ClientSession, address: str, token: str, versions: Sequence[str]
 ) -> Challenge:
-    """Request a challenge from a node, and check that the node has the token.
+    """Request a challenge from the node at the URL `address`, and check that the node has `token`.
 
     Raises:
         NoLink: the server at the URL does not have the token, or supports none of the versions.

@@ -67,7 +67,7 @@ lost. The flag is True if an earlier attempt may have been committed.
 
 
 def location_of(url: str) -> str:
-    """Return a description of the database at a URL: its host and its name, without user, password and options."""
+    """Return a description of the database at `url`: its host and its name, without user, password and options."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"PostgreSQL at {host or 'localhost'}{parts.path}"

@@ -56,8 +56,8 @@ async def create(
 ) -> int | None:
     """Create a conversation, and return its number.
 
-    If the connection was lost but an earlier attempt of this call has created the conversation, return None,
-    because the number is not known.
+    If an earlier attempt of this call created the conversation before its connection was lost, return None, because
+    the number is not known.
 
     Raises:
         StoreFailed: a conversation with this id exists.

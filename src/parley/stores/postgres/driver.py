@@ -80,8 +80,8 @@ class Connection(Protocol):
 
 
 async def connect(url: str, *, seconds: float) -> Connection:
-    """Open a connection. If the URL names several hosts, connect to all hosts at the same time, and use the first
-    host that accepts writes. A host that does not respond therefore causes no delay.
+    """Open a connection to the database at `url`. If the URL names several hosts, connect to all hosts at the same
+    time, and use the first host that accepts writes. A host that does not respond therefore causes no delay.
 
     Raises:
         ImportError: asyncpg is not installed.
@@ -105,7 +105,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
 
 def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) -> None:
-    """Terminate the connection that an attempt to connect has opened, unless it is the connection `unless`."""
+    """Terminate the connection that `attempt` has opened, unless it is the connection `unless`."""
     if not attempt.cancelled() and attempt.exception() is None and attempt.result() is not unless:
         attempt.result().terminate()
 
@@ -127,7 +127,8 @@ async def _connect_to(url: str, seconds: float) -> Connection:
 
 
 _WARNING: Final = "01000"
-"""The SQLSTATE of the warning with which PostgreSQL reports that the wait of a commit for a standby was cancelled.
+"""The SQLSTATE of the warning that PostgreSQL sends if a commit has stopped waiting for a standby because the wait
+was cancelled.
 
 Other warnings have the same SQLSTATE. The text of a warning does not identify it either, because the text depends
 on the language of the server.

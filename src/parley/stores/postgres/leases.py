@@ -33,7 +33,7 @@ __all__ = ["ALIVE_OR_CUT_OFF", "LEASE_SECONDS", "LeaseKeeper"]
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 15.0
-"""The lease time: the default time, in seconds, after which another process may acquire a lease that was not
+"""The default lease time, in seconds. After the lease time, another process may acquire a lease that was not
 renewed.
 """
 
@@ -290,7 +290,7 @@ class LeaseKeeper:
             self._renewing = None
 
     def lose(self, held: HeldLease) -> None:
-        """Mark a lease as lost, and call its callback `on_lost`, unless the lease was already lost."""
+        """Mark the given lease as lost, and call its callback `on_lost`, unless the lease was already lost."""
         held.is_lost = True
         if self.held.get(held.id) is held:
             del self.held[held.id]

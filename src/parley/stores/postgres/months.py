@@ -46,7 +46,9 @@ def _partition(table: str, month: int) -> str:
 
 
 def _range(month: int) -> tuple[int, int]:
-    """Return the first conversation number of a month, and the first conversation number of the next month."""
+    """Return the first conversation number of the given month, and the first conversation number of the next
+    month.
+    """
     return month << NUMBER_BITS, (month + 1) << NUMBER_BITS
 
 

@@ -11,7 +11,7 @@ from parley.stores.postgres.driver import Connection
 __all__ = ["ALIVE", "LOCKS", "MAY_RETURN", "all_nodes", "announce", "announce_load", "other_nodes"]
 
 LOCKS: Final = 730_693
-"""The first half of the key of every advisory lock of a lease holder. The second half is the number of the
+"""The first half of the key of a lease holder's advisory lock. The second half is the number of the lease
 holder.
 """
 

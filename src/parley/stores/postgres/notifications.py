@@ -1,5 +1,5 @@
 """Notifies other processes that share the database about the conversations that this process has changed, and
-receives the notifications of the other processes.
+receives the notifications from the other processes.
 
 The notifications use a separate connection and are sent after the commit, because a NOTIFY inside a transaction
 makes the commits of all processes wait for each other. Notifications can be lost, so each process also queries the

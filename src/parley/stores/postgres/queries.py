@@ -50,8 +50,7 @@ _OUTPUT: Final = record_type(CommandOutput).encode()
 
 
 async def number_of(db: Connection, conversation_id: ConversationId) -> int:
-    """Return the number of a conversation. The tables other than `conversations` contain this number and not the
-    id.
+    """Return the number of the given conversation. Other tables refer to the conversation by this number.
 
     Raises:
         UnknownConversation: there is no conversation with this id.
@@ -65,7 +64,7 @@ async def number_of(db: Connection, conversation_id: ConversationId) -> int:
 
 
 async def log_bytes(db: Connection, conversation_id: ConversationId) -> int:
-    """Return the total size of the entries of a conversation, in bytes. The bodies are not read."""
+    """Return the total size of the given conversation's entries, in bytes. The bodies are not read."""
     size: int = await db.fetchval(
         "SELECT coalesce(sum(e.size), 0)::bigint FROM conversations c JOIN entries e ON e.conversation = c.number"
         " WHERE c.id = $1",
@@ -137,8 +136,8 @@ async def entries_before(
 
 
 def _found(conversation_id: ConversationId, rows: Sequence[Sequence[Any]]) -> tuple[int, int, list[Sequence[Any]]]:
-    """Return the number and the last position of a conversation, and the columns of its entries, from the result of
-    `_page_sql`.
+    """Return the number and the last position of a conversation, and the columns of its entries. `rows` is the
+    result of a query that `_page_sql` has returned.
 
     Raises:
         UnknownConversation: `rows` is empty, because the conversation does not exist.

@@ -36,7 +36,7 @@ class NewerFormat(Exception):
 
 
 class Format(NamedTuple):
-    """The format of a database."""
+    """The format of a database, as recorded in the table `format`."""
 
     number: int
     """The number of migrations that were applied; 0 if the database has no tables of Parley."""
@@ -54,7 +54,9 @@ class Format(NamedTuple):
 
 
 async def format_of(db: Connection) -> Format:
-    """Return the format of the database."""
+    """Read the format of the database from the table `format`. Return `Format(0, 0)` if the table does not
+    exist.
+    """
     # `to_regclass` would not find a table that another process has created since the transaction began.
     exists = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'parley' AND tablename = 'format'"
     if await db.fetchval(exists) is None:
@@ -368,7 +370,7 @@ async def m009_titles(db: Connection) -> None:
 
 async def _index_words(db: Connection) -> None:
     """Create the trigram index of messages. Do nothing if the database does not have the extension `pg_trgm` and
-    this user may not add it.
+    the database user may not add the extension.
     """
     from asyncpg import PostgresError
 

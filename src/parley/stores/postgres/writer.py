@@ -187,7 +187,7 @@ class Writer:
         return jobs
 
     async def _execute(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
-        """Execute requests of one kind, and settle their futures.
+        """Execute the requests of `jobs`, which have the same kind, and settle their futures.
 
         If the statement for all requests fails, execute each request alone, so that no request fails because of an
         error in another request.
@@ -202,7 +202,8 @@ class Writer:
                 self._settle(None, jobs, [refusal_of(error)] * len(jobs))
 
     async def _until_known(self, kind: type[Group], jobs: Sequence[_Job]) -> None:
-        """Execute requests of one kind, and repeat them on new connections until their outcome is known.
+        """Execute the requests of `jobs`, which have the same kind, and repeat them on new connections until their
+        outcome is known.
 
         Requests that have failed in the meantime, because of their deadline or a lost lease, are not repeated.
         """

@@ -353,7 +353,7 @@ class AcquireGroup(Group):
         ]
 
     async def _try(self, db: Connection, requests: Sequence[Acquire]) -> dict[ConversationId, Lease | ParleyError]:
-        """Try once to acquire leases, and return a lease or an error for each conversation.
+        """Try once to acquire the requested leases, and return a lease or an error for each conversation.
 
         The result lacks conversations whose lease another process has acquired during this attempt. The caller
         tries again to acquire these leases.

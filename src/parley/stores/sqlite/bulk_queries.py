@@ -94,7 +94,8 @@ def append_entries(db: Connection, additions: Sequence[Append]) -> list[ParleyEr
 
 
 def _expected_heads(additions: Sequence[Append]) -> dict[int, _Head] | None:
-    """Return a mapping from the row number of each log to the head that the log must have before these appends.
+    """Return a mapping from the row number of each log to the head that the log must have before the appends in
+    `additions`.
 
     Return None if an append has no entries, or does not begin where the previous append to the same log ends.
     """

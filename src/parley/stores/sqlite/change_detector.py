@@ -58,8 +58,8 @@ class ChangeDetector:
 
 
 def _has_advanced(db: Connection, conversation_id: ConversationId, end: Seq) -> bool:
-    """Return whether the log of one conversation ends after the position `end`, or the conversation no longer
-    exists. Return False if its row is damaged.
+    """Return whether the log of the given conversation ends after the position `end`, or the conversation no longer
+    exists. Return False if the row of the conversation is damaged.
 
     This query is used in a damaged database, in which the query for all conversations fails.
     """

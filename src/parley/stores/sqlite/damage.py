@@ -62,7 +62,7 @@ def is_damage(error: BaseException) -> bool:
 @contextmanager
 def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
     """If an error in the `with` block means that the database is damaged, convert the error to `Unreadable` with
-    the id of the conversation.
+    the given conversation id.
     """
     try:
         yield
@@ -73,7 +73,9 @@ def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
 
 
 def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Return the rows that a query finds before the first damaged page; all rows if no page is damaged."""
+    """Run the query `sql`, and return the rows that precede the first damaged page; all rows if no page is
+    damaged.
+    """
     found: list[tuple[Any, ...]] = []
     try:
         found.extend(db.execute(sql, values))

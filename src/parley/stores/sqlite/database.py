@@ -82,7 +82,7 @@ class Home:
     """
 
     def __init__(self, path: str) -> None:
-        """Open the locks of a home, without acquiring them, and create the pool of its reader threads.
+        """Open the locks of the home at `path`, without acquiring them, and create the pool of its reader threads.
 
         Raises:
             OSError: the files of the locks cannot be opened.
@@ -306,7 +306,7 @@ def _open_all(home: Home, connections: list[Connection]) -> None:
 
 
 def prepare_reader(reader: Connection) -> None:
-    """Define the SQL functions that the queries use, on a connection for reading."""
+    """Define the SQL functions that the queries use on the connection `reader`."""
     reader.create_function("normalize_path", 1, lambda path: normalize_path(as_text(path)), deterministic=True)
     reader.create_function("contains_text", 2, contains_text, deterministic=True)
     reader.create_function("title_contains", 2, _title_contains, deterministic=True)
@@ -350,8 +350,8 @@ def is_new(home: str) -> bool:
 
 
 def _make(home: str, path: str) -> None:
-    """Create an empty database. The file appears only when its first page is written, because a file of 0 bytes
-    counts as damaged.
+    """Create an empty database at `path`. The file appears only when its first page is written, because a file of 0
+    bytes counts as damaged.
 
     The database file gets the mode 0600. SQLite creates the write-ahead log with the same mode.
     """
@@ -391,7 +391,7 @@ def _connect(path: str, connections: list[Connection]) -> Connection:
 
 
 def version_of(home: str, db: Connection) -> int:
-    """Return the number of migrations that were applied to a database.
+    """Return the number of migrations that were applied to the database.
 
     Raises:
         BadHome: a newer version of Parley or another program created the database.

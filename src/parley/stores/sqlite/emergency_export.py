@@ -82,7 +82,7 @@ def save_unreachable(db: Connection, home: str, database: str) -> Saved:
 
 
 def export_lines(db: Connection, conversation_id: ConversationId) -> Iterator[bytes]:
-    """Yield the lines of an exported conversation (`conversation/export_format.py`).
+    """Yield the lines of the export of the given conversation (`conversation/export_format.py`).
 
     Raises:
         ParleyError: the conversation does not exist or is damaged.
@@ -144,8 +144,8 @@ def _directory(home: str) -> str:
 
 
 def _save(db: Connection, conversation_id: ConversationId, path: str) -> int | None:
-    """Save a conversation to a file. Return the size of the file in bytes; None if the conversation could not be
-    saved.
+    """Save the given conversation to the file `path`. Return the size of the file in bytes; None if the
+    conversation could not be saved.
     """
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

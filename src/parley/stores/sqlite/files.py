@@ -114,8 +114,8 @@ def file_system(mounts: str, major: int, minor: int) -> str | None:
 
 
 def sync_directory(path: str) -> None:
-    """Sync a directory to the disk, so that the names of its files survive a power failure. Do nothing if the
-    directory is not readable.
+    """Sync the directory `path` to the disk, so that the names of its files survive a power failure. Do nothing if
+    the directory is not readable.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -243,7 +243,9 @@ def file_states(home: str) -> list[tuple[int, int] | None]:
 # --- atomic files ------------------------------------------------------------------------
 
 _SUFFIXES: Final = ("", "-journal", "-wal", "-shm")
-"""The suffixes that SQLite adds to the name of a database file for the other files of the database."""
+"""The suffixes of the files of an SQLite database: the database itself, its journal, its write-ahead log and its
+shared memory.
+"""
 
 _LEFTOVER: Final = re.compile(rf"(\.parley-[0-9a-f]{{16}}\.part)(?:{'|'.join(_SUFFIXES)})")
 

@@ -102,17 +102,17 @@ class LeaseLocks(Protocol):
     """
 
     def try_acquire(self, row: int) -> bool:
-        """Acquire the lock of a row without waiting, and return True. Return False if another process or this
-        object already holds the lock.
+        """Acquire the lock of the given row without waiting, and return True. Return False if another process or
+        this object already holds the lock.
         """
         ...
 
     def release(self, row: int) -> None:
-        """Release the lock of a row. Do nothing if this object does not hold the lock."""
+        """Release the lock of the given row. Do nothing if this object does not hold the lock."""
         ...
 
     def is_held(self, row: int) -> bool:
-        """Return whether this object or another process holds the lock of a row."""
+        """Return whether this object or another process holds the lock of the given row."""
         ...
 
     def close(self) -> None:

@@ -58,10 +58,9 @@ def remove_unused_blobs(db: Connection) -> Freed:
 
 
 def log_bytes(db: Connection, conversation_id: str) -> int:
-    """Return the total size of the entries of a conversation, in bytes. The bodies are not read.
+    """Return the total size of the given conversation's entries, in bytes. The bodies are not read.
 
-    The bytes of blobs are counted in the form in which they are in the body: four base64 characters for every three
-    bytes.
+    The bytes of blobs are counted as they are in the body: four base64 characters for every three bytes.
     """
     size: int | None
     (size,) = db.execute(

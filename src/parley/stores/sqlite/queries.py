@@ -65,7 +65,9 @@ __all__ = [
 def create(
     db: Connection, conversation_id: ConversationId, batch: Batch, summary: Summary, *, archived: bool
 ) -> int:
-    """Create a conversation with the entries in `batch`, and return its row number. The entries count as read."""
+    """Create a conversation with the entries in `batch`, and return its row number. Every principal counts as
+    having read the entries.
+    """
     _refuse_taken(db, conversation_id)
     newest = db.execute(f"SELECT {NEWEST}").fetchone()[0] if summary.is_active else None
     columns = (conversation_id, batch.rows, batch.rows, archived, *columns_of(summary, newest))
@@ -111,8 +113,8 @@ def mark_read(db: Connection, conversation_id: ConversationId, reader: str, seq:
 
 
 def read_marks(db: Connection, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-    """Return the position up to which a conversation counts as read by all principals, and a list of the principals
-    that have marked the conversation as read, each with its position.
+    """Return the position up to which the conversation counts as read by all principals. Also return a list of the
+    principals that have marked the conversation as read, each with the position up to which it has read.
     """
     found = _named(db, "row, read_seq", conversation_id)
     if found is None:
@@ -251,8 +253,8 @@ def _named(db: Connection, columns: str, conversation_id: ConversationId) -> tup
 
 
 def owner_in(db: Connection, row: int) -> Owner | None:
-    """Return the owner that is stored for a conversation, even if the process of the owner has ended; None if no
-    owner is stored.
+    """Return the stored owner of the conversation with the row number `row`, even if the process of the owner has
+    exited; None if no owner is stored.
     """
     found = db.execute(f"SELECT {OWNER} FROM conversations WHERE row = ?", (row,)).fetchone()
     return None if found is None else owner_of(*found)
@@ -291,7 +293,7 @@ def entries_before(
 
 
 def _end_of(db: Connection, conversation_id: ConversationId) -> tuple[int, int]:
-    """Return the row number and the last position of a conversation.
+    """Return the row number and the last position of the given conversation.
 
     Raises:
         UnknownConversation: the conversation does not exist.
@@ -449,8 +451,8 @@ def position_of(db: Connection, conversation_id: ConversationId, kind: str, key:
 
 
 def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint of a conversation. Do nothing if the new checkpoint is less than `CHECKPOINT_ENTRIES`
-    entries after the saved one.
+    """Replace the checkpoint of the conversation with the row number `row`. Do nothing if the new checkpoint is
+    less than `CHECKPOINT_ENTRIES` entries after the saved one.
 
     Raises:
         LeaseLost: the conversation no longer has the epoch `epoch`, or its log ends before the checkpoint.
@@ -464,7 +466,7 @@ def save_checkpoint(db: Connection, row: int, epoch: int, checkpoint: Checkpoint
 
 
 def checkpoint_of(db: Connection, conversation_id: ConversationId) -> Checkpoint | None:
-    """Return the checkpoint of a conversation; None if it is missing or damaged."""
+    """Return the checkpoint of the given conversation; None if the checkpoint is missing or damaged."""
     row, last = _end_of(db, conversation_id)
     found = fetch_readable(db, "SELECT seq, data FROM checkpoints WHERE row = ?", (row,))
     for seq, data in found:

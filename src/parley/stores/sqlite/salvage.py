@@ -240,7 +240,9 @@ class _Salvage:
                 yield entry
 
     def _cuts(self, row: int) -> list[tuple[Any, ...]]:
-        """Return the position, offset and hash of each blob that was cut out of the entries of a conversation."""
+        """Return the position, offset and hash of each blob that was cut out of the entries of the conversation
+        with the row number `row`.
+        """
         wanted = "SELECT seq, offset, hash FROM cuts {} WHERE row = ? ORDER BY seq, offset"
         return fetch_around_damage(self._db, wanted, (row,), instead=BLOBS_INDEX)
 
@@ -257,7 +259,7 @@ class _Salvage:
             return None
 
     def _blob(self, digest: bytes) -> bytes:
-        """Return the decoded bytes of a blob.
+        """Return the decoded bytes of the blob with the given digest.
 
         Raises:
             ValueError, sqlite3.Error: the blob is damaged or missing.

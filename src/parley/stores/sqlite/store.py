@@ -484,8 +484,8 @@ class SqliteStore:
     # --- maintenance -------------------------------------------------------------------
 
     async def read_marks(self, conversation_id: ConversationId) -> tuple[Seq, list[tuple[str, Seq]]]:
-        """Return the position up to which a log counts as read by all principals, and a list of the principals that
-        have marked the log as read, each with its position.
+        """Return the position up to which the log counts as read by all principals. Also return a list of the
+        principals that have marked the log as read, each with the position up to which it has read.
         """
         return await self._read(partial(queries.read_marks, conversation_id=conversation_id))
 
@@ -496,7 +496,7 @@ class SqliteStore:
         return await self._read(maintenance.unused_blobs)
 
     async def log_bytes(self, conversation_id: ConversationId) -> int:
-        """Return the total size of the entries of a log, in bytes."""
+        """Return the total size of the given conversation's entries, in bytes."""
         from parley.stores.sqlite import maintenance
 
         return await self._read(partial(maintenance.log_bytes, conversation_id=conversation_id))

@@ -158,9 +158,10 @@ class Writer:
         """Run `work` in a transaction, after the jobs that were submitted earlier, and return a future for its
         result.
 
-        `work` must make all its checks before it changes the database. `work` may run again if the transaction was
-        rolled back. The future fails with `WriteLockHeld`, and `work` is not run, if another process still holds
-        the write lock at the time `until` on the event loop's clock. The default is `CALL_SECONDS` from now.
+        `batch` contains the entries that `work` writes; None if it writes no entries. `work` must make all its
+        checks before it changes the database. `work` may run again if the transaction was rolled back. The future
+        fails with `WriteLockHeld`, and `work` is not run, if another process still holds the write lock at the time
+        `until` on the event loop's clock. The default is `CALL_SECONDS` from now.
         """
         return self.submit_one(_run_each, work, batch, until=until)
 

@@ -71,7 +71,9 @@ class EventStream:
         self._append(b"%b%b\n\n" % (prefix, frame))
 
     def begin_frame(self, event_id: str | None = None) -> _OpenFrame:
-        """Begin a message that is sent in parts. Other messages that are sent before its end wait for its end."""
+        """Begin a message that is sent in parts. Messages that are passed to `send` before the end of this message
+        wait for its end. `event_id` has the same meaning as for `send`.
+        """
         assert self.writable
         frame = self._frame = _OpenFrame(self, event_id)
         return frame

@@ -184,7 +184,7 @@ async def _open_websocket(request: BaseRequest, answer: WebSocketAnswer) -> web.
 
 
 def _refuse_too_large(size: int, max_bytes: int, why_too_large: Callable[[int], str | None]) -> None:
-    """Check the size of a body. `why_too_large` has the same meaning as for `HttpExchange.body`.
+    """Check the size of the request body. `why_too_large` has the same meaning as for `HttpExchange.body`.
 
     Raises:
         BodyTooLarge: `size` exceeds the limit `max_bytes`, or `why_too_large` returns a reason.

@@ -169,8 +169,8 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether the principal that is counted under `limited_as` may open another connection. Such a
-        principal may have half of `max_connections`.
+        """Return whether the principal that is counted under `limited_as` may open another connection. A principal
+        may have half of `max_connections`.
         """
         limit = self._options.max_connections // 2
         return len(self._open) < limit or sum(one.limited_as == limited_as for one in self._open) < limit
