@@ -43,7 +43,7 @@ def decode(frame: bytes, max_bytes: int | None) -> Message:
 
 
 def check_size(frame: bytes, max_bytes: int | None) -> None:
-    """Check the size of a message, unless `max_bytes` is None.
+    """Check the size of the encoded message `frame`, unless `max_bytes` is None.
 
     Raises:
         TooLarge: the message has more than `max_bytes` bytes or more than `MAX_VALUES` values.

@@ -2,7 +2,7 @@
 
 Each descriptor may be a pipe, a socket, a terminal or a file. Sending never waits: the frames of one iteration of
 the event loop are written together, and bytes that the client has not read yet are buffered. While a client leaves
-more than `STOP_READING_BYTES` unread, the server reads no messages from this client.
+at least `STOP_READING_BYTES` unread, the server reads no messages from this client.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ class DescriptorOutbox:
         return frame
 
     def write_part(self, part: bytes) -> None:
-        """Write a part of the open frame."""
+        """Write the next part of the open frame."""
         if not self.closed:
             self._chunks.append(memoryview(part))
             self.unread += len(part)
             self._write_chunks()
 
     def end_frame(self) -> None:
-        """End the open frame."""
+        """End the open frame. The frames that were waiting for its end are written next."""
         self._open = None
         self.write_part(b"\n")
         if not self._flushing and not self.closed:
@@ -262,7 +262,7 @@ class _OpenFrame:
 
 
 class DescriptorTransport:
-    """The transport of one client, over two descriptors."""
+    """The transport of one client, over a descriptor for reading and a descriptor for writing."""
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class Listener:
     """A Unix socket on which this process is listening."""
 
     def __init__(self, directory: str, name: str, *, on_channel: Callable[[socket.socket], None]) -> None:
-        """Listen on the socket `name` in a directory. An existing socket file with this name is replaced.
+        """Listen on the socket `name` in `directory`. An existing socket file with this name is replaced.
 
         `on_channel` is called with each connection from a process of the same user, except from sandboxed commands.
 
@@ -152,7 +152,7 @@ class Listener:
 
 
 def connect(directory: str, name: str) -> Connection | None:
-    """Connect to the process that is listening on the socket `name` in a directory. Return None if no process of
+    """Connect to the process that is listening on the socket `name` in `directory`. Return None if no process of
     the same user is listening on this socket.
 
     If the process that created the socket has exited, the socket file is removed.
@@ -231,7 +231,7 @@ def prepare_directory(directory: str) -> None:
 
 
 def _bound(directory: str, name: str) -> socket.socket:
-    """Create a socket with the name `name` in a directory, begin to listen on it, and return it.
+    """Create a socket with the name `name` in `directory`, begin to listen on it, and return it.
 
     The socket is bound to a temporary name, which is renamed when the socket is listening. Linux shows every
     process the name to which a socket was bound, but not the final name. The final name therefore stays hidden from

@@ -58,7 +58,7 @@ BLOB_COLUMNS: Final = {
 
 
 class Batch:
-    """Entries of one conversation that are written together."""
+    """Entries of one conversation that one statement writes."""
 
     __slots__ = ("cuts", "entries", "first", "packed", "rows", "size")
 

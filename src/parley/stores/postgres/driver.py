@@ -246,8 +246,8 @@ def is_rolled_back(error: BaseException) -> bool:
 
 
 def refusal_of(error: Exception) -> Exception:
-    """Convert the error of a statement that had no effect to `StoreFailed`. Return an error of Parley or an unknown
-    error unchanged.
+    """Convert `error`, the error of a statement that had no effect, to `StoreFailed`. Return `error` unchanged if
+    it is an error of Parley or an unknown error.
     """
     if isinstance(error, ParleyError):
         return error

@@ -1,4 +1,4 @@
-"""The state of one lease that this process holds. `leases.py` renews the leases of the process."""
+"""The state of a lease. `leases.py` renews the leases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HeldLease:
             on_lost,
         )
         self.last: int = lease.last
-        """The position of the last entry that this process has read or written in the log."""
+        """The position of the last entry of the log, as far as this process knows."""
         self.batch = batch
         """The id of the last batch of entries that was written to the log. The next write checks that the database
         contains the same id.

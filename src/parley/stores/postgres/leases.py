@@ -207,7 +207,7 @@ class LeaseKeeper:
         self._expiry = loop.call_at(sent + self._seconds * GIVE_UP_SHARE, self._give_up)
 
     def _give_up(self) -> None:
-        """Give up all leases, because they could not be renewed in time. The turns of the conversations stop. This
+        """Give up all leases, because they could not be renewed in time. The turns of this process stop. This
         process registers again when the database can be reached.
         """
         log.error("%s: the leases could not be renewed in time and are given up", self._database.location)

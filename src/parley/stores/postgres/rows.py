@@ -113,7 +113,7 @@ def changed_columns(summary: Summary, before: Summary | None) -> tuple[Any, ...]
 
 
 def summary_in(state: str, updated_at: float, details: bytes, ended_seq: int, ended_at: float | None) -> Summary:
-    """Convert the columns of `SUMMARY` to a summary."""
+    """Convert the values of the columns `SUMMARY` to a summary."""
     known = _decoder.decode(details)
     outcome = None
     if ended_seq and ended_at is not None and known.reason in _REASONS:

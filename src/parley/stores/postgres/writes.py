@@ -55,7 +55,7 @@ class Group(ABC):
         self._requests, self._keeper, self._token = requests, keeper, token
 
     async def prepare(self) -> None:  # noqa: B027 - most kinds need no preparation
-        """Prepare the requests without a connection to the database."""
+        """Do the work that needs no connection to the database, such as compressing blobs."""
 
     @abstractmethod
     async def execute(self, db: Connection, may_be_done: bool) -> list[Any]:
@@ -73,9 +73,7 @@ class Group(ABC):
         return None
 
     def lost(self, request: Any) -> None:
-        """Update the state of this process after `request` has failed with `LeaseLost`: the lease counts as
-        lost.
-        """
+        """Mark the lease of `request` as lost after the request has failed with `LeaseLost`."""
         if (held := request.held) is not None:
             self._keeper.lose(held)
 
@@ -194,7 +192,7 @@ def _append_sql(shape: Shape, has_changed: bool) -> str:
 
 
 class _Change:
-    """The appends to one conversation that one statement executes together."""
+    """All appends to one conversation that a statement executes."""
 
     __slots__ = ("batches", "held", "last", "summary")
 
@@ -235,7 +233,7 @@ _UNCHANGED: Final = (None,) * len(_CHANGED_COLUMNS)
 
 
 class AppendGroup(Group):
-    """Appends to any number of conversations with one statement."""
+    """Appends entries to any number of conversations with one statement."""
 
     order = 1
 
@@ -426,7 +424,7 @@ class Acquire(Request):
 
 
 class ReleaseGroup(Group):
-    """Releases leases."""
+    """Releases any number of leases with one statement."""
 
     order = 4
 
@@ -442,7 +440,9 @@ class ReleaseGroup(Group):
 
 
 class Release(Request):
-    """A request to release a lease. When it is submitted, `LeaseKeeper.held` must no longer contain the lease."""
+    """A request to release a lease. When the request is submitted, `LeaseKeeper.held` must no longer contain the
+    lease.
+    """
 
     kind = ReleaseGroup
 

@@ -256,9 +256,9 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 class AtomicFile:
     """A context manager for a file that appears at `path` only when it is complete.
 
-    The block writes to a temporary file `name` in the same directory and then calls `commit`. The temporary file is
-    removed at the end of the block. The writer holds a lock on the temporary file, so that the next writer in that
-    directory can recognise and remove the temporary files of a killed process.
+    The `with` block writes to the temporary file `name` in the same directory and then calls `commit`. At the end
+    of the block, the temporary file is removed. The writer holds a lock on the temporary file, so that the next
+    writer in this directory can recognise and remove the temporary files of a killed process.
 
     Raises:
         OSError: the directory is not writable.

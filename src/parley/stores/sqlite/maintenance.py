@@ -78,9 +78,9 @@ def log_bytes(db: Connection, conversation_id: str) -> int:
 
 
 def reclaimable_bytes(db: Connection, is_leased: Callable[[int], bool]) -> int:
-    """Estimate how many bytes `shrink` can return to the file system after the entries of deleted conversations and
-    abandoned drafts have been removed. `is_leased` returns whether the lease lock of a row is held; a draft whose
-    lock is held is still being written.
+    """Estimate by how many bytes `shrink` can reduce the database file after the entries of deleted conversations
+    and abandoned drafts have been removed. `is_leased` returns whether the lease lock of a row is held; a draft
+    whose lock is held is still being written.
     """
     deleted = [row for (row,) in db.execute("SELECT row FROM removed").fetchall() if not is_leased(row)]
     entries = "SELECT coalesce(sum(length(body)), 0) FROM entries WHERE row = ?"
@@ -101,8 +101,8 @@ def shrink(db: Connection) -> bool:
 
 
 def _empty_pages(db: Connection) -> int:
-    """Return the number of pages that can be returned to the file system; 0 if another program has changed the
-    vacuum mode of the database.
+    """Return the number of empty pages that `shrink` can remove from the database file; 0 if another program has
+    changed the vacuum mode of the database.
     """
     if db.execute("PRAGMA auto_vacuum").fetchone()[0] != _INCREMENTAL:
         return 0

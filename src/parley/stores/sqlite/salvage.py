@@ -37,7 +37,7 @@ __all__ = ["Salvaged", "salvaged"]
 POLL_SECONDS: Final = 0.05
 PAGE_BYTES: Final = 4096
 MAX_FAILED: Final = 100_000
-"""The number of consecutive unreadable rows after which the remaining rows of the table are skipped."""
+"""The number of consecutive unreadable rows after which the remaining rows of the table `entries` are skipped."""
 
 
 class Salvaged(NamedTuple):

@@ -83,7 +83,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
 
 @_migration
 def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
-    """Add the nodes of owners, the keys of entries, and checkpoints of projections.
+    """Add the node of each owner, the keys of entries, and the checkpoints of projections.
 
     A database with damaged entries is not migrated. The user has to repair it first.
     """

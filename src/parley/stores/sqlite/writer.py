@@ -69,7 +69,7 @@ all its checks before it changes the database. It may be called again if the tra
 
 class _Job:
     """A write request in the queue of the writer. `work` is the function that executes `one`, the data of the
-    request, together with other requests for the same function. `batch` contains the entries to pack first.
+    request, together with other requests for `work`. `batch` contains the entries that are packed first.
     """
 
     __slots__ = ("batch", "future", "has_expired", "one", "until", "work")

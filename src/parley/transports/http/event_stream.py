@@ -24,7 +24,7 @@ MAX_UNREAD_BYTES: Final = 160 * 1024 * 1024
 high-water mark are unread, only messages that cannot wait, such as responses, are sent.
 """
 WRITE_BYTES: Final = 256 * 1024
-"""The maximum number of bytes that are written before the stream checks whether the client has read them."""
+"""The maximum number of bytes that are passed to the connection at a time, unless a single message is larger."""
 COMMENT_SECONDS: Final = 15.0
 """The time in seconds without a message after which a comment is sent, so that proxies keep the connection open."""
 

@@ -1,6 +1,6 @@
 """Accepts HTTP connections, limits their number, and passes requests to an endpoint.
 
-A request or a connection that fails never affects other requests or connections. When there are too many
+A request or a connection that fails does not affect other requests or connections. When there are too many
 connections, the oldest connection without an authenticated request is closed. Therefore, unauthenticated
 connections cannot prevent clients from connecting.
 """
@@ -67,8 +67,8 @@ class HttpListener:
         self._server = web.Server(self._handle, handler_cancellation=True)
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        """The sockets that temporarily accept no connections because the process had no free descriptor, each with
-        the timer after which it accepts connections again.
+        """The sockets that temporarily accept no connections because the process had no free descriptor. Maps each
+        socket to the timer that resumes accepting.
         """
         self._starting: dict[asyncio.Task[None], None] = {}
         """Connections whose TLS handshake is not complete."""
