@@ -17,8 +17,8 @@ class ReadMarks(NamedTuple):
     by_all: Seq
     """The position up to which the log counts as read by every principal."""
     by_reader: list[tuple[str, Seq]]
-    """The principals that have read entries after `by_all`, each with the position up to which the principal has
-    read the log.
+    """The principals that have marked the log as read, each with the position up to which the principal has read
+    the log.
     """
 
 
