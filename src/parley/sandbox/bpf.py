@@ -1,6 +1,6 @@
 """An assembler for the kernel's packet filter (BPF), with named labels.
 
-This module encodes the instructions and computes the distances of jumps. `seccomp` writes the program.
+This module encodes the instructions and computes the distances of jumps. The module `seccomp` builds the program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Code"]
 
 _INSTRUCTION: Final = struct.Struct("<HBBI")
 """The format of a `struct sock_filter`: the operation, the jump distances for a true and for a false condition, and
-a number. Both supported machines are little-endian.
+a number. All supported architectures are little-endian.
 """
 
 _LOAD: Final = 0x20
@@ -25,8 +25,9 @@ _JUMP_IF_ABOVE: Final = 0x25
 _RETURN: Final = 0x06
 
 _REACH: Final = 254
-"""The maximum distance of a conditional jump, in instructions. The distance is one less than a byte can hold,
-because up to two long jumps may be inserted directly after the condition.
+"""The maximum distance of a conditional jump, in instructions. The limit is one less than the largest value of a
+byte, because a long jump to the label `otherwise` may be inserted after the distance to the label `then` was
+checked.
 """
 
 
@@ -57,22 +58,22 @@ class Code:
         self._steps: list[_Plain | _Condition | _Label] = []
 
     def load(self, offset: int) -> None:
-        """Load into the register the four bytes at an offset of the system call's data (`struct seccomp_data`)."""
+        """Load into the register four bytes at `offset` in the data of the system call (`struct seccomp_data`)."""
         self._steps.append(_Plain(_LOAD, offset))
 
     def keep(self, mask: int) -> None:
-        """Clear all bits of the register that are not in the mask."""
+        """Clear all bits of the register that are not set in `mask`."""
         self._steps.append(_Plain(_AND, mask))
 
     def if_equal(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to the label `then` if the register equals a number, else to the label `otherwise`. None means the
-        next instruction.
+        """Jump to the label `then` if the register equals `number`; otherwise to the label `otherwise`. None means
+        the next instruction.
         """
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to the label `then` if the register is greater than a number, else to the label `otherwise`. None
-        means the next instruction. The comparison is unsigned.
+        """Jump to the label `then` if the register is greater than `number`; otherwise to the label `otherwise`.
+        None means the next instruction. The comparison is unsigned.
         """
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 

@@ -1,7 +1,7 @@
 """Confines commands with bubblewrap: a command has its own mount namespace, in which most mounts are read-only.
 
 This module builds the command line of bubblewrap from a resolved policy. `seccomp` builds the system call filter.
-The names in this module call bubblewrap the launcher.
+In the names in this module, `launcher` means bubblewrap.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ _MAX_TOTAL_BYTES: Final = 6 * 1024 * 1024
 regardless of the stack limit.
 """
 _POINTER_BYTES: Final = 8
-"""The size, in bytes, of the pointer to each argument or variable. The kernel counts these pointers as well."""
+"""The size, in bytes, of the pointer to each argument or variable. The kernel's limit for all arguments and
+variables includes these pointers.
+"""
 
 _NAMESPACES: Final = (
     "--unshare-user",
@@ -127,8 +129,8 @@ def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths that a mount must cover. A path in `/dev` needs no mount, because each command has
-    its own `/dev`, unless the path lies in `/dev/shm` or in a writable root.
+    """Return the hidden paths that a mount must cover. Each command has its own `/dev`. A path below `/dev`
+    therefore needs a mount only if it lies in `/dev/shm` or in a writable root other than `/`.
     """
     return tuple(
         path
@@ -147,7 +149,7 @@ def _is_its_own(folder: str) -> bool:
 
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield the mounts that the command must have, in the order in which they are mounted. The supervisor compares
-    the actual mounts with them before the command runs.
+    the actual mounts with these mounts before the command runs.
     """
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
     # No command can create a symbolic link in `/proc`, and bubblewrap itself mounts over parts of `/proc`.
@@ -170,9 +172,9 @@ def arguments(
     has_proc: bool,
     has_size_option: bool,
 ) -> tuple[str, ...]:
-    """Return the options of bubblewrap, except the options that name descriptors. `network` is True if the command
-    has network access. `has_proc` is True if bubblewrap can mount `/proc`. `has_size_option` is True if bubblewrap
-    can limit the size of a tmpfs.
+    """Return the options of bubblewrap, except the options that take a file descriptor. `network` is True if the
+    command has network access. `has_proc` is True if bubblewrap can mount `/proc`. `has_size_option` is True if
+    bubblewrap can limit the size of a tmpfs.
     """
     first, *others = ("--ro-bind", "/", "/"), *mounts(resolved)
     if "/" in resolved.roots:
@@ -228,14 +230,14 @@ def _refuse_unencodable(command: Command) -> None:
 
 
 def _refuse_missing(command: Command, resolved: ResolvedPolicy) -> None:
-    """Check that the program exists and is executable, because an error inside the sandbox would not reach the
-    server.
+    """Check that the program exists and is executable, because bubblewrap reports such an error only as text on
+    stderr.
 
     A program in a hidden directory counts as missing.
 
     Raises:
-        CommandNotStarted: the program does not exist or is not executable. The message contains the error text
-            of the operating system.
+        CommandNotStarted: the program does not exist or is not executable. The message contains the error text of
+            the operating system.
     """
     name = command.argv[0]
     folders = [""] if "/" in name else command.env.get("PATH", _DEFAULT_PATH).split(":")
@@ -348,7 +350,7 @@ class Bubblewrap:
         `policy`, with placeholders.
 
         Raises:
-            CommandNotStarted: the command is too long.
+            CommandNotStarted: the arguments and variables of the command exceed a limit.
         """
         words = arguments(
             resolved,

@@ -38,8 +38,8 @@ remove its placeholder.
 
 
 class _CannotCreate(SandboxUnavailable):
-    """Raised when a placeholder cannot be created. Commands must then not write to the directory in which the
-    placeholder would be.
+    """Raised when the server cannot create or lock the placeholder of a root, so that the root must become
+    read-only for commands.
     """
 
 
@@ -55,7 +55,7 @@ class GitPlaceholder:
     @classmethod
     def acquire(cls, path: str, *, pause: Callable[[float], None] = time.sleep) -> GitPlaceholder | None:
         """Create a placeholder, or share an existing one. Return None if neither the server nor a command can
-        create a directory at the path. `pause` blocks for a number of seconds between two attempts.
+        create a directory at `path`. `pause` is called between two attempts, with the number of seconds to wait.
 
         Raises:
             SandboxUnavailable: the server cannot create or lock the placeholder, but a command might be able to
@@ -99,12 +99,11 @@ def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> 
     """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the resulting policy.
 
     A root becomes read-only if it belongs to the user but its mode does not allow the server to create a
-    placeholder, because a command could change the mode and create a `.git`. A root also becomes read-only if
+    placeholder. Otherwise, a command could change the mode and create a `.git`. A root also becomes read-only if
     another user keeps its placeholder locked.
 
     Raises:
-        SandboxUnavailable: a placeholder cannot be acquired for another reason, such as an error of the file
-            system.
+        SandboxUnavailable: a placeholder cannot be acquired for another reason, such as a file system error.
     """
     closed = set[str]()
     for path in policy.missing_git:

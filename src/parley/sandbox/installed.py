@@ -71,8 +71,8 @@ class Denials:
         self._output(stream, data)
 
     def explained(self, ended: CommandResult) -> CommandResult:
-        """Return the result of a command. If the command failed and has reported a denied write, add the
-        explanation to the remarks and to stderr.
+        """Return the result of a command. If the command failed and has reported a denied write, add an explanation
+        to the remarks and to stderr.
         """
         if not self._is_denied or ended.exit_code == 0:
             return ended

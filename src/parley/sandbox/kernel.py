@@ -1,4 +1,4 @@
-"""Restricts a thread of the server with Landlock. (Supervisors restrict commands.)"""
+"""Restricts a thread of the server with Landlock. Commands are restricted by their supervisors instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def confine(rules: Iterable[Rule], roots: Iterable[WritableRoot]) -> None:
     restriction is permanent.
 
     Raises:
-        SandboxUnavailable: the kernel cannot apply the restriction, or one of the roots was replaced.
+        SandboxUnavailable: the kernel cannot apply the restriction, or one of the `roots` was replaced.
     """
     known = {root.path: (root.device, root.inode) for root in roots}
     try:

@@ -2,9 +2,9 @@
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
 directory that contains the path, and grants rights to all other entries of these directories one by one. Commands
-cannot create files directly in these directories. `.git` is therefore not excluded from a root: commands could then
-create no files next to it. Instead, the files in `.git` that control Git are restored after the command
-(`protected_files`).
+cannot create files directly in these directories. A `.git` is therefore not excluded from its root: otherwise,
+commands could not create files next to it. Instead, the files in `.git` that control Git are restored after the
+command (`protected_files`).
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _MAX_RULES: Final = 20_000
 
 
 class Entry(Struct, frozen=True):
-    """An entry of a directory."""
+    """A file or subdirectory that a `Listing` returns."""
 
     path: str
     is_folder: bool
 
 
 Listing = Callable[[str], Iterable[Entry]]
-"""A function that lists a directory. It omits symbolic links, because a rule for a symbolic link would apply to its
-target.
+"""A function that lists a directory. The function omits symbolic links, because a rule for a symbolic link would
+apply to its target.
 """
 
 
 def entries(folder: str) -> Iterator[Entry]:
-    """Yield the entries of a directory, without symbolic links. Yield nothing if the server cannot list the
-    directory.
+    """Yield the entries of the directory `folder`, without symbolic links. Yield nothing if the server cannot list
+    it.
     """
     try:
         with os.scandir(folder) as found:
@@ -118,7 +118,7 @@ def _device_rules() -> Iterator[Rule]:
 
 
 def _closed(resolved: ResolvedPolicy) -> set[str]:
-    """Return the hidden paths and `/dev`, which no rule for a directory may include."""
+    """Return the hidden paths and `/dev`. No rule may apply to a directory that contains one of these paths."""
     return {*resolved.hidden, "/dev"}
 
 
@@ -134,7 +134,7 @@ def restriction(
     ABI, and `machine` is the machine name of `uname`.
 
     Raises:
-        SandboxUnavailable: there would be too many rules, or the machine is not supported.
+        SandboxUnavailable: the command needs more than `_MAX_RULES` rules, or the machine is not supported.
     """
     handled = files_of(abi)
     scoped = scopes_of(abi)

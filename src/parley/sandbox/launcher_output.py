@@ -12,14 +12,14 @@ from parley.wire.events import OutputStream
 __all__ = ["LauncherOutput"]
 
 _MAX_ERROR_BYTES: Final = 128
-"""The maximum size, in bytes, of an error text of the operating system. The longest text has 50 bytes."""
+"""The maximum size, in bytes, of an operating system's error text. The longest such text has 50 bytes."""
 
 
 class LauncherOutput:
     """Forwards the output of a command, except bubblewrap's error message that the program could not be executed.
 
-    Bubblewrap and the command share stderr. A text that looks like this error message is held back until it is
-    known whether bubblewrap or the command has written the text.
+    Bubblewrap and the command share stderr. Output that looks like this error message is held back until it is
+    known whether bubblewrap or the command has written it.
     """
 
     def __init__(self, output: Output, program: bytes) -> None:
@@ -40,14 +40,16 @@ class LauncherOutput:
         return self._beginning.startswith(text[: len(self._beginning)]) and rest <= _MAX_ERROR_BYTES
 
     def release(self) -> None:
-        """Forward the bytes that were held back, because the command itself has written them."""
+        """Forward the bytes that were held back. Call this method when it is certain that the command has written
+        them.
+        """
         held, self._held = self._held, None
         if held:
             self._output("stderr", held)
 
     @property
     def error_number(self) -> int | None:
-        """The errno with which bubblewrap failed to execute the program; None if bubblewrap has not reported a
+        """The errno of bubblewrap's failed attempt to execute the program; None if bubblewrap has reported no
         failure.
         """
         held = self._held or b""

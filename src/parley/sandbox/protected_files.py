@@ -79,7 +79,7 @@ class ProtectedFiles:
         The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of files
         that could not be restored and that the user has accepted as they are. `prepare` is called in another thread
         and returns the specification of the command. Before it returns, it passes the protected files to `protect`.
-        Files are also restored if the call is cancelled.
+        Files are also restored if this method is cancelled.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has
@@ -212,8 +212,8 @@ class ProtectedFiles:
 
 
 def _state(path: str) -> tuple[int, ...] | None:
-    """Return metadata that differs after any change to the file or directory at a path; None if the path does not
-    exist.
+    """Return metadata that differs after any change to the file at `path`; None if the path does not exist. For a
+    directory, the metadata differs only if the directory was replaced or its mode was changed.
     """
     try:
         found = os.lstat(path)

@@ -1,4 +1,4 @@
-"""Finds the directories at the top level of writable roots in which coding agents keep their settings."""
+"""Finds the settings of coding agents: files and directories at the top level of writable roots."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["AgentPaths", "find_agents"]
 
 
 class AgentPaths(NamedTuple):
-    """The files and directories at the top level of the roots in which coding agents keep their settings."""
+    """The settings of coding agents: files and directories at the top level of the roots."""
 
     paths: set[str]
     """The paths of these files and directories, with symbolic links resolved. A path that then lies outside all
     roots is omitted.
     """
     links: tuple[str, ...]
-    """The symbolic links at the top level of the roots that have the name of an agent's settings."""
+    """The symbolic links at the top level of the roots whose name is the name of an agent's settings."""
 
 
 def find_agents(roots: tuple[str, ...]) -> AgentPaths:

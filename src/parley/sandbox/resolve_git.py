@@ -1,6 +1,4 @@
-"""Finds the Git directories at the top level of writable roots, and the files outside of these directories that
-control Git.
-"""
+"""Finds the Git directories in writable roots, and the other files and directories that control Git."""
 
 from __future__ import annotations
 
@@ -25,20 +23,20 @@ _MAY_BE_LINKS: Final = ("config", "config.worktree", "hooks", "info")
 
 
 class GitPaths(Struct, kw_only=True):
-    """The files and directories that control Git, and that commands with these roots could change. All paths except
-    those in `links` are free of symbolic links.
+    """The files and directories that control Git and that a command could change if it may write to the given
+    roots. All paths except the paths in `links` are free of symbolic links.
     """
 
     directories: set[str] = field(default_factory=set)
-    """Git directories in the roots."""
+    """The Git directories in the roots: each `.git` directory, and each directory that a `.git` file names."""
     files: set[str] = field(default_factory=set)
     """The `.git` files in the roots. Each of them names a Git directory."""
     missing: set[str] = field(default_factory=set)
     """Paths at the top level of the roots at which a `.git` directory is missing or empty."""
     links: list[str] = field(default_factory=list)
-    """Symbolic links in `directories` that Git follows to a file or directory that controls it."""
+    """The symbolic links in `directories` that Git follows to a file or directory that controls Git."""
     targets: set[str] = field(default_factory=set)
-    """Those targets of `links` that lie in a root."""
+    """The targets of `links` that lie in a root."""
 
 
 def find_git(roots: tuple[str, ...]) -> GitPaths:
@@ -87,8 +85,8 @@ def is_replaceable_git_of_another_user(root: str, folder: os.stat_result) -> boo
 
 
 def _named_by(git: str, roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the Git directories that the file `git` names, directly or through another file, and that lie in a
-    root.
+    """Yield the Git directories in a root that the file `git` names, directly or through the file `commondir` of a
+    worktree.
 
     Raises:
         SandboxUnavailable: a command could replace one of these directories.
@@ -123,7 +121,7 @@ def _resolved(path: str, git: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
-    """Yield the target of each of the symbolic links `links`, if the target lies in a root.
+    """Yield the targets of the symbolic links `links`, without targets that lie outside the roots.
 
     Raises:
         SandboxUnavailable: a command could create or replace a target, or has just removed it.

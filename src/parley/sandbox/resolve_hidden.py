@@ -15,7 +15,7 @@ __all__ = ["Hidden", "find_hidden", "refuse_creatable"]
 
 
 class Hidden(NamedTuple):
-    """Hidden files and directories that exist."""
+    """The hidden files and directories of a sandbox policy that exist."""
 
     modes: dict[str, int]
     """The modes of the hidden files and directories, keyed by paths without symbolic links."""

@@ -46,8 +46,7 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
     installed: tuple[str, ...] = ()
     """Files and directories in the roots where Parley itself is installed."""
     refused: tuple[str, ...] = ()
-    """Directories that are not writable although they are roots, because Parley is installed in them and cannot be
-    protected there.
+    """Roots of the policy that are not writable, because Parley is installed in them and cannot be protected there.
     """
     links: tuple[str, ...] = ()
     """Symbolic links in the roots that lead to a protected or hidden path. No mount can cover a symbolic link, so a
@@ -105,7 +104,7 @@ def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> Resolv
     marks = (*roots, *covering, *git.missing)
 
     def outermost(paths: Iterable[str]) -> Iterator[str]:
-        """Yield those of the `paths` that are not hidden and that do not lie in another protected directory."""
+        """Yield the `paths` that are not hidden and do not lie in another protected directory."""
         for path in paths:
             if not resolved.hides(path) and innermost(os.path.dirname(path), marks) not in covering:
                 yield path
@@ -144,15 +143,15 @@ def refuse_hidden_cwd(resolved: ResolvedPolicy, cwd: str) -> None:
 
 
 def _links_in(path: str) -> Iterator[str]:
-    """Yield the symbolic links that the kernel follows when it looks up a path. The directory of each yielded path
-    contains no symbolic links.
+    """Yield the paths of the symbolic links that the kernel follows to resolve `path`. Only the last part of each
+    yielded path is a symbolic link.
     """
     return (place for place, is_link in _steps(path) if is_link)
 
 
 def _steps(path: str) -> Iterator[tuple[str, bool]]:
     """Yield the path of each directory entry that the kernel looks up to resolve `path`, and whether the entry is a
-    symbolic link. The directory of each yielded path contains no symbolic links.
+    symbolic link. No other part of the yielded path is a symbolic link.
     """
     here, waiting, followed = "/", path.split("/")[::-1], 0
     while waiting and followed < _MAX_LINKS:

@@ -1,6 +1,6 @@
 """The rights that Landlock can restrict.
 
-The set of these rights depends on the version of Landlock's kernel interface (ABI).
+Which rights exist depends on the version of Landlock's kernel interface (ABI).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 OLDEST: Final = 3
-"""The oldest supported version of Landlock: the first that can restrict the truncation of files."""
+"""The oldest supported version of Landlock: the first version that can restrict the truncation of files."""
 
 
 class Files(IntFlag):
@@ -90,7 +90,7 @@ SCOPES_SINCE: Final = 6
 
 
 def files_of(abi: int) -> int:
-    """Return all file rights that a version of Landlock can restrict, as a bit mask."""
+    """Return all file rights that Landlock can restrict in the version `abi`, as a bit mask."""
     return sum(int(right) for right in Files if _SINCE.get(right, 1) <= abi)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["MechanismStatus", "Report", "Sandboxed"]
 
 _MECHANISMS: Final[Mapping[str, tuple[Name, ...]]] = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
-"""The mechanisms of each operating system, the best one first."""
+"""The sandbox mechanisms of each operating system, keyed by `sys.platform`. The strongest mechanism is first."""
 
 _WARNINGS: Final[Mapping[Name, str]] = {
     "landlock": "Landlock confines commands. Landlock does not prevent changes to files that control Git and "
@@ -46,7 +46,7 @@ def _load_nothing() -> None:
 
 
 class MechanismStatus(Struct, frozen=True, kw_only=True):
-    """The state of a mechanism, for display."""
+    """The state of one sandbox mechanism, for display."""
 
     name: str
     fault: str | None
@@ -56,7 +56,7 @@ class MechanismStatus(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The mechanism that confines commands on this system, and the state of all mechanisms."""
+    """The sandbox mechanism that confines commands on this system, and the state of all mechanisms."""
 
     used: str | None
     """The name of the mechanism that is used; None if no mechanism can be used."""
@@ -170,9 +170,10 @@ class Sandboxed:
         return [name for name in known if policy.mechanism in ("auto", name)]
 
     async def _chosen(self, policy: SandboxPolicy) -> ConfinementMechanism | str:
-        """Return the best mechanism that works. If no mechanism works, return the reason as a text.
+        """Return the strongest working mechanism that the policy allows. If no such mechanism works, return the
+        reason.
 
-        If the probe of a mechanism has no final result, return the reason instead of a weaker mechanism.
+        If the probe of a stronger mechanism has no final result, return the reason instead of a weaker mechanism.
         """
         tried: list[ProbeResult] = []
         for name in self._choice(policy):
@@ -193,7 +194,7 @@ class Sandboxed:
     async def _probe(self, name: Name) -> ProbeResult:
         """Determine whether a mechanism works, and cache a final result.
 
-        If the result is not final, the next call tries again.
+        If the result is not final, the next call of this method probes the mechanism again.
         """
         async with self._probing:
             if name not in self._results:

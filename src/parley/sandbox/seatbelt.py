@@ -70,7 +70,8 @@ which resolves user names. The readable system values do not include the argumen
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
-"""A filter that matches the terminals of other processes, whose input a command must not read."""
+"""A filter that matches all terminals. A command may read only the terminals that it created, which `_BASE` allows.
+"""
 
 _NETWORK: Final = """(allow system-socket)
 (allow network-outbound (remote ip "*:*"))
@@ -171,7 +172,7 @@ class _Named:
         return f'(param "{self._names[known]}")'
 
     def at(self, path: str) -> str:
-        """Return a filter that matches only a path itself."""
+        """Return a filter that matches only `path` itself."""
         return f"(literal {self.name('PATH', path)})"
 
     def below(self, path: str) -> str:
@@ -184,8 +185,8 @@ class _Named:
 
 
 def _reading(resolved: ResolvedPolicy, named: _Named) -> Iterator[str]:
-    """Yield rules that allow reading everything except hidden paths. The rules also allow reading roots inside
-    hidden directories.
+    """Yield rules that allow reading all files except hidden paths and terminals. The rules also allow reading
+    roots inside hidden directories.
     """
     yield _allow("file-read*", _except((), [*_filters(resolved.hidden, named), _OTHER_TERMINALS]))
     for root in resolved.roots:

@@ -1,15 +1,16 @@
-"""Builds the system call filter for confined commands, which is a program that the kernel runs before each call.
+"""Builds the system call filter for confined commands, which is a program that the kernel runs before each system
+call.
 
 Both Linux mechanisms use the same rules, which cover operations that neither mounts nor Landlock control. A filter
-sees the number and the arguments of a call, but not the memory that a pointer refers to.
+sees the number and the arguments of a system call, but not the memory that a pointer refers to.
 
 The filter has one of four results:
 
 - The call is made.
 - The call fails with EPERM.
 - The call fails with ENOSYS, so that programs use an older call whose arguments the filter can see.
-- The process is killed, because the call uses the calling convention of another machine, in which the numbers
-  belong to different calls.
+- The process is killed. This happens if the call uses the calling convention of another architecture, in which the
+  numbers belong to different calls.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ __all__ = ["program"]
 
 _ALLOW: Final = 0x7FFF0000
 _REFUSE: Final = 0x00050001
-"""The result that makes a call fail with EPERM."""
+"""The filter result that makes a system call fail with EPERM."""
 _MISSING: Final = 0x00050026
-"""The result that makes a call fail with ENOSYS."""
+"""The filter result that makes a system call fail with ENOSYS."""
 _KILL: Final = 0x80000000
-"""The result that ends the whole process."""
+"""The filter result that kills the whole process."""
 
 _NUMBER_AT: Final = 0
 _ARCHITECTURE_AT: Final = 4
 _ARGUMENTS_AT: Final = 16
-"""The offset of the arguments in a `struct seccomp_data`. An argument has eight bytes, the lower half first."""
+"""The offset, in bytes, of the arguments in a `struct seccomp_data`. An argument has eight bytes, the lower half
+first.
+"""
 
 _AF_UNIX: Final = 1
 _AF_INET: Final = 2
@@ -71,7 +74,7 @@ _CREATES: Final = 0o100 | 0o20000000
 
 _TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
-"""A request that inserts input into a terminal. `_TIOCSTI` is the other such request."""
+"""An `ioctl` request that can insert input into a terminal, like `_TIOCSTI`."""
 _IOCTL_TYPE: Final = 0xFF00
 _FILE_SYSTEM: Final = (0x6600, 0x9400)
 """Types of `ioctl` requests to file systems: `f` for attributes, encryption and sealing, and 0x94 for
@@ -99,29 +102,29 @@ _EVERY_BIT: Final = 0xFFFFFFFF
 
 class _Test(Struct, frozen=True, kw_only=True):
     """A test of one 32-bit half of an argument of a system call. A mask is applied to the half, and the result is
-    compared with the given numbers.
+    compared with `numbers`.
     """
 
     at: int
-    """The offset of the half in `struct seccomp_data`."""
+    """The offset of the half in `struct seccomp_data`, in bytes."""
     mask: int = _EVERY_BIT
     numbers: tuple[int, ...]
     is_one: bool = True
-    """True if the test succeeds when the result is one of the numbers; False if it succeeds otherwise."""
+    """True if the test succeeds when the result is one of `numbers`; False if the test fails in this case."""
 
 
 _Rule = tuple[tuple[_Test, ...], ...]
-"""The condition under which a call is allowed: a tuple of alternatives, each of which consists of tests. If all
-tests of one alternative succeed, the call is made. Otherwise, the call fails.
+"""The condition under which a system call is allowed: a tuple of alternatives, each of which consists of tests. If
+all tests of one alternative succeed, the call is made. Otherwise, the call fails with EPERM.
 """
 
 _NEVER: Final[_Rule] = ()
 
 
 def _is(argument: int, *numbers: int, mask: int = _EVERY_BIT) -> _Test:
-    """Return a test that applies `mask` to an argument of the call, and succeeds if the result is one of `numbers`.
-    `argument` is the index of the argument. The kernel reads the argument as an `int`, so its upper half is
-    ignored.
+    """Return a test that applies `mask` to an argument of the system call, and succeeds if the result is one of
+    `numbers`. `argument` is the index of the argument. The kernel reads the argument as an `int`, so its upper half
+    is ignored.
     """
     return _Test(at=_ARGUMENTS_AT + 8 * argument, mask=mask, numbers=numbers)
 
@@ -135,15 +138,15 @@ def _upper_is_zero(argument: int) -> _Test:
 
 
 def _is_plain_mode(argument: int) -> _Test:
-    """Return a test that succeeds if an argument, a file mode, has neither the set-user-id nor the set-group-id
-    bit. `argument` is the index of the argument.
+    """Return a test of an argument that is a file mode. The test succeeds if the mode has neither the set-user-id
+    nor the set-group-id bit. `argument` is the index of the argument.
     """
     return _is(argument, 0, mask=_SPECIAL_MODES)
 
 
 def _creates_plain(flags: int, mode: int) -> _Rule:
     """Return a rule that allows `open` to create only files without the set-user-id and set-group-id bits. `flags`
-    and `mode` are the indexes of these arguments of the call.
+    and `mode` are the indexes of the arguments of `open` with these names.
     """
     return (_is(flags, 0, mask=_CREATES),), (_is_plain_mode(mode),)
 
@@ -158,8 +161,8 @@ def _is_null(argument: int) -> tuple[_Test, _Test]:
 # --- the rules ---------------------------------------------------------------------------
 
 _MISSING_CALLS: Final = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup", "openat2")
-"""Calls that fail with ENOSYS, because a filter cannot see their arguments. The arguments are in a structure in
-memory, or in a ring buffer.
+"""System calls that fail with ENOSYS, because a filter cannot see their arguments. The arguments are in a structure
+in memory, or in a ring buffer.
 """
 
 _REFUSED_CALLS: Final = (
@@ -184,13 +187,13 @@ _CALLS_ON_ATTRIBUTES: Final = (
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat"),
     *("removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
 )
-"""Calls that change file attributes, which Landlock does not control."""
+"""System calls that change file attributes. Landlock does not control these calls."""
 
 _CALLS_ON_SHARED_MEMORY_AND_QUEUES: Final = (
     *("shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl"),
     *("msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink"),
 )
-"""Calls on shared memory, semaphores and message queues. These objects are not in the file system."""
+"""System calls on shared memory, semaphores and message queues. These objects are not in the file system."""
 
 _ALWAYS: Final[Mapping[str, _Rule]] = {
     "clone": ((_is(0, 0, mask=_CLONE_NAMESPACES),),),
@@ -244,8 +247,8 @@ def _ioctl(*, namespaces: bool) -> _Rule:
 
 
 def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[tuple[str, _Rule]]:
-    """Yield rules for sockets. A filter cannot see an address, so the rules restrict which sockets can be created.
-    The parameters are the same as those of `program`.
+    """Yield the name and the rule of each restricted system call on sockets. A filter cannot see an address, so
+    most rules restrict which sockets can be created. The parameters are the same as those of `program`.
 
     A unix datagram socket can send each message to another address, even if it was created as one of a pair. A
     stream socket of a pair can only communicate with its peer.
@@ -272,7 +275,7 @@ def _sockets(*, writable: bool, network: bool, unix_sockets: bool) -> Iterator[t
 
 
 def program(machine: str, *, writable: bool, network: bool, unix_sockets: bool, namespaces: bool) -> bytes:
-    """Return the filter for a command, as a sequence of `struct sock_filter`.
+    """Return the system call filter for a command, as a sequence of `struct sock_filter`.
 
     `machine` is the machine name of `uname`. `writable` is True if the command has a writable root. `network` and
     `unix_sockets` have the same meaning as in `SandboxPolicy`. `namespaces` is True if the command has its own

@@ -23,8 +23,8 @@ _TIMEOUT_SECONDS: Final = 20.0
 """The timeout, in seconds, for the test command. The command takes a tenth of a second on an idle computer."""
 _PREFIX: Final = "self-test-"
 _ABANDONED_SECONDS: Final = 600.0
-"""The age, in seconds, beyond which the directory of an earlier self-test is removed, because the process of that
-test must have been killed. Every self-test takes less time.
+"""The age, in seconds, after which the directory of an earlier self-test is removed. Every self-test takes less
+time, so the process of that self-test must have been killed.
 """
 _MAX_ERROR_BYTES: Final = 300
 """The maximum length, in bytes, of the part of an error message that is quoted as the reason for a failed test."""
@@ -40,12 +40,12 @@ resource, or another process has changed the directories of the test.
 """
 
 _FALLBACK: Final = "/var/tmp"
-"""The directory of the test if Parley's home cannot be used. Commands can write to it only if the settings name it.
-`/tmp` is not used, because commands can write to it by default, so commands of another server could change the
-directories of the test there.
+"""The directory in which a self-test creates its files if Parley's home cannot be used. Commands can write to
+`/var/tmp` only if the settings name it. `/tmp` is not used, because commands can write to it by default: a command
+of another server could change the files of the self-test.
 """
 _UNUSABLE: Final = (errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
-"""Error numbers after which the test directory is created in another place, because the error is permanent."""
+"""Error numbers for a directory in which a self-test cannot create its files. Another directory is then used."""
 
 _SCRIPT: Final = """
 import os, sys
@@ -89,8 +89,8 @@ async def run_self_test(mechanism: ConfinementMechanism, *, home: str | None = N
     """Return the reason why a mechanism does not work on this system, as a part of a sentence; None if the
     mechanism works.
 
-    The test creates its directories in Parley's `home`, which no command can write to, if the home exists and is
-    writable.
+    If Parley's `home` exists and is writable, the test creates its directories there, because no command can write
+    to the home.
 
     Raises:
         CommandNotStarted: the test could not be run. Another attempt may succeed.
@@ -171,7 +171,7 @@ def _new_directory(home: str | None) -> str:
 
 
 def _remove_abandoned(home: str) -> None:
-    """Remove the directories of self-tests whose processes were killed."""
+    """Remove the directories in `home` that belong to self-tests whose processes were killed."""
     with suppress(OSError), os.scandir(home) as entries:
         for entry in entries:
             if (

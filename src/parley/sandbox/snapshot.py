@@ -74,7 +74,7 @@ _MAX_ADDED: Final = 256
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
 """The role of a directory, which determines what the snapshot contains: a Git directory (`git`), a directory below
 `modules` that contains Git directories (`holder`), the directories `worktrees` and `info` of a Git directory, or a
-directory of which everything is protected (`tree`).
+directory in which all files are protected (`tree`).
 """
 
 
@@ -227,7 +227,7 @@ class Snapshot:
     # --- comparing -----------------------------------------------------------------------
 
     def is_changed(self, path: str) -> bool:
-        """Return whether a path that could not be restored still differs from the snapshot."""
+        """Return whether the file at `path`, which could not be restored, still differs from the snapshot."""
         return any(is_below(path, changed) or is_below(changed, path) for changed in self._changed())
 
     def _changed(self) -> Iterator[str]:
@@ -252,7 +252,7 @@ class Snapshot:
 
     def _added(self, folders: DirFds, path: str, before: Directory) -> list[str] | None:
         """Return the paths that commands have added to a directory, sorted; None if the directory now has over
-        `_MAX_ADDED` entries more than in the snapshot. `before` is the directory in the snapshot.
+        `_MAX_ADDED` more entries than in the snapshot. `before` is the directory in the snapshot.
         """
         if before.names is None:
             return []

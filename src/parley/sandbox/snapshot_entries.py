@@ -49,13 +49,13 @@ class Absent(Struct, frozen=True):
 class File(Struct, frozen=True, kw_only=True):
     mode: int
     content: bytes | None
-    """The content; None if the file cannot be read or exceeds the size limit of the reader."""
+    """The content; None if the file cannot be read or exceeds the size limit that was passed to `read_entry`."""
     links: int
     """The number of hard links to the file."""
     owner: tuple[int, int]
     """The user id and group id of the file."""
     has_writer: bool
-    """True if a process has the file open for writing; False if no process has, or if the file system does not
+    """True if a process has the file open for writing; False if no process does, or if the file system does not
     report it.
     """
 
@@ -68,8 +68,8 @@ class Directory(Struct, frozen=True, kw_only=True):
     mode: int
     identity: Identity | None
     """The identity of the directory, which shows whether the directory was replaced. None if the snapshot contains
-    everything in the directory: another directory with the same entries then counts as unchanged, and a missing
-    directory is created again.
+    all files in the directory. In this case, another directory with the same entries counts as unchanged, and a
+    missing directory is created again.
     """
     names: frozenset[str] | None = None
     """The names of the protected entries; None if commands may add entries."""
@@ -157,7 +157,7 @@ def _has_writer(descriptor: int) -> bool:
 
 
 def names_in(folders: DirFds, path: str, *, at_most: int) -> frozenset[str] | None:
-    """Return the names in a directory; None if there are more than `at_most` names."""
+    """Return the names of the entries in a directory; None if there are more than `at_most` entries."""
     names: set[str] = set()
     descriptor = os.open(".", os.O_RDONLY | _DIRECTORY, dir_fd=folders.open(path))
     try:
@@ -241,7 +241,7 @@ def _change_mode(name: str, parent: int, mode: int) -> None:
 
 
 def move_aside(path: str, target: str) -> str:
-    """Rename a file or directory into the directory `target`, and return its new path."""
+    """Move a file or directory into the directory `target` under a new name, and return its new path."""
     folder, name = os.path.split(path)
     new = os.fsdecode(os.fsencode(f"{_MOVED_ASIDE}{os.urandom(4).hex()}-{name}")[:_MAX_NAME_BYTES])
     with DirFds() as sources, DirFds() as targets:

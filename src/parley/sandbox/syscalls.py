@@ -1,4 +1,6 @@
-"""The numbers of system calls on each supported machine. `seccomp` decides which calls a command may make."""
+"""The numbers of system calls on each supported machine. The module `seccomp` decides which system calls a command
+may make.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from msgspec import Struct
 __all__ = ["LAST_KNOWN", "MACHINES", "Machine"]
 
 LAST_KNOWN: Final = 469
-"""The highest system call number in Linux 6.17, which is the same on all machines. The effect of calls with higher
-numbers is unknown.
+"""The highest system call number in Linux 6.17. It is the same on all architectures. The effect of system calls
+with higher numbers is unknown.
 """
 
 
@@ -21,7 +23,9 @@ class Machine(Struct, frozen=True):
     architecture: int
     """The `AUDIT_ARCH_` number by which the kernel marks calls in the machine's own calling convention."""
     numbers: Mapping[str, int]
-    """The numbers of system calls, keyed by name. A call that is missing here does not exist on this machine."""
+    """The numbers of system calls, keyed by name. A system call that is missing here does not exist on this
+    architecture.
+    """
 
 
 _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {
@@ -136,7 +140,7 @@ _NUMBERS: Final[Mapping[str, tuple[int, int | None]]] = {
     "utimes": (235, None),
     "vhangup": (153, 58),
 }
-"""The numbers of each system call on x86-64 and on aarch64; None if the call does not exist on aarch64."""
+"""The numbers of each system call on x86-64 and on aarch64; None if the system call does not exist on aarch64."""
 
 MACHINES: Final[Mapping[str, Machine]] = {
     "x86_64": Machine(0xC000003E, {name: number for name, (number, _) in _NUMBERS.items()}),

@@ -27,12 +27,12 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
     """Run `work` in another thread and return its result. The work must end by itself, because it cannot be
     cancelled.
 
-    If the call is cancelled, the cancellation is raised when the work is done. Work that waits for a file system
-    does not block other work, and does not keep the process from exiting. If no thread can be started and
+    If the calling task is cancelled, `CancelledError` is raised when the work is done. Work that waits for a file
+    system does not block other work, and does not keep the process from exiting. If no thread can be started and
     `needs_one` is False, the work is done in the calling thread.
 
     Raises:
-        CommandNotStarted: no thread can be started and `needs_one` is True. The work was not begun.
+        CommandNotStarted: no thread can be started and `needs_one` is True. `work` was not called.
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
     try:
@@ -49,7 +49,7 @@ async def in_thread(work: Callable[[], T], *, needs_one: bool = True) -> T:
 
 
 class _Worker:
-    """A thread that executes pieces of work one after another."""
+    """A thread that calls the functions passed to `do` one after another."""
 
     def __init__(self) -> None:
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
