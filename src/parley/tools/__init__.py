@@ -40,7 +40,7 @@ class AgentTools:
     def __init__(self, *, commands: CommandRunner, timing: Timing | None = None) -> None:
         self._commands, self._timing = commands, timing
         self._pools: dict[frozenset[tuple[str, str]], ServerPool] = {}
-        """The pools of tool servers, keyed by the environment variables with which their servers run."""
+        """The pools of tool servers, keyed by the environment variables of their servers."""
         self._closing: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -81,8 +81,8 @@ class AgentTools:
         return self._pools[environ]
 
     def _drop(self, environ: frozenset[tuple[str, str]]) -> None:
-        """End the tool servers that run with the environment `environ`, and remove their pool. A pool that has
-        become unused calls this method.
+        """End the tool servers that run with the environment `environ`, and remove their pool. This method is the
+        `on_unused` callback of the pool.
         """
         if (pool := self._pools.pop(environ, None)) is not None:
             closing = asyncio.create_task(pool.close())

@@ -1,7 +1,7 @@
 """The `apply_patch` tool: applies the patches of one turn, and returns the output that the model reads.
 
 This module defines the model-facing texts and the order of events (see "apply_patch" in docs/protocol.md). The
-package `tools/patch` matches and writes files.
+package `tools/patch` matches patches against files and writes the files.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ __all__ = ["Patches"]
 log: Final = logging.getLogger(__name__)
 
 FAILED: Final = 1
-"""The exit code in the output for the model if a patch was not written."""
+"""The exit code in the output for the model if a patch was not applied."""
 
 
 class Patches:
-    """Applies patches, and maintains a diff of all changes of the turn."""
+    """Applies the patches of one turn, and maintains a diff of all changes in the turn."""
 
     names = ("apply_patch", "applypatch")
 
@@ -83,8 +83,8 @@ class Patches:
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the output for the model.
 
-        If the call is cancelled while files are being written, the method first writes or restores all files and
-        reports the result. Then it raises the cancellation.
+        If the tool call is cancelled while files are being written, the method first writes or restores all files
+        and reports the result. Then it raises `CancelledError`.
         """
         try:
             verified = await self._verified(patch, workdir)
@@ -99,8 +99,8 @@ class Patches:
     async def _decide_and_write(
         self, call_id: CallId, verified: _Verified, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Write a patch if the policy or the user allows it. Return the result of writing, or the rejection of the
-        patch. `verify` verifies the patch against the current files once more.
+        """Apply a verified patch if the policy or the user allows it. Return the result of the attempt, or the
+        rejection of the patch. `verify` verifies the patch again, against the current files.
 
         Raises:
             PatchRefused: the patch was approved, but no longer matches the files.
@@ -129,9 +129,9 @@ class Patches:
     async def _write_approved(
         self, action: ApplyPatch, verified: _Verified, verdict: Granted, verify: Callable[[], Awaitable[_Verified]]
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
-        """Write an approved patch if its files and directories are still the approved ones. If one of them was
-        replaced, ask the user again, at most `MAX_APPROVALS` times in total. Return the result of writing, or the
-        rejection of the patch.
+        """Apply an approved patch if its files and directories are still the approved ones. If a file or directory
+        was replaced, ask the user again, at most `MAX_APPROVALS` times in total. Return the result of the last
+        attempt, or the rejection of the patch.
 
         Raises:
             PatchRefused: the patch no longer matches the files.
@@ -190,10 +190,10 @@ class Patches:
     async def _carry_out(
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
-        """Write the patch in a thread. Return the result, and the cancellation that arrived while the patch was
-        being written; None if no cancellation arrived.
+        """Apply the patch in a thread. Return the result, and the `CancelledError` that was raised while the files
+        were being written; None if the tool call was not cancelled.
 
-        This method raises no exceptions, because an end event must follow the begin event.
+        This method raises no exceptions, because every begin event must be followed by an end event.
         """
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -227,8 +227,8 @@ class Patches:
         return _Outcome(stdout=summary, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """Return the diff of all changes in the turn. If the diff cannot be computed, log the reason and return an
-        empty string, because the files are already written.
+        """Return the diff of all changes in the turn, including the changes of `plan`. If the diff cannot be
+        computed, log the reason and return an empty string, because the files are already written.
         """
         try:
             for change in plan.changes:
@@ -243,7 +243,7 @@ class Patches:
 
 
 class _Outcome(NamedTuple):
-    """The result of writing a patch. Either `stdout` or `stderr` is non-empty."""
+    """The result of applying a patch. Either `stdout` or `stderr` is non-empty."""
 
     stdout: str = ""
     stderr: str = ""
@@ -262,14 +262,14 @@ class _Outcome(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """The result of an attempt to write a patch."""
+    """The result of an attempt to apply a patch."""
 
     output: str
     """The output for the model."""
     denied: str | None = None
     """The reason for a failure that the sandbox may have caused; None if there was no such failure."""
     is_changed: bool = False
-    """True if the patch was not written because the files changed after the patch was verified."""
+    """True if the patch was not applied because the files changed after the patch was verified."""
 
 
 def _attempt(outcome: _Outcome, kept: CommandOutput | None, verdict: Granted) -> _Attempt:
@@ -293,12 +293,12 @@ class _Verified(NamedTuple):
     covers: str
     """A digest of the files and directories that the patch changes. An approval is valid only for this digest."""
     commit: Callable[[], tuple[str, ...]]
-    """The function that writes a patch that needed no approval. It returns a message for each temporary file that
-    could not be removed.
+    """The function that applies a patch that needed no approval. The function returns a message for each temporary
+    file that could not be removed.
     """
     commit_approved: Callable[[], tuple[str, ...]]
-    """The function that writes an approved patch. It does the same as `commit`, but raises an error if a directory
-    was replaced after the patch was verified.
+    """The function that applies an approved patch. It does the same as `commit`, but raises `PatchChanged` if a
+    directory was replaced after the patch was verified.
     """
 
 
@@ -309,8 +309,8 @@ def _installed_paths(settings: Settings) -> tuple[str, ...]:
 
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
-    """Verify a patch in a thread. The paths of the patch are relative to `workdir`. If the call is cancelled, the
-    thread stops soon afterwards.
+    """Verify a patch in a thread. The paths of the patch are relative to `workdir`. If the tool call is cancelled,
+    the thread stops soon afterwards.
 
     Raises:
         PatchRefused: the patch is invalid, does not match the files or names a protected path.
@@ -345,7 +345,7 @@ async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
 
 
 def _truncated(text: str) -> str:
-    """Return the text truncated to the limits for a command's output."""
+    """Return `text`, truncated to the limits for the output of a command."""
     encoded = text.encode()
     return for_model(
         StreamOutput(

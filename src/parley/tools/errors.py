@@ -27,8 +27,9 @@ class CommandReplaced(CommandNotStarted):
 
 
 class PatchRefused(ToolError):
-    """Raised when a patch is invalid, does not match the files, would change protected files, or could not be
-    written. Unless the message names files that could not be restored, nothing was changed.
+    """Raised when a patch was not applied: it is invalid, does not match the files, would change protected files,
+    or could not be written completely. Unless the message names files that could not be restored, nothing was
+    changed.
     """
 
 
@@ -63,7 +64,9 @@ class CallFailed(ToolError):
 
 
 class ToolServerFailed(ToolError):
-    """Raised for the model when a call to a tool server failed. The message names the server and the tool."""
+    """Raised when a call to a tool server failed. The message is for the model, and names the server and
+    the tool.
+    """
 
     def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
         why = f": {detail}" if detail else ""

@@ -13,8 +13,8 @@ from parley.wire.events import BackgroundEvent
 __all__ = ["MAX_APPROVALS", "REPLACED_EACH_TIME", "ask_to_escalate", "report_changed"]
 
 MAX_APPROVALS: Final = 3
-"""The maximum number of approvals that one call requests if its program, directory or files are replaced after each
-approval. After that, the call fails.
+"""The maximum number of approvals that one tool call requests if its program, directory or files are replaced after
+each approval. After the last of these approvals, the tool call fails.
 """
 
 REPLACED_EACH_TIME: Final = RejectedByPolicy(
@@ -43,7 +43,7 @@ async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> 
 
 
 async def report_changed(context: ToolContext, changed: Changed) -> None:
-    """Append an event that tells clients what was replaced after an approval. The call then needs a new
+    """Append an event that tells clients what was replaced after an approval. The tool call then needs a new
     approval.
     """
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"

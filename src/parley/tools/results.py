@@ -29,8 +29,8 @@ __all__ = [
 BAD_ARGUMENTS = "failed to parse function arguments: "
 
 _SANDBOX: Final = "MacosSeatbelt" if sys.platform == "darwin" else "LinuxSeccomp"
-"""The name of the sandbox in the texts for clients and models. The name is the same for all sandbox mechanisms of
-an operating system.
+"""The name of the sandbox in messages to clients and models. It is the same for all sandbox mechanisms of an
+operating system.
 """
 
 

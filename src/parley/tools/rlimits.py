@@ -32,8 +32,9 @@ def program_limit() -> int:
 
 
 def limit_program(pid: int) -> None:
-    """Set the soft limit on open files of the running process `pid` to the limit with which the server was started.
-    Do nothing if the server did not raise its limit, or if the system cannot change the limit of another process.
+    """Set the soft limit on open files of the running process `pid` to the limit that the server had when it was
+    started. Do nothing if the server did not raise its limit, or if the system cannot change the limit of another
+    process.
     """
     if _given is None or not hasattr(resource, "prlimit"):
         return

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
-"""The name of the tool in calls of the built-in shell that some models were trained on."""
+"""The name under which models call the built-in shell tool that some of them were trained on."""
 MAX_WORDS: Final = 100_000
 """The maximum number of words in a command. A longer command fails, because handling it would block the server."""
 NOT_FOUND: Final = 127
@@ -62,7 +62,7 @@ attributed to the sandbox.
 
 
 _MISSING: Final = tuple(os_detail(OSError(number, os.strerror(number))) for number in (errno.ENOENT, errno.ENOTDIR))
-"""The texts of errors that do not state whether the program or the working directory is missing."""
+"""Error texts that do not state whether the program or the working directory is missing."""
 _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
@@ -134,11 +134,11 @@ class Shell:
     async def _decide_and_run(
         self, action: RunCommand, shell_call: _ShellCall, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
-        """Run the command if the policy or the user allows it. Return the result of the command, or the rejection.
-        `authorize` requests the first permission.
+        """Run the command if the policy or the user allows it. Return the result of the command, or the rejection
+        of the command. `authorize` requests the first permission.
 
-        A command that the user approved runs only in the approved directory and with the approved program. If one
-        of them was replaced, the user is asked again, at most `MAX_APPROVALS` times in total.
+        A command that the user approved runs only in the approved directory and with the approved program. If the
+        directory or the program was replaced, the user is asked again, at most `MAX_APPROVALS` times in total.
         """
         if self._context.settings.approval_policy == "never":  # the user is never asked
             verdict = await authorize(action)
@@ -277,8 +277,9 @@ class _Arguments(Struct, frozen=True, kw_only=True):
 
 
 class _Action(Struct, frozen=True, kw_only=True):
-    """The content of a `local_shell_call`. Its `env` and `user` are ignored, because an approval request shows
-    neither."""
+    """The content of a `local_shell_call`. Its members `env` and `user` are ignored, because an approval request
+    does not show them.
+    """
 
     command: tuple[str, ...]
     working_directory: str | None = None
@@ -292,8 +293,8 @@ class _ShellCall(NamedTuple):
     escalated: bool = False
     justification: str | None = None
     concealed: str | None = None
-    """The absolute path of `workdir` with unresolved symbolic links, if it leads through a hidden directory;
-    otherwise None.
+    """If `workdir` leads through a hidden directory, its absolute path with unresolved symbolic links; otherwise
+    None.
 
     A confined command is started with this path, because the sandbox gives the same error for every path through a
     hidden directory. The error for the resolved path would reveal the target of a hidden symbolic link.
@@ -323,9 +324,9 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
 
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:
-    """Return the working directory of a command, with symbolic links resolved, so that an approval request shows
-    the real directory. The second value is the path with unresolved symbolic links if this path leads through a
-    hidden directory; otherwise None. `cwd` itself may be in a hidden directory.
+    """Return two paths of a command's working directory. In the first path, symbolic links are resolved, so that an
+    approval request shows the real directory. The second path is `_ShellCall.concealed`. `cwd` itself may be in a
+    hidden directory.
 
     Raises:
         OSError: another process replaced a directory in the path while the path was being resolved.
@@ -418,7 +419,7 @@ def _outcome(
 
 def _with(remarks: Sequence[str], output: str) -> str:
     """Return the model-facing text for a command whose output is not passed to the model. The text consists of
-    `output` and the remarks, each on its own lines.
+    `output` and the `remarks`, each on a new line.
     """
     return "\n".join((output, *remarks))
 

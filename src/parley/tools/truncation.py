@@ -13,8 +13,8 @@ from parley.conversation.records import StreamOutput
 __all__ = ["MAX_BYTES", "MAX_CHARACTERS_IN_EVENT", "MAX_LINES", "both_for_model", "for_end_event", "for_model"]
 
 MAX_BYTES: Final = 10240
-"""The maximum number of bytes of a command's output that the model receives, without the line about the removed
-part.
+"""The maximum number of bytes of a command's output that the model receives, without the line that states how much
+was removed.
 """
 MAX_LINES: Final = 256
 """The maximum number of lines of a command's output that the model receives."""
@@ -46,7 +46,7 @@ def for_model(output: StreamOutput, *, max_bytes: int = MAX_BYTES, max_lines: in
 def both_for_model(stdout: StreamOutput, stderr: StreamOutput) -> tuple[str, str]:
     """Return stdout and stderr of a failed command for the model. The limits apply to both streams together.
 
-    Each stream may use half of the limits, and the part of the other half that the other stream does not use.
+    Each stream may use half of each limit, and the part of the other half that the other stream does not use.
     """
     wanted = [(out.size, _line_count(out, out.tail or out.head)) for out in (stdout, stderr)]
     (bytes_out, lines_out), (bytes_err, lines_err) = wanted

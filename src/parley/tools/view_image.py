@@ -54,7 +54,7 @@ class _Arguments(Struct, frozen=True, kw_only=True):
 
 
 def _read(path: str, *, cwd: str, hidden: Sequence[str]) -> str:
-    """Return an image as a data URL. The path is absolute or relative to `cwd`. `hidden` paths are not read.
+    """Return an image as a data URL. `path` is absolute or relative to `cwd`. `hidden` paths are not read.
 
     Raises:
         BadImage: the file cannot be read, is hidden, or is not an image.

@@ -77,10 +77,10 @@ class Children:
         """Kill all children except those in `spare`, and the process groups of the killed children. Return False if
         there was no child to kill.
 
-        A process that has changed its user cannot be killed and does not count as a child. On systems that do not
-        list children, only the processes in `known` are killed. The children of a killed process become children of
-        the current process. Therefore, whenever a child has ended, call `reap` and then this method, until this
-        method returns False.
+        A process that has changed its user cannot be killed and does not count as a child. On systems without a
+        list of children in `/proc`, only the processes in `known` are killed. The children of a killed process
+        become children of the current process. Therefore, whenever a child has ended, call `reap` and then this
+        method, until this method returns False.
         """
         if self._childless:
             return False
@@ -98,9 +98,9 @@ class Children:
         """Stop the processes `children` and all of their descendants with SIGSTOP. Return the ids of the stopped
         processes.
 
-        Use this method if processes fork faster than they can be killed. A stopped process cannot fork, but still
-        counts towards a limit on processes. Each process is stopped before its children are listed. If a parent
-        ends in the meantime, its children are missed, and the next attempt finds them.
+        This method is used if processes fork faster than they can be killed. A stopped process cannot fork, but
+        still counts towards a limit on processes. Each process is stopped before its children are listed. If a
+        parent ends in the meantime, its children are missed, and the next attempt finds them.
         """
         found: list[int] = []
         waiting = list(children)
@@ -150,7 +150,7 @@ def _kill(pid: int) -> bool:
 
 
 def kill_group(group: int) -> None:
-    """Kill all processes of a group with one signal, so that none of them can fork in the meantime."""
+    """Kill all processes of a process group with one signal, so that none of them can fork in the meantime."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -218,8 +218,8 @@ def command_environment(
     environ: Mapping[str, str], policy: ShellEnvironment, *, network: bool, keys: Collection[str] = ()
 ) -> dict[str, str]:
     """Return the environment of a command: the allowed variables of `environ`, and the variables that the settings
-    define. `policy` are these settings. `network` is True if the command has network access. `keys` are the names
-    of variables that contain secrets of the server; a command never inherits them.
+    define. `policy` contains these settings. `network` is True if the command has network access. `keys` are the
+    names of variables that contain secrets of the server; a command never inherits these variables.
     """
     environ = {name: value for name, value in environ.items() if name not in keys}
     hidden = (*NEVER, *policy.exclude)
@@ -236,7 +236,7 @@ def command_environment(
 
 
 def with_restricted_git(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a command that runs without approval.
+    """Return `env` with additional variables, for a command that runs without approval.
 
     The added variables keep Git from running hooks, pagers, monitors and signature checkers. The sandbox confines
     filters and diff drivers.

@@ -23,9 +23,9 @@ from parley.tools.commands.running_command import RunningCommand
 __all__ = ["Executor"]
 
 STARTS_AT_ONCE: Final = 16
-"""The maximum number of start requests that are unanswered at the same time. The number is small enough for the
-buffer of the fork server's socket and for the kernel's limit on descriptors in transit. It is larger than the
-number of processes that can be forked at the same time.
+"""The maximum number of requests to start a command that are unanswered at the same time. The number is small
+enough for the buffer of the fork server's socket and for the kernel's limit on descriptors in transit. It is larger
+than the number of processes that can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
 """The maximum time, in seconds, until a supervisor reports that it is about to run its command. The time is long
@@ -42,8 +42,8 @@ class Executor:
         """Create an executor. The executor looks for systemd below the directory `root`, because systemd can limit
         the memory and the number of processes of commands.
 
-        At most `most` commands run at the same time, and further commands wait. If `most` is 0, the number of
-        commands is not limited.
+        At most `max_commands` commands run at the same time, and further commands wait. If `max_commands` is 0, the
+        number of commands is not limited.
         """
         self._root = root
         self._slots = asyncio.Semaphore(max_commands) if max_commands else nullcontext()
@@ -79,7 +79,7 @@ class Executor:
 
         Raises:
             CommandNotStarted: the command could not be started.
-            Exception: the callback for the output raised this exception.
+            Exception: the command's output callback raised this exception.
         """
         self._running.add(command)
         try:

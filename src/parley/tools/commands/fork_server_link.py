@@ -29,18 +29,18 @@ imports only the modules that it needs, without the `__init__.py` of the package
 """
 CLOSE_SECONDS: Final = 0.6
 """The maximum time, in seconds, that the fork server may take to kill all commands and exit. After this time, the
-fork server is killed. The whole server has two seconds to stop (docs/protocol.md#lifecycle).
+fork server is killed. The Parley server has two seconds to stop (docs/protocol.md#lifecycle).
 """
 
 
 class ForkServerLink:
-    """Starts the fork server, sends it requests, and detects when it dies."""
+    """Starts the fork server, sends requests to it, and detects its end."""
 
     def __init__(self, root: str) -> None:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        """A future that is done when the fork server has closed its socket or was abandoned. After that, it cannot
-        start commands.
+        """A future that is done when the fork server has closed its socket or was abandoned. The fork server can
+        then no longer start commands.
         """
         self._reaped: asyncio.Future[None] = self._loop.create_future()
         """A future that is done when the process of the fork server is dead. This happens soon after `lost`, unless

@@ -1,4 +1,4 @@
-"""The fork server: the process that forks a supervisor for each command. On Linux, it forks one
+"""The fork server: the process that forks a supervisor for each command. On Linux, the fork server forks one
 supervisor in advance.
 
 The fork server is a separate program with an empty environment. It imports only the standard library and a few
@@ -68,8 +68,8 @@ class _ForkServer:
         self._open_files = open_files
         self._children = Children(signal.SIGCHLD, signal.SIGTERM)
         self._controls: dict[int, int] = {}
-        """Copies of the control sockets of supervisors that have a command, keyed by the process id of the
-        supervisor.
+        """The control sockets of supervisors that have a command, keyed by the process id of the supervisor. Each
+        supervisor has its own copy of its control socket.
         """
         self._orphaned: list[int] = []
         """The control sockets of dead supervisors. Processes of their commands may still be running."""
@@ -114,7 +114,7 @@ class _ForkServer:
                 self._spare = None
 
     def _accept(self) -> bool:
-        """Start the next command; return False if the executor has closed its socket."""
+        """Start the command that the executor requests. Return False if the executor has closed its socket."""
         try:
             message, descriptors = _received(self._executor)
         except ConnectionError:
@@ -127,7 +127,7 @@ class _ForkServer:
         return bool(message)
 
     def _start(self, control: int, stdout: int, stderr: int) -> None:
-        """Give a command to the spare supervisor, or to a new supervisor if there is no spare one."""
+        """Pass a command to the spare supervisor, or to a new supervisor if there is no spare supervisor."""
         supervisor, self._spare = self._spare, None
         try:
             supervisor = supervisor or self._forked(control, stdout, stderr)
@@ -141,7 +141,7 @@ class _ForkServer:
         os.close(stderr)
 
     def _fork_spare(self) -> None:
-        """Fork the next supervisor before it is needed. This halves the time to start a command."""
+        """On Linux, fork the next supervisor before it is needed. This halves the time to start a command."""
         if sys.platform == "linux" and self._spare is None:
             try:
                 self._spare = self._forked()
@@ -221,8 +221,8 @@ def _received(sender: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _limit_open_files(count: int) -> None:
-    """Set this process's limit on open files to `count`, the limit with which the server was started. The command
-    inherits this limit.
+    """Set this process's limit on open files to `count`, the limit that the server had when it was started. The
+    command inherits this limit.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -53,36 +53,36 @@ START: Final = b"s"
 stdout and stderr. The fork server passes them to a supervisor in a message of the same kind.
 """
 READY: Final = b"r"
-"""Report of a supervisor: the command is about to run. The number is the process id of the supervisor."""
+"""A report from a supervisor: the command is about to run. The number is the process id of the supervisor."""
 FAILED: Final = b"f"
-"""Report of a supervisor or of the fork server: the command could not be started. The number is the errno."""
+"""A report from a supervisor or from the fork server: the command could not be started. The number is the errno."""
 UNCONFINED: Final = b"u"
-"""Report of a supervisor: the command was not started, because its restriction could not be applied. The number is
-the index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
+"""A report from a supervisor: the command was not started, because its restriction could not be applied. The number
+is the index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
 """
 UNSTARTED: Final = b"l"
-"""Report of a supervisor: bubblewrap ended without starting the command. The number is the wait status of
+"""A report from a supervisor: bubblewrap ended without starting the command. The number is the wait status of
 bubblewrap.
 """
 MOUNT_MISMATCH: Final = b"m"
-"""Report of a supervisor: the command was not started, because a mount differs from the requested mount. The number
-is the index of the requested mount.
+"""A report from a supervisor: the command was not started, because a mount differs from the requested mount. The
+number is the index of the requested mount.
 """
 MOUNTS_UNREADABLE: Final = b"n"
-"""Report of a supervisor: the command was not started, because bubblewrap's mounts could not be read or were not
-made in time. The number is the errno.
+"""A report from a supervisor: the command was not started, because bubblewrap's mounts could not be read or were
+not made in time. The number is the errno.
 """
 UNLIMITED: Final = b"i"
-"""Report of a supervisor: the command was not started, because the number of its processes could not be limited.
-The number is the errno.
+"""A report from a supervisor: the command was not started, because the number of its processes could not be
+limited. The number is the errno.
 """
 REPLACED: Final = b"p"
-"""Report of a supervisor: the command was not started, because its working directory or program is not the approved
-one. The number is the index in `REPLACEABLE`.
+"""A report from a supervisor: the command was not started, because its working directory or program is not the
+approved one. The number is the index of the replaced part in `REPLACEABLE`.
 """
 ENDED: Final = b"e"
-"""Report of a supervisor: the command ended, and all of its processes are dead. The number is the wait status of
-the command.
+"""A report from a supervisor: the command ended, and all of its processes are dead. The number is the wait status
+of the command.
 """
 
 STEPS: Final = (
@@ -98,8 +98,8 @@ REPLACEABLE: Final[tuple[Literal["directory"], Literal["program"]]] = ("director
 compared with the approved parts.
 """
 ERROR_NUMBERS: Final = 4096
-"""The number by which an `UNCONFINED` report multiplies the index of the failed step, before it adds the errno. It
-is larger than every errno.
+"""The number by which an `UNCONFINED` report multiplies the index of the failed step, before it adds the errno. The
+number is larger than every errno.
 """
 
 REQUEST_SIZE: Final = struct.Struct("=Q")
@@ -149,7 +149,7 @@ class Request:
 
     @classmethod
     def unpacked(cls, data: bytes) -> Request:
-        """Decode a request from the bytes after the length."""
+        """Decode a request from the bytes after the length field."""
         parts = marshal.loads(data)
         if parts["restriction"] is not None:
             parts["restriction"] = Restriction(**parts["restriction"])

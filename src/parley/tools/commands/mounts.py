@@ -6,7 +6,7 @@ path with a symbolic link before bubblewrap mounts it. The kernel reports mounts
 symbolic links; see docs/decisions/mounts-are-checked.md. This module imports only the standard library, because the
 supervisors load it.
 
-The names in this module call bubblewrap a launcher.
+In the names in this module, `launcher` means bubblewrap.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ NAMELESS: Final = b"nfs"
 directory is mounted.
 """
 REPORT_BYTES: Final = 4096
-"""The maximum number of bytes in one read of bubblewrap's reports. Bubblewrap writes fewer bytes before it waits.
+"""The maximum number of bytes in one read of bubblewrap's reports. Bubblewrap writes fewer bytes before it waits
+for the check of its mounts.
 """
 TABLE_BYTES: Final = 64 * 1024
 ENDED: Final = (errno.EINVAL, errno.ESRCH)
 """Error numbers that the kernel returns for a process that is dead but not yet reaped."""
 MOUNT_SECONDS: Final = 5.0
-"""The maximum time, in seconds, that bubblewrap may take to make its mounts. It usually needs milliseconds."""
+"""The maximum time, in seconds, that bubblewrap may take to make its mounts. Bubblewrap usually needs
+milliseconds.
+"""
 PAUSE_DIVISOR: Final = 4
 """The divisor for the pause between two checks: the pause is the elapsed time divided by this number, so a check is
 late by at most a quarter of the elapsed time.
@@ -137,8 +140,8 @@ class ExpectedMounts:
         return mount.device, within.rstrip(b"/") or b"/"
 
     def _copied_to(self, point: bytes) -> int:
-        """Return how many mounts of the current process bubblewrap copies to a mount point, because it mounts a
-        directory above the mount point.
+        """Return the number of mounts of the current process that bubblewrap copies to the mount point `point`.
+        Bubblewrap copies them when it mounts a directory above `point`.
         """
         for folder in reversed(list(_prefixes(point))[:-1]):
             if (above := self._expected.get(folder)) is not None:
@@ -151,10 +154,10 @@ class ExpectedMounts:
         return all(self._matches(point, found, known=set()) for point in FINAL)
 
     def first_mismatch(self, found: MountTable, ours: MountTable) -> int | None:
-        """Return the index of the first mount that is missing or wrong; None if all mounts are right.
+        """Return the index of the first requested mount that is missing or wrong; None if all mounts are right.
 
-        `ours` must be read after `found`, because the kernel reuses device numbers: in an older table, a number may
-        belong to a file system that has been unmounted since.
+        `ours` must be read after `found`, because the kernel reuses device numbers. In an older table, a device
+        number may belong to a file system that has been unmounted since.
         """
         for point, expected in self._expected.items():
             if not self._matches(point, found, known=ours.devices):
@@ -174,9 +177,9 @@ class ExpectedMounts:
 
 
 class _Expected:
-    """The mount that must be at one mount point. `index` is its index in the requested mounts. `source` is the
-    device and the path that the kernel must report; None for a new file system. `count` is the number of mounts
-    that are stacked at the mount point.
+    """The mount that must be at one mount point. `index` is the index of this mount in the requested mounts.
+    `source` is the device and the path that the kernel must report; None for a new file system. `count` is the
+    number of mounts that are stacked at the mount point.
     """
 
     __slots__ = ("count", "index", "may_write", "source")
@@ -211,8 +214,8 @@ class HeldLauncher:
         read: Callable[[str], bytes] = _mountinfo,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the object for a bubblewrap process that writes its reports to the pipe `reports`. Bubblewrap
-        waits until a message is sent through the socket `gate`.
+        """Prepare the check of a bubblewrap process that writes its reports to the pipe `reports`. Bubblewrap waits
+        until a message is sent through the socket `gate`.
 
         `specs` are the mounts that bubblewrap must make. `max_processes` is the maximum number of processes of the
         command; None if there is no limit. `read` returns the `mountinfo` text of a process. Its argument is a
@@ -230,7 +233,7 @@ class HeldLauncher:
         """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
         """The reason why the command must not run, as a report of the supervisor: its kind and its number (see
-        `messages.py`). None unless the check has failed.
+        `messages.py`). None if the check has not failed.
         """
 
     @property
@@ -266,8 +269,8 @@ class HeldLauncher:
             self._open()
 
     def _process(self) -> str | None:
-        """Return the id of the waiting process of bubblewrap, whose mounts are checked; None while bubblewrap has
-        not reported the id.
+        """Return the id of the bubblewrap process whose mounts are checked; None if bubblewrap has not reported the
+        id yet.
         """
         try:
             self.reported += os.read(self._reports, REPORT_BYTES)
@@ -293,7 +296,8 @@ class HeldLauncher:
         process, from which the command inherits the limits. On success, return None. On failure, return the report
         that the supervisor sends: its kind and its number (see `messages.py`).
 
-        If bubblewrap has already ended, return None, because the supervisor reports this end.
+        If `max_processes` is None, do nothing. If bubblewrap has already ended, return None, because the supervisor
+        reports the end of bubblewrap.
         """
         if self._max_processes is None:
             return None

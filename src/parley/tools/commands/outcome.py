@@ -31,8 +31,8 @@ __all__ = ["result", "start_error"]
 
 def result(status: int | None, *, timed_out: bool, seconds: float) -> CommandResult:
     """Return the result of a command. `status` is the wait status of the command; None if the supervisor died and
-    the command was killed. `timed_out` is True if the command was killed at its deadline. `seconds` is its running
-    time.
+    the command was killed. `timed_out` is True if the command was killed at its deadline. `seconds` is the running
+    time of the command.
     """
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     if code >= 0:

@@ -30,7 +30,7 @@ def identity(found: os.stat_result) -> Identity:
 
 
 def candidates(name: bytes, path: bytes, *, folder: int | None = None) -> Iterator[bytes]:
-    """Yield the paths at which the program `name` may be.
+    """Yield the paths at which the program `name` may be found.
 
     A name with a slash is a path and is yielded unchanged. Any other name is looked up in each directory of the
     search path `path`, and only existing files are yielded.

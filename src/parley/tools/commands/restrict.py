@@ -83,7 +83,7 @@ class StepFailed(Exception):
 
 
 def prctl(option: int, argument: int) -> None:
-    """Call the system function `prctl` for the current process. Do nothing if the system does not support the
+    """Make the system call `prctl` for the current process. Do nothing if the system does not support the
     option.
     """
     if sys.platform == "linux":

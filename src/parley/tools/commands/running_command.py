@@ -48,10 +48,10 @@ class RunningCommand:
         self._drained: asyncio.Future[None] = self._loop.create_future()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self.started_at = 0.0
-        """The time when the command was about to run, in seconds of the event loop's clock."""
+        """The time at which the supervisor was about to run the command, in seconds of the event loop's clock."""
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """A future that is done when the supervisor has sent its last report or has closed the control socket. At
-        that time, all processes of the command are dead.
+        """A future that is done when the supervisor has sent its last report, or when the control socket is closed.
+        All processes of the command are then dead.
         """
         self.status: int | None = None
         """The wait status of the command; None if its supervisor did not report it."""
@@ -139,7 +139,7 @@ class RunningCommand:
             self._control.close()
 
     def _read_report(self) -> None:
-        """Handle the next report of the supervisor."""
+        """Handle the next report from the supervisor, or the end of the control socket."""
         assert self._control is not None
         try:
             data = self._control.recv(MESSAGE.size)
@@ -164,7 +164,9 @@ class RunningCommand:
         self.ended.set_result(None)
 
     def _read(self, descriptor: int) -> None:
-        """Read the output that the command has written to a pipe, and pass it to the callback."""
+        """Read the output that the command has written to a pipe, and pass it to the callback `output`. If the
+        callback raises an exception, stop the command.
+        """
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["enter", "limits_in", "why_none"]
 
 MEMORY_SHARE: Final = 0.75
-"""The maximum share of the memory and of the swap space that all commands together may use. The rest keeps the
-server, an editor and a desktop usable.
+"""The maximum share of the memory and of the swap space that all commands together may use. The remaining memory
+keeps the server, an editor and a desktop usable.
 """
 TASKS: Final = 4096
 """The maximum number of processes and threads of all commands together. The number is large enough for eight
@@ -79,7 +79,9 @@ def why_none(root: str) -> str | None:
 
 
 def enter(root: str) -> bool:
-    """Ask systemd to move the current process into a scope with limits. Return whether that succeeded."""
+    """Ask systemd to move the current process into a new scope with limits. Return whether the process is in the
+    scope.
+    """
     amounts = _amounts(root)
     if why_none(root) is not None or not amounts.get("MemTotal"):
         return False
@@ -117,8 +119,8 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 def _manager() -> tuple[str, str]:
     """Return the socket of systemd's message bus, and the path of the control groups that systemd manages.
 
-    For root, both belong to the systemd of the system, because root usually has no user instance of systemd. For
-    other users, both belong to the user's instance.
+    For root, both belong to the system instance of systemd, because root usually has no user instance. For other
+    users, both belong to the user instance of the user.
     """
     user = os.geteuid()
     if user == 0:
@@ -183,7 +185,7 @@ def _own_group(root: str) -> str:
 
 
 def _groups(group: str) -> Iterator[str]:
-    """Yield a control group and all groups that contain it."""
+    """Yield the path of a control group and the paths of all control groups that contain it."""
     while group.strip("/"):
         yield group
         group = os.path.dirname(group)

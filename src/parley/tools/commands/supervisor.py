@@ -3,8 +3,9 @@
 This module imports only the standard library, because the fork server loads it. The supervisor is a subreaper: when
 the parent of one of the command's processes ends, that process becomes a child of the supervisor. When all of the
 command's processes are dead, the supervisor reports the end of the command to the executor. The supervisor kills
-these processes as soon as the executor closes its end of the control socket or the fork server dies. It reads the
-reports of bubblewrap without waiting, so that a process that keeps the pipe open does not delay the supervisor.
+these processes as soon as the executor closes its end of the control socket or the fork server dies. The supervisor
+reads the reports of bubblewrap without waiting, so that a process that keeps the pipe open does not delay the
+supervisor.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ writes only a few hundred bytes.
 
 
 def supervise(children: Children, control: int, stdout: int, stderr: int) -> None:
-    """Run one command. Return when all of its processes are dead and its end has been reported."""
+    """Run the command that is requested over the socket `control`. Return when all of its processes are dead and
+    its end has been reported.
+    """
     executor = socket.socket(fileno=control)
     request = _read_request(executor)
     if request is None:
@@ -146,8 +149,8 @@ def _open_passed(request: Request) -> tuple[int | None, HeldLauncher | None, lis
     second result is the bubblewrap process whose mounts must be checked; None if no mounts must be checked. The
     third result is a list of the descriptors to pass, in order.
 
-    The program gets these descriptors under the numbers from `FIRST_FILE` on, through `dup2`. Here, the descriptors
-    have higher numbers than that, so that `dup2` overwrites none of them before it is copied.
+    In the program, `dup2` gives these descriptors consecutive numbers from `FIRST_FILE` on. The returned
+    descriptors have higher numbers, so that `dup2` does not overwrite a descriptor before it is copied.
     """
     passed = [_file_of(content) for content in request.files]
     reports: int | None = None
@@ -214,7 +217,7 @@ def _start_first_found(request: Request, start: Callable[[bytes], int]) -> int:
 
     Raises:
         _Replaced: the file is not the approved one.
-        PermissionError: no file with this name is executable.
+        PermissionError: files with this name exist, but none is executable.
         FileNotFoundError: there is no file with this name.
     """
     refused: OSError | None = None
@@ -303,7 +306,7 @@ def _wait_for_all(
 
 
 def _rest_of(reports: int) -> bytes:
-    """Return the text that bubblewrap has written and that has not been read yet.
+    """Return the text that bubblewrap has written to the pipe `reports` and that has not been read yet.
 
     The read does not wait for more text, because bubblewrap is dead and another process may keep the pipe open.
     """
@@ -315,7 +318,7 @@ def _rest_of(reports: int) -> bytes:
 
 def _launched_result(text: bytes, status: int, by_itself: bool) -> tuple[bytes, int]:
     """Return the supervisor's last report about a command that was started with bubblewrap: its kind and its number
-    (see `messages.py`). `text` is the text that bubblewrap has written.
+    (see `messages.py`). `text` contains all reports that bubblewrap has written.
 
     Bubblewrap writes `{ "child-pid": 4711 }` first, and `{ "exit-code": 0 }` only if the command has run. If
     bubblewrap was killed between the two messages, it is unknown whether the command was started. `status` is the

@@ -30,7 +30,7 @@ from parley.tools.patch.plan import Change
 __all__ = ["System", "commit"]
 
 _WRITING: Final = threading.Lock()
-"""A lock that is held while a patch is written, because this process writes one patch at a time."""
+"""A lock that is held while a patch is applied, because this process applies one patch at a time."""
 
 _CHANGED: Final = "it changed after the patch was verified"
 
@@ -45,7 +45,9 @@ replaces more files, none of them is synced.
 """
 
 _GIVES_RIGHTS: Final = stat.S_ISUID | stat.S_ISGID
-"""The setuid and setgid bits. A file loses them when a patch replaces it. Writing to a file also clears them."""
+"""The setuid and setgid bits. A file loses these bits when a patch replaces it, as it would if the file were
+written in place.
+"""
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -90,7 +92,7 @@ def commit(
     expected: Mapping[str, Identity | None] | None = None,
     system: System | None = None,
 ) -> tuple[str, ...]:
-    """Write all changes of a patch, or none. This process writes one patch at a time.
+    """Write all changes of a patch, or none. This process applies one patch at a time.
 
     `expected` maps directories to the identities that they must have. If `expected` maps a directory to None, the
     directory must not exist. Return a message for each temporary file that could not be removed.
@@ -137,7 +139,7 @@ class _Place(Struct, frozen=True):
 
 
 class _Write(Struct, frozen=True):
-    """A step that writes a file."""
+    """A step of a commit that creates or replaces a file."""
 
     written: str
     """The path as written in the patch."""
@@ -155,7 +157,7 @@ class _Write(Struct, frozen=True):
 
 
 class _Removal(Struct, frozen=True):
-    """A step that removes a file."""
+    """A step of a commit that removes a file."""
 
     written: str
     """The path as written in the patch."""
@@ -191,7 +193,9 @@ class _Attributes(Struct, frozen=True):
 
 
 _Identity = tuple[int, int, int, int]
-"""The device, inode, size and modification time of a file. A file with the same values is considered unchanged."""
+"""The device, inode, size and modification time of a file. If none of these values changes, the file is considered
+unchanged.
+"""
 
 
 class _Undo(Struct, frozen=True):
@@ -241,7 +245,7 @@ class _Commit:
                 self._remove(removal)
 
     def roll_back(self) -> list[str]:
-        """Undo all steps. Return a message for each file that could not be restored."""
+        """Undo all steps. Return a message for each file that could not be restored or removed."""
         stuck: list[str] = []
         for undo in reversed(self._undo):
             try:
@@ -321,8 +325,8 @@ class _Commit:
             os.close(descriptor)
 
     def _compare(self, step: _Write | _Removal) -> None:
-        """Check that a file has not changed since it was verified. A step that creates a file has nothing to
-        compare.
+        """Check that the file of a step has not changed since it was verified. Do nothing if the step creates a
+        file.
 
         Raises:
             PatchChanged: the content or the permissions of the file have changed.
@@ -356,8 +360,8 @@ class _Commit:
         self._undo.append(_Undo(restore, write.written, old))
 
     def _back_up(self, write: _Write) -> _Place:
-        """Create a hard link to a file that is about to be replaced, or a copy of it, so that the change can be
-        undone. Return the place of the hard link or copy.
+        """Create a hard link to the file that `write` replaces, so that the change can be undone. If the file
+        system does not allow a hard link, create a copy. Return the place of the hard link or copy.
         """
         old = write.place.temporary()
         folder = self._folders.open(write.place.folder)
@@ -403,7 +407,7 @@ class _Commit:
         """Give the temporary file `place` its final name `target`.
 
         Raises:
-            FileExistsError: a file with the final name exists.
+            FileExistsError: a file with the name `target` exists.
         """
         folder = self._folders.open(target.folder)
         try:
@@ -440,8 +444,8 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Check that a file does not belong to another user in a sticky directory, because the server could not remove
-    its hard link to such a file.
+    """Check that the file with the status `found` does not belong to another user in a sticky directory `folder`.
+    The server could not remove its hard link to such a file.
 
     Raises:
         PermissionError: the file belongs to another user, and its directory is sticky.
@@ -484,7 +488,7 @@ def _set_extended(descriptor: int, name: str, value: bytes) -> None:
 
 
 def _extended(descriptor: int) -> dict[str, bytes]:
-    """Return the extended attributes of a file, which include access control lists."""
+    """Return the extended attributes of a file that are copied to a new file. They include access control lists."""
     if sys.platform != "linux":
         return {}
     try:

@@ -10,13 +10,13 @@ from parley.tools.errors import PatchRefused
 __all__ = ["SECONDS", "CancelToken", "Deadline"]
 
 SECONDS: Final = 5.0
-"""The maximum time, in seconds, for matching one patch. It is sufficient for the largest useful patch within the
+"""The maximum time, in seconds, for matching one patch. This time is sufficient for every useful patch within the
 size limits.
 """
 
 
 class CancelToken:
-    """A flag that tells a thread to stop its work. The work must check the flag, because Python cannot stop a
+    """A flag that tells a thread to stop its work. The thread must check the flag, because Python cannot stop a
     thread from another thread.
     """
 

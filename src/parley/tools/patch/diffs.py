@@ -28,7 +28,9 @@ NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 
 
 class Effort:
-    """Counts the steps that a comparison may still take. A step compares one line, or 64 equal lines."""
+    """Counts the remaining steps of a comparison, and stops it when it is cancelled. A step compares one line, or
+    64 equal lines.
+    """
 
     __slots__ = ("_cancel", "cut", "left")
 
@@ -36,8 +38,8 @@ class Effort:
         self.left = steps
         self._cancel = cancel or CancelToken()
         self.cut = False
-        """True if the limit was reached. Some lines are then shown as replaced although both versions contain
-        them.
+        """True if the limit on steps was reached. Some lines are then shown as replaced although both versions
+        contain them.
         """
 
     def check(self) -> None:
@@ -148,13 +150,15 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes of `one` from `at` on equal those of `other` from `there` on, but at most `limit`."""
+    """Return the length of the longest equal parts of `one` from `at` on and of `other` from `there` on, in bytes.
+    The result is at most `limit`.
+    """
     return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
 
 
 def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return how many bytes of `one` directly before `at` equal those of `other` directly before `there`, but at
-    most `limit`.
+    """Return the length of the longest equal parts of `one` directly before `at` and of `other` directly before
+    `there`, in bytes. The result is at most `limit`.
     """
     return _extent(limit, lambda low, high: one[at - high : at - low] == other[there - high : there - low])
 
@@ -194,7 +198,7 @@ class _Change(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Adjacent lines of a hunk that have the same sign."""
+    """Adjacent lines of a hunk that have the same sign: a space, `-` or `+`."""
 
     sign: bytes
     lines: int
@@ -441,8 +445,8 @@ class _Search:
         return _Point(len(self.removed) - point.at, len(self.added) - point.new_at)
 
     def _parts(self, box: _Box) -> tuple[_Box, _Box]:
-        """Divide a box: return the box before and the box after the point where the paths from its two corners
-        meet.
+        """Return the two boxes into which the paths from the two corners of `box` divide it: the box before the
+        point where the paths meet, and the box after this point.
 
         If the paths do not meet within half of the remaining steps, all lines between the furthest points of the
         paths are marked as changed. The other half of the steps suffices to compare the lines before and after the
@@ -502,8 +506,8 @@ class _Front:
         self._reached[middle - 1 : middle + 2] = -1, first.at, -1
 
     def same(self, at: int, new_at: int, limit: int) -> int:
-        """Return how many lines of the old sequence from `at` on equal the lines of the new sequence from `new_at`
-        on, but at most `limit`.
+        """Return the number of lines of the old sequence from `at` on that equal the lines of the new sequence from
+        `new_at` on. The result is at most `limit`.
         """
         old, new, same = self._old, self._new, 0
         while same < limit and old[at + same] == new[new_at + same]:

@@ -15,7 +15,7 @@ _HEREDOC: Final = re.compile(
 )
 
 _EXPANDED: Final = re.compile(r"[$`\\]")
-"""Characters that a shell expands in a heredoc whose delimiter is not quoted."""
+"""Characters that a shell interprets in a heredoc whose delimiter is not quoted."""
 
 
 def patch_in(argv: Sequence[str]) -> str | None:

@@ -30,7 +30,7 @@ _BLOCK: Final = 4096
 """The maximum number of lines that are processed between two checks of the deadline."""
 
 _QUOTED_LINES: Final = 20
-"""The maximum number of missing lines that an error quotes."""
+"""The maximum number of expected but missing lines that an error message quotes."""
 
 
 # --- a file as lines ---------------------------------------------------------------------
@@ -39,7 +39,7 @@ _QUOTED_LINES: Final = 20
 class Text(Struct, frozen=True):
     """A file as lines without line feeds. A carriage return stays part of its line.
 
-    Converting a file to this form and back gives the same bytes.
+    If a file is converted to this form and back, its bytes do not change.
     """
 
     lines: list[str]
@@ -176,8 +176,8 @@ class _Search:
         return start
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
-        """Return the position of the old lines of a chunk, at or after `start`, and the variant of the chunk that
-        matches there (see `_readings`).
+        """Return the position of the old lines (unchanged and removed lines) of a chunk, at or after `start`, and
+        the variant of the chunk that matches there (see `_readings`).
 
         Raises:
             PatchRefused: no variant matches.
@@ -259,7 +259,7 @@ def apply_chunks(content: bytes, chunks: Sequence[Chunk], *, path: str, deadline
 
 def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str], int]:
     """Apply the lines of a chunk to the file at the position `at`. Return the new lines, and the position after the
-    lines of the file that they replace. `old` are all lines of the file.
+    lines of the file that they replace. `old` contains all lines of the file.
     """
     new: list[str] = []
     for is_kept, group in groupby(lines, key=lambda line: line[0] == " "):
@@ -276,8 +276,8 @@ def _replaced(lines: Sequence[Line], old: list[str], at: int) -> tuple[list[str]
 
 
 def _with_ends(added: list[str], like: list[str]) -> list[str]:
-    """Return the added lines with a carriage return where the file uses it. Each line ends like the line with the
-    same index in `like`. Lines beyond the length of `like` end like the last line in `like`.
+    """Return the added lines with the line endings of the lines `like`. Each line ends like the line with the same
+    index in `like`. Lines beyond the length of `like` end like the last line in `like`.
 
     An added line that ends with a carriage return is not changed.
     """

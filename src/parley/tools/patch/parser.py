@@ -39,7 +39,7 @@ class Chunk(Struct, frozen=True):
     """A change to adjacent lines of a file."""
 
     contexts: tuple[str, ...]
-    """Lines that precede the chunk in the file, in this order. Other lines may lie between them."""
+    """Lines that precede the chunk in the file, in this order. Other lines may lie between these lines."""
     lines: tuple[Line, ...]
     at_end: bool
     """True if the chunk must match the last lines of the file."""
@@ -163,8 +163,8 @@ class _Reader:
         return Chunk(contexts or (), tuple(lines), at_end, blanks)
 
     def _contexts(self) -> tuple[str, ...] | None:
-        """Read the next lines as long as they begin with `@@`, and return their texts after the `@@`, without blank
-        texts. Return None if the next line does not begin with `@@`.
+        """Read the next lines as long as they begin with `@@`. Return the part of each line after the `@@`, without
+        blank parts. Return None if the next line does not begin with `@@`.
         """
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):

@@ -36,7 +36,7 @@ _IGNORABLE: Final = re.compile(
 
 
 class PathResolver:
-    """Resolves the paths in a patch. Relative paths begin in the working directory of the call."""
+    """Resolves the paths in a patch. Relative paths are relative to the working directory of the tool call."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class PathResolver:
     ) -> None:
         """Create a resolver for which Parley's `home`, its `installed` programs and the `hidden` paths are
         protected. `cwd` is the working directory of the conversation, and `workdir` is the working directory of the
-        call.
+        tool call.
 
         Raises:
             PatchRefused: `workdir` is hidden, is not a directory, or cannot be resolved.
@@ -71,18 +71,17 @@ class PathResolver:
         # A path in which `..` follows a symbolic link is omitted, because `normpath` would change its meaning.
         links = [(name, real) for name, real in plain.items() if _real(name) == real]
         self._links = sorted(links, key=lambda link: -len(link[0]))
-        """The normalised path and the real path of the conversation's and the call's working directory. An absolute
-        path that begins with the normalised path is resolved to the real path. The longest normalised path is
-        first.
+        """The normalised path and the real path of `cwd` and of `workdir`. In an absolute path of a patch, the
+        normalised path is replaced with the real path. The longest normalised path is first.
         """
 
     def shown(self, written: str) -> str:
-        """Return a path of the patch for an error message: absolute, but otherwise as written in the patch."""
+        """Return `written`, a path in the patch, for an error message: absolute, but otherwise unchanged."""
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
-        """Return the absolute path of a file that the patch names. If the path begins with a working directory,
-        this beginning is replaced by the real path of the directory.
+        """Return the absolute path of the file that the patch names `written`. If the path begins with `cwd` or
+        `workdir`, this beginning is replaced with the real path of the directory.
 
         Raises:
             PatchRefused: the path does not name a file, or is protected.

@@ -49,8 +49,8 @@ class Change(Struct, frozen=True, kw_only=True):
     move_to: str | None = None
     """The new absolute path of a moved file, without symbolic links; None if the file is not moved."""
     given_up_mode: int | None = None
-    """The permissions of the file that a moved file replaces. None if no file is replaced, or if the moved file has
-    the same permissions.
+    """The permissions of the file that a moved file replaces. None if the moved file replaces no file, or if both
+    files have the same permissions.
     """
 
     @property
@@ -67,14 +67,14 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def letter(self) -> Literal["A", "M", "D"]:
-        """The letter of the change in the model-facing text: added, modified or deleted."""
+        """The letter of the change in the model-facing text: `A` for added, `M` for modified, `D` for deleted."""
         if self.before is None:
             return "A"
         return "D" if self.after is None else "M"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """A verified patch."""
+    """The changes of a verified patch."""
 
     changes: tuple[Change, ...]
     inside_cwd: bool
@@ -96,7 +96,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return sha256(_digest(self.changes) + msgspec.msgpack.encode(folders)).hexdigest()
 
     def summary(self) -> str:
-        """Return the model-facing text for a patch that has been written."""
+        """Return the model-facing text for a patch that has been applied."""
         lines = [f"{c.letter} {c.written}\n" for letter in "AMD" for c in self.changes if c.letter == letter]
         return "Success. Updated the following files:\n" + "".join(lines)
 
@@ -209,7 +209,7 @@ def _mebibytes(size: int) -> str:
 
 
 class _DiskFile(Struct, frozen=True):
-    """The content and the permissions that a file on disk had before the patch."""
+    """The content and the permissions of a file on disk before the patch is applied."""
 
     path: str
     content: bytes
@@ -308,7 +308,7 @@ class _StagedFiles:
                 raise PatchRefused(f"error: {shown} would be both a file and a directory")
 
     def _named(self, written: str) -> tuple[str, str]:
-        """Return a tuple: the resolved path, and the path as it is shown to the model."""
+        """Resolve a path in the patch. Return the resolved path, and the path that is shown to the model."""
         path = self._paths.resolve(written)
         self._written[path] = written
         return path, self._paths.shown(written)
@@ -356,7 +356,7 @@ class _StagedFiles:
         return False
 
     def _add_new_folders(self, folder: str, first: str) -> None:
-        """Record that the patch creates the new directories from `first` down to `folder`."""
+        """Record that the patch creates the directories from `first` down to `folder`, and check their number."""
         while len(folder) >= len(first) and folder not in self._new_folders:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)

@@ -1,6 +1,6 @@
-"""Writes patches in threads, one thread for each patch. The event loop's default thread pool is not used, because
-it is small, the whole server shares it, and the event loop waits for its threads when it closes. In that pool, a
-file system that does not respond could block the whole server.
+"""Applies patches in threads, one thread for each patch. The event loop's default thread pool is not used, because
+it is small, the whole server shares it, and its threads delay the end of the event loop. In that pool, a file
+system that does not respond could block the whole server.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WRITING: Final[set[asyncio.Future[Any]]] = set()
 
 
 def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Begin `work` in a thread with the given name, and return a future for its result. `all_written` waits for the
-    work, because the work must not be interrupted.
+    """Call `work`, which applies a patch, in a thread with the given name, and return a future for its result. The
+    work must not be interrupted, so `all_written` waits for it.
     """
     outcome = begin_in_thread(work, name=name)
     _WRITING.add(outcome)
@@ -37,7 +37,7 @@ def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 async def all_written() -> None:
-    """Wait until every patch is written, but for at most `WRITING_SECONDS`.
+    """Wait until every patch is applied, but for at most `WRITING_SECONDS`.
 
     Call this before the process ends and before the command runner is closed.
     """

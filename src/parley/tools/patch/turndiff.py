@@ -39,7 +39,9 @@ class TouchedFiles:
         """
         self._cwd, self._hidden = cwd, hidden
         self._before: dict[str, _Version | None] = {}
-        """The files before the turn, keyed by normalised absolute path; None for a file that did not exist."""
+        """The versions of the files before the turn, keyed by normalised absolute path; None for a file that did
+        not exist.
+        """
         self._given: dict[str, str] = {}
         """The path of each file as it was first passed to `before`, keyed by normalised absolute path. The diff
         shows this path if the file is in no repository.
@@ -70,7 +72,8 @@ class TouchedFiles:
             self._room -= len(content)
 
     def moved(self, path: str, new_path: str) -> None:
-        """Record that a file was moved, so that the diff shows it only once, with both names.
+        """Record that the file at `path` was moved to `new_path`, so that the diff shows the file only once, with
+        both names.
 
         Both paths must have been passed to `before` earlier.
         """
@@ -138,13 +141,13 @@ class TouchedFiles:
 
 
 class _Version(NamedTuple):
-    """One version of a file: before the turn, or now."""
+    """The version of a file before the turn, or the current version."""
 
     blob: str | None
     """The Git object id of the content; None if the content was not read."""
     mode: str
     content: bytes | None
-    """The content; None if the content was not read, or if the limit on stored contents was reached."""
+    """The content; None if the content was not read, or if it would exceed the limit on stored contents."""
 
     @property
     def text(self) -> bytes | None:
@@ -166,13 +169,15 @@ class _Change(NamedTuple):
 
     @property
     def pair(self) -> _Pair | None:
-        """The object ids of the old and the new content; None if one of the contents was not read."""
+        """The Git object ids of the old and the new content; None if one of the contents was not read."""
         blob, new_blob = self._blobs()
         return None if blob is None or new_blob is None else (blob, new_blob)
 
     @property
     def least_bytes(self) -> int:
-        """The minimum size of the hunks in bytes: the difference between the lengths of the two texts."""
+        """The minimum size of the hunks in bytes: the difference between the lengths of the old and the new
+        content.
+        """
         text, new_text = self._texts()
         return 0 if text is None or new_text is None else abs(len(text) - len(new_text))
 
@@ -234,8 +239,8 @@ class _Change(NamedTuple):
 
 
 def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
-    """Return the name of a file in the diff: its path relative to the root of its repository, or the path as it was
-    given if the file is in no repository.
+    """Return the name of a file in the diff: its path relative to the root of its repository. If the file is in no
+    repository, return the path `given`.
     """
     root = _root(os.path.dirname(place), roots)
     return os.fsencode(given if root is None else os.path.relpath(place, root))
@@ -262,7 +267,9 @@ ESCAPES: Final = {
 
 
 def _quoted(name: bytes) -> str:
-    """Return a name in Git's quoting: in double quotes with escapes if it has unusual characters."""
+    """Return a file name in Git's quoting: in double quotes with escapes if the name contains unusual
+    characters.
+    """
     escaped = "".join(ESCAPES.get(byte) or chr(byte) for byte in name)
     return escaped if len(escaped) == len(name) else f'"{escaped}"'
 

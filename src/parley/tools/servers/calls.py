@@ -1,6 +1,6 @@
 """Runs the model's calls to tools of tool servers, and reports their events.
 
-`pool.py` handles the connections to the servers.
+`pool.py` manages the tool servers and their connections.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ accepts this depth.
 
 _arguments: Final[msgspec.json.Decoder[dict[str, Any] | None]] = msgspec.json.Decoder(dict[str, Any] | None)
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-"""The encoder of results: compact, with sorted keys. The model's input therefore does not depend on the order of a
-server's keys.
+"""Encodes results as compact JSON with sorted keys. The model's input therefore does not depend on the order of the
+keys that a server sends.
 """
 
 
@@ -58,8 +58,8 @@ class ServerTools:
         return self._lease.find(name) is not None
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return its output for the model. If the call fails, the output is the error text. If the
-        call is cancelled, the tool server is notified.
+        """Run a tool call and return its output for the model. If the call fails, the output is the error message.
+        If the call is cancelled, the tool server is notified.
         """
         tool = self._lease.find(call.name)
         if tool is None:
@@ -140,8 +140,8 @@ def _model_text(result: dict[str, Any]) -> str:
 
 
 def _event_result(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result for the event that ends the call. Replace a result that is too long with a note, because the
-    event is stored and sent to every client.
+    """Return the result of a tool call for the event that ends the call. If the result exceeds `MAX_SHOWN_BYTES`,
+    return a note instead, because the event is stored and sent to every client.
     """
     size = len(_encode(result))
     if size <= MAX_SHOWN_BYTES:

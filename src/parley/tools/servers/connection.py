@@ -36,8 +36,8 @@ CLOSE_SECONDS: Final = 0.7
 """The maximum time, in seconds, that an HTTP server may take to end its session."""
 
 EXIT_SECONDS: Final = 0.5
-"""The maximum time, in seconds, to wait for a program to exit after it has closed its output. The wait allows its
-exit code to be reported.
+"""The maximum time, in seconds, to wait for a program to exit after it has closed its output. After the exit, the
+exit code can be reported.
 """
 
 
@@ -85,8 +85,8 @@ class Connection:
         await self._settled.wait()
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, progress: OnProgress) -> dict[str, Any]:
-        """Call a tool and return its result. `progress` is called with each progress report. If the call is
-        cancelled, send a cancellation to the server. Other calls are not affected.
+        """Call a tool and return its result. `progress` is called with each progress report. If the tool call is
+        cancelled, send a cancellation to the server. Other tool calls are not affected.
 
         Raises:
             CallFailed: the connection was lost, or the server did not return a valid result.
@@ -175,8 +175,8 @@ class Connection:
     # --- the end -------------------------------------------------------------------------
 
     def _mark_lost(self) -> None:
-        """Make all running calls fail and close the connection, because the server can no longer be reached. If the
-        connection is still starting, `_start` closes it.
+        """Make all running tool calls fail, and close the connection. The carrier calls this method when the server
+        can no longer be reached. If the connection is still starting, `_start` closes it.
         """
         self._rpc.end()
         if self.has_started:

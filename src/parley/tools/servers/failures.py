@@ -36,7 +36,7 @@ TIMED_OUT: Final = "request timed out"
 UNREADABLE: Final = "its response cannot be read"
 
 MAX_DETAIL_CHARACTERS: Final = 500
-"""The maximum number of characters of a tool server's message that a text for people or models quotes."""
+"""The maximum number of characters that are quoted from the message of a tool server."""
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
@@ -45,8 +45,8 @@ def start_failure(server: ToolServer, detail: str) -> str:
 
 
 def not_stored(keys: Sequence[str]) -> str:
-    """Return the text for a tool server that cannot be started, because an earlier call contained secrets in the
-    settings of the server, and secrets are not stored. `keys` are the names of these settings.
+    """Return the reason why a tool server cannot be started if an earlier request defined the server with secrets
+    in its settings. Secrets are not stored. `keys` are the names of the settings that contained secrets.
     """
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
@@ -57,8 +57,8 @@ def bad_name(name: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return a text for people that explains why a tool server could not be reached or did not respond correctly.
-    `error` is the exception that the connection or the request raised.
+    """Return the reason, for people, why a tool server could not be reached or did not respond correctly. `error`
+    is the exception that the connection or the request raised.
     """
     match error:
         case NotStarted() | CannotReach():
@@ -76,8 +76,8 @@ def describe(error: Exception) -> str:
 
 
 def call_failure(error: SessionError) -> str | None:
-    """Return a text that explains why a request got no valid response. Return None if the tool server responded
-    with a JSON-RPC error.
+    """Return the reason, for people and models, why a request to a tool server got no valid response. Return None
+    if the tool server responded with a JSON-RPC error.
     """
     match error:
         case SessionLost():

@@ -17,11 +17,12 @@ _FRAMING: Final = frozenset({"connection", "content-length", "host", "transfer-e
 
 
 def request_headers(server: ToolServer, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers for all requests to a tool server. They are sent only to the origin of the server's URL.
+    """Return the headers for all requests to a tool server. The headers are sent only to the origin of the server's
+    URL.
 
     Raises:
         NotStarted: a header is invalid, or the environment variable that holds the token is not set or is invalid.
-            The message contains no values.
+            The error message contains no values of headers or variables.
     """
     headers = dict(server.http_headers)
     for name, variable in server.env_http_headers.items():

@@ -28,10 +28,10 @@ def is_server_name(name: str) -> bool:
 
 
 def qualified_name(server: str, tool: str) -> str:
-    """Return the name under which a model calls a tool.
+    """Return the name under which a model calls the tool `tool` of the tool server `server`.
 
-    If the name `SERVER__TOOL` is too long, or contains characters that model APIs do not accept, the result is its
-    beginning and a digest of the whole name. The digest makes the result unique.
+    If the name `SERVER__TOOL` is too long, or contains characters that model APIs do not accept, the result
+    consists of the beginning of the name and a digest of the whole name. The digest makes the result unique.
     """
     name = f"{server}__{tool}"
     if len(name) <= MAX_CHARACTERS and _ALLOWED.fullmatch(name):

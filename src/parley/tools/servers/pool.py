@@ -24,8 +24,8 @@ from parley.tools.servers.server import Key, Server, Timing, key_of
 __all__ = ["Lease", "RemoteTool", "ServerPool"]
 
 SLACK_SECONDS: Final = 0.5
-"""The time, in seconds, for which a caller continues to wait after the time limit for a server's first response.
-During this time, a server that has exceeded the time limit is reported as failed.
+"""The time, in seconds, for which callers wait for a starting server beyond the time limit for its first response.
+During this time, a server that has exceeded the time limit can be reported as failed.
 """
 
 
@@ -40,9 +40,9 @@ class RemoteTool:
         """Call the tool and return its result: `content`, and `structuredContent` and `isError` if the server
         returned them.
 
-        If the server has crashed, it is started again before the call. If the call is cancelled or takes longer
-        than the setting `tool_timeout`, the server gets a cancellation of this call. Other calls are not affected.
-        `progress` is called with each progress report and must not block.
+        If the server has crashed, it is started again before the call. If the tool call is cancelled or takes
+        longer than the setting `tool_timeout`, the server gets a cancellation of this call. Other tool calls are
+        not affected. `progress` is called with each progress report and must not block.
 
         Raises:
             ToolServerFailed: the server did not start, did not respond in time, or did not return a valid result.
@@ -76,7 +76,7 @@ class Lease:
         return self._specs
 
     def find(self, name: str) -> RemoteTool | None:
-        """Return the tool that has the name `name` for the model; None if there is no such tool."""
+        """Return the tool that the model calls by `name`; None if there is no such tool."""
         self._refresh()
         return self._tools.get(name)
 
@@ -152,7 +152,7 @@ class ServerPool:
     @asynccontextmanager
     async def lease(self, servers: Sequence[ToolServer]) -> AsyncIterator[Lease]:
         """Start the servers that are not running, wait as `start` does, and yield a lease. The servers run at least
-        until the end of the block.
+        until the end of the `with` block.
 
         Raises:
             ShuttingDown: the pool is closed.

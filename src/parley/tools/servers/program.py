@@ -146,7 +146,9 @@ class Program:
         await self._input.drain()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the program has ended. Return False if it has not ended after the given number of seconds."""
+        """Wait until the program has ended. Return False if it has not ended after `seconds`. If `seconds` is None,
+        there is no time limit.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
@@ -155,8 +157,8 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """Return a text for people about a program that sent no response: whether it ended, and with which exit
-        code or signal.
+        """Return the reason, for people, why the program sent no response: it closed its output, or it ended with
+        an exit code or a signal.
         """
         try:
             code = self._exit_code()
@@ -171,7 +173,7 @@ class Program:
         """End the program. Close its input; if it does not exit within `LEAVE_SECONDS`, send SIGTERM to its process
         group. Finally, send SIGKILL, so that no process of the group remains.
 
-        If the call is cancelled, SIGKILL is sent immediately.
+        If this method is cancelled, SIGKILL is sent immediately.
         """
         discard = asyncio.create_task(self._discard())  # a full pipe would prevent the program from exiting
         try:
@@ -234,7 +236,8 @@ class Program:
     def _exit_code(self) -> int | None:
         """Return the exit code without reaping the process.
 
-        The exit code is None while the process is running, and negative if a signal ended the process.
+        The exit code is None while the process is running. If a signal ended the process, the exit code is the
+        negative number of the signal.
         """
         if self._process.returncode is not None or not hasattr(os, "waitid"):
             return self._process.returncode

@@ -29,7 +29,7 @@ class ProgramCarrier:
 
     def __init__(self, program: Program, session: Session, *, max_bytes: int, lost: Callable[[], None]) -> None:
         """Begin to transfer messages. `session` handles the messages from the program. `max_bytes` is the maximum
-        size of a message from the program. `lost` is called when the program ends or closes its output.
+        size, in bytes, of a message from the program. `lost` is called when the program ends or closes its output.
         """
         self._program, self._session, self._lost = program, session, lost
         self._max_bytes = max_bytes
@@ -55,7 +55,7 @@ class ProgramCarrier:
         pass
 
     async def close(self) -> None:
-        """Stop transferring messages, and wait until the tasks have ended."""
+        """Stop transferring messages, and wait until the tasks that transfer them have ended."""
         tasks = (self._receiving, *self._others)
         for task in tasks:
             task.cancel()

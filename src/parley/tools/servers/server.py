@@ -45,9 +45,9 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def key_of(settings: ToolServer) -> Key:
-    """Return the settings that two conversations must have in common to share a server.
+    """Return the values that must be equal in the settings of two conversations so that they share a server.
 
-    The name of the server is not one of these settings.
+    The name of the server is not one of these values.
     """
     env, headers, env_headers = (
         tuple(sorted(table.items())) for table in (settings.env, settings.http_headers, settings.env_http_headers)
@@ -114,8 +114,8 @@ class Server:
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Keep the server from being ended as idle until `release` is called. Calls are counted: each `hold` needs
-        its own `release`.
+        """Keep the server from being ended as idle until `release` is called. Calls of this method are counted:
+        each of them needs its own call of `release`.
         """
         self._holders += 1
         if self._timer is not None:

@@ -41,7 +41,8 @@ class ToolSession:
         empty if the server does not support the request.
 
         Raises:
-            SessionError: the connection was lost, or the server returned another error or an invalid response.
+            SessionError: the connection was lost, or the server returned an invalid response or an error other than
+                `METHOD_NOT_FOUND`.
         """
         tool_list = ToolList()
         self._headers.clear()
@@ -68,8 +69,8 @@ class ToolSession:
         return tuple(tool_list.tools)
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, report: OnProgress) -> dict[str, Any]:
-        """Call a tool and return the known members of its result. If the call is cancelled, the server gets a
-        cancellation. `report` is called with the progress of the call.
+        """Call a tool and return the known members of its result. If the tool call is cancelled, the server gets a
+        cancellation. `report` is called with each progress report.
 
         Raises:
             CallFailed: the connection was lost, or the server did not return a valid result.

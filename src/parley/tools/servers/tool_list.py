@@ -46,7 +46,7 @@ class ToolList:
 
     @property
     def complaint(self) -> str:
-        """A message about the tools that were omitted; empty if no tool was omitted."""
+        """A log message about the tools that were omitted; empty if no tool was omitted."""
         parts: list[str] = []
         if self._unusable:
             named = ", ".join(self._named)
