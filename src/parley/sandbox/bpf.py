@@ -98,8 +98,9 @@ class Code:
         labels: dict[str, int] = {}
 
         def distance(remaining: int) -> int:
-            """Return how many instructions a jump skips if it is added now, in front of all instructions that were
-            added so far. `remaining` is the number of instructions from the jump target to the end of the program.
+            """Return the number of instructions that a jump skips if the jump is inserted now, before all
+            instructions that were already added. `remaining` is the number of instructions from the jump target to
+            the end of the program.
             """
             return len(backwards) - remaining
 

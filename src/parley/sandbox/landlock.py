@@ -1,4 +1,4 @@
-"""Confines commands with Landlock: a command keeps only the rights to files that rules grant.
+"""Confines commands with Landlock: a command has only the file rights that rules grant.
 
 A rule grants a right to a directory and everything in it, without exceptions. To hide a path, the server lists each
 directory that contains the path, and grants rights to all other entries of these directories one by one. Commands
@@ -214,8 +214,8 @@ class Landlock:
 
 
 def confine_thread(policy: SandboxPolicy) -> bool:
-    """Restrict the calling thread permanently, so that it can write only where the policy allows, and return True.
-    If the kernel does not support Landlock, do nothing and return False.
+    """Restrict the calling thread permanently to writing to the roots of the policy, and return True. If the kernel
+    does not support Landlock, do nothing and return False.
 
     Raises:
         SandboxUnavailable: the policy cannot be enforced.

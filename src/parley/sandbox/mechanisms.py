@@ -49,7 +49,7 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:
     """Determine whether a mechanism works, and return the result. The self-test of the mechanism creates its files
-    in Parley's `home`.
+    in Parley's `home` if possible.
 
     Raises:
         CommandNotStarted: the probe itself failed. Another attempt may succeed.

@@ -46,7 +46,7 @@ def sorted_by_depth(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def innermost(path: str, folders: Iterable[str]) -> str | None:
-    """Return the deepest of the `folders` that is or contains `path`; None if there is no such folder."""
+    """Return the deepest of the `folders` that equals or contains `path`; None if there is no such folder."""
     return max((folder for folder in folders if is_below(path, folder)), key=depth, default=None)
 
 

@@ -166,7 +166,7 @@ class ProtectedFiles:
             return [path for path in self._snapshots if is_below_any(path, running.roots)]
 
     def restore(self, paths: Iterable[str], results: list[Restored]) -> None:
-        """Restore the files at these paths from their snapshots, unless a running command may write to them. Add
+        """Restore the files at the `paths` from their snapshots, unless a running command may write to them. Add
         the results to `results`.
         """
         for path in paths:

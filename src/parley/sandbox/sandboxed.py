@@ -32,8 +32,8 @@ _WARNINGS: Final[Mapping[Name, str]] = {
     "landlock": "Landlock confines commands. Landlock does not prevent changes to files that control Git and "
     "coding agents; the server undoes these changes when the commands have ended. bubblewrap prevents them"
 }
-"""The warnings for the operator of the server about mechanisms that protect less than the best mechanism of the
-operating system.
+"""The warnings for the operator of the server about mechanisms that protect less than the strongest mechanism of
+the operating system.
 """
 
 
@@ -42,7 +42,9 @@ def _ignore(sentence: str) -> None:
 
 
 def _load_nothing() -> None:
-    """Do nothing. This is the default of `preload`, for callers that have already imported all modules."""
+    """Do nothing. This is the default of `preload`, for callers that have already imported all modules of
+    Parley.
+    """
 
 
 class MechanismStatus(Struct, frozen=True, kw_only=True):
@@ -90,8 +92,8 @@ class Sandboxed:
         warning when a mechanism that protects less than another mechanism is used for the first time.
 
         `preload` is called in another thread before the first command with a root in which Parley is installed. The
-        function imports all modules, so that no module is imported later from a directory that a command may have
-        changed.
+        function imports all modules of Parley, so that no module is imported later from a directory that a command
+        may have changed.
         """
         self._make_starter, self._home, self._warn, self._preload = starter, home, warn, preload
         self._loading = asyncio.Lock()
@@ -139,7 +141,9 @@ class Sandboxed:
         return confine_thread(policy)
 
     async def report(self, policy: SandboxPolicy) -> Report:
-        """Probe all mechanisms, and report which one is used for this policy."""
+        """Probe all mechanisms of this system. Return which mechanism is used for `policy`, and the state of each
+        mechanism.
+        """
         from parley.sandbox.resolved_policy import resolve
 
         choice = self._choice(policy)

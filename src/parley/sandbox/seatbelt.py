@@ -3,7 +3,7 @@
 A profile is a script that allows certain operations and denies all others. A profile contains no paths, because
 paths are passed as named parameters. A protected path is an exception in the rule that allows writing to its root,
 so the order of these rules does not matter. The only rules that deny operations prevent directories from being
-moved. They come last.
+moved. These rules come last.
 
 The file system does not distinguish `.GIT` from `.git`, so each protected path is protected in every combination of
 upper and lower case.

@@ -110,8 +110,8 @@ class MissingGit:
         return result
 
     def is_changed(self, path: str) -> bool:
-        """Return whether a command has created this `.git`; True if that cannot be determined. `path` is the path
-        of this `.git`.
+        """Return whether a command has created this `.git`. If this cannot be determined, return True. `path` is
+        the path of this `.git`.
         """
         try:
             return self._is_added()
@@ -201,8 +201,8 @@ class Snapshot:
         return replace(entry, names=names - data, data=data, identity=identity)
 
     def _inside(self, path: str, entry: Directory, role: _Role, folders: DirFds) -> Iterator[tuple[str, _Role]]:
-        """Yield the protected paths in the directory `path`, each with the role in which the snapshot reads it.
-        `entry` and `role` are the entry and the role of the directory.
+        """Yield the protected paths in the directory `path`, each with its own role. `entry` and `role` are the
+        entry and the role of the directory.
         """
         if role == "git":
             for name in _OBEYED:

@@ -64,9 +64,7 @@ class CallFailed(ToolError):
 
 
 class ToolServerFailed(ToolError):
-    """Raised when a call to a tool server failed. The message is for the model, and names the server and
-    the tool.
-    """
+    """Raised when a call to a tool server failed. The message for the model names the server and the tool."""
 
     def __init__(self, server: str, tool: str, detail: str | None = None) -> None:
         why = f": {detail}" if detail else ""

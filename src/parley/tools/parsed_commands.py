@@ -248,7 +248,8 @@ def _operands(
     words: Sequence[str], take_values: frozenset[str] = frozenset(), *, up_to_dashes: bool = False
 ) -> list[str]:
     """Return the words that are neither options nor values of options, without `-` (standard input). `take_values`
-    are the options whose value is the next word. If `up_to_dashes` is True, the words after `--` are not returned.
+    contains the options whose value is the next word. If `up_to_dashes` is True, the words after `--` are not
+    returned.
     """
     operands: list[str] = []
     rest = iter(words)

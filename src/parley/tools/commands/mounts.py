@@ -232,7 +232,7 @@ class HeldLauncher:
         self.reported = b""
         """The bytes that were read from `reports`."""
         self.refused: tuple[bytes, int] | None = None
-        """The reason why the command must not run, as a report of the supervisor: its kind and its number (see
+        """The reason why the command must not run, as a report from the supervisor: its kind and its number (see
         `messages.py`). None if the check has not failed.
         """
 

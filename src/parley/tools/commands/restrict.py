@@ -124,7 +124,8 @@ def restricted(restriction: Restriction, start: Callable[[], int]) -> int:
 
 
 def prewarm() -> None:
-    """Create an unused ruleset and an unused thread, so that the memory pages that they need are copied in advance.
+    """Create an unused ruleset and an unused thread, so that the memory pages for a restriction are copied in
+    advance.
 
     A forked process copies each page when it first writes to the page. If this function is not called, copying
     these pages takes half of the time that is needed to restrict a command.

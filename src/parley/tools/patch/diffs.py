@@ -150,16 +150,12 @@ def _split(text: bytes) -> list[bytes]:
 
 
 def _same_after(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return the length of the longest equal parts of `one` from `at` on and of `other` from `there` on, in bytes.
-    The result is at most `limit`.
-    """
+    """Return the number of equal bytes at the start of `one[at:]` and `other[there:]`, but at most `limit`."""
     return _extent(limit, lambda low, high: one[at + low : at + high] == other[there + low : there + high])
 
 
 def _same_before(one: bytes, at: int, other: bytes, there: int, limit: int) -> int:
-    """Return the length of the longest equal parts of `one` directly before `at` and of `other` directly before
-    `there`, in bytes. The result is at most `limit`.
-    """
+    """Return the number of equal bytes at the end of `one[:at]` and `other[:there]`, but at most `limit`."""
     return _extent(limit, lambda low, high: one[at - high : at - low] == other[there - high : there - low])
 
 
@@ -506,9 +502,7 @@ class _Front:
         self._reached[middle - 1 : middle + 2] = -1, first.at, -1
 
     def same(self, at: int, new_at: int, limit: int) -> int:
-        """Return the number of lines of the old sequence from `at` on that equal the lines of the new sequence from
-        `new_at` on. The result is at most `limit`.
-        """
+        """Return the number of equal lines at the start of `old[at:]` and `new[new_at:]`, but at most `limit`."""
         old, new, same = self._old, self._new, 0
         while same < limit and old[at + same] == new[new_at + same]:
             same += 1

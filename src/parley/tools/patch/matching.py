@@ -98,7 +98,7 @@ def _with_plain_characters(line: str) -> str:
 _LEVELS: Final[tuple[Callable[[str], str], ...]] = (_exact, str.rstrip, str.strip, _with_plain_characters)
 
 _Run = tuple[str, ...]
-"""Adjacent lines that are searched for together."""
+"""Adjacent lines that are searched for as a unit."""
 
 
 class _Level:

@@ -37,7 +37,7 @@ def written_in_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 async def all_written() -> None:
-    """Wait until every patch is applied, but for at most `WRITING_SECONDS`.
+    """Wait until all patches that are being applied are finished, but for at most `WRITING_SECONDS`.
 
     Call this before the process ends and before the command runner is closed.
     """

@@ -176,7 +176,7 @@ class Connection:
 
     def _mark_lost(self) -> None:
         """Make all running tool calls fail, and close the connection. The carrier calls this method when the server
-        can no longer be reached. If the connection is still starting, `_start` closes it.
+        can no longer be reached. If the connection is still starting, leave the closing to `_start`.
         """
         self._rpc.end()
         if self.has_started:

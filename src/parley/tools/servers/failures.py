@@ -57,8 +57,8 @@ def bad_name(name: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return the reason, for people, why a tool server could not be reached or did not respond correctly. `error`
-    is the exception that the connection or the request raised.
+    """Return the reason why a tool server could not be reached or did not respond correctly, as text for people.
+    `error` is the exception that the connection or the request raised.
     """
     match error:
         case NotStarted() | CannotReach():
@@ -76,8 +76,8 @@ def describe(error: Exception) -> str:
 
 
 def call_failure(error: SessionError) -> str | None:
-    """Return the reason, for people and models, why a request to a tool server got no valid response. Return None
-    if the tool server responded with a JSON-RPC error.
+    """Return the reason why a request to a tool server got no valid response, as text for people and models. Return
+    None if the tool server responded with a JSON-RPC error.
     """
     match error:
         case SessionLost():

@@ -157,8 +157,8 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """Return the reason, for people, why the program sent no response: it closed its output, or it ended with
-        an exit code or a signal.
+        """Return the reason why the program sent no response, as text for people: the program closed its output, or
+        ended with an exit code or a signal.
         """
         try:
             code = self._exit_code()

@@ -114,8 +114,8 @@ class Server:
         return connection is not None and connection is self._first_connection and not connection.is_settled
 
     def hold(self) -> None:
-        """Keep the server from being ended as idle until `release` is called. Calls of this method are counted:
-        each of them needs its own call of `release`.
+        """Keep the server from being ended as idle until `release` is called. The number of calls is counted: each
+        call of `hold` needs a call of `release`.
         """
         self._holders += 1
         if self._timer is not None:
