@@ -20,7 +20,7 @@ class AgentPaths(NamedTuple):
     roots is omitted.
     """
     links: tuple[str, ...]
-    """The symbolic links at the top level of the roots whose name is the name of an agent's settings."""
+    """The symbolic links with the names of agents' settings at the top level of the roots."""
 
 
 def find_agents(roots: tuple[str, ...]) -> AgentPaths:

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
-"""The name under which models call the built-in shell tool that some of them were trained on."""
+"""The name of the tool in calls of a built-in shell tool, which some models were trained to use."""
 MAX_WORDS: Final = 100_000
 """The maximum number of words in a command. A longer command fails, because handling it would block the server."""
 NOT_FOUND: Final = 127

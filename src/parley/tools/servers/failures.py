@@ -45,8 +45,8 @@ def start_failure(server: ToolServer, detail: str) -> str:
 
 
 def not_stored(keys: Sequence[str]) -> str:
-    """Return the reason why a tool server cannot be started if an earlier request defined the server with secrets
-    in its settings. Secrets are not stored. `keys` are the names of the settings that contained secrets.
+    """Return the reason why a tool server cannot be started if some of its settings are missing. An earlier request
+    supplied these settings. They are not stored, because they may be secrets. `keys` contains their names.
     """
     named = ", ".join(f"`{key}`" for key in keys)
     return f"secrets of an earlier call are not stored ({named}); put this tool server into config.toml"
