@@ -9,10 +9,11 @@
     ├── WorkspaceUnavailable  the worktree of a conversation cannot be prepared
     ├── ModelError         the model gave no response, or an invalid one
     ├── ToolError          a tool cannot execute the model's call
-    └── ClientError        a call of Parley's client failed (`client/errors.py`)
+    └── ClientError        a request of Parley's client library failed (`client/errors.py`)
 
 An error builds its message from its fields. `code` is the stable name that clients read; docs/protocol.md lists all
-codes. `server/error_mapping.py` turns errors into results, and `agent/turn.py` turns a `ModelError` into an event.
+error codes. `server/error_mapping.py` turns errors into results, and `agent/turn.py` turns a `ModelError` into an
+event.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ INTERNAL_ERROR: Final = "internal_error"
 RESOURCE_LIMIT: Final = "resource_limit"
 """The error code for a failure that was caused by a limit of the operating system."""
 LIMIT_REACHED: Final = "limit_reached"
-"""The error code for a turn that stopped at a limit from the settings."""
+"""The error code for a turn that ended because it reached a limit from the settings."""
 TOOL_SERVER_FAILED: Final = "tool_server_failed"
-"""The error code in an event which reports that a tool server could not be started."""
+"""The error code of an event that reports that a tool server could not be started."""
 
 BRANCH_DIVERGED: Final = "branch_diverged"
 """The error code for a branch in the repository that has diverged from the branch of the conversation."""
@@ -87,26 +88,26 @@ COMMIT_FAILED: Final = "commit_failed"
 COMMIT_MISSING: Final = "commit_missing"
 """The error code for a conversation whose newest commit was never pushed and is not on this computer."""
 FETCH_FAILED: Final = "fetch_failed"
-"""The error code for a failure to fetch from the repository. The turn then begins at the newest commit of the
-conversation that is on this computer.
+"""The error code for a failure to fetch from the repository. The turn then begins at the conversation's newest
+commit on this computer.
 """
 PUSH_FAILED: Final = "push_failed"
 """The error code for a failure to push commits of a conversation."""
 WORK_SET_ASIDE: Final = "work_set_aside"
-"""The error code for uncommitted or unpushed files that were in the way of the conversation's newest commit. The
-files were stored under another name in the clone, or in a directory beside the worktree.
+"""The error code for uncommitted or unpushed work that conflicted with checking out the conversation's newest
+commit. The work was stored under another name in the clone, or in a directory beside the worktree.
 """
 
 
 class ParleyError(Exception):
-    """Base class of all errors that Parley raises on purpose."""
+    """The base class of all errors that Parley defines."""
 
 
 class VisibleError(ParleyError):
     """An error that is reported to clients."""
 
     code: str
-    """The stable name of the error for programs. All names are listed in docs/protocol.md."""
+    """The error code, a stable name for programs. docs/protocol.md lists all error codes."""
 
 
 class InvalidRequest(VisibleError):
@@ -124,7 +125,7 @@ class BadArguments(InvalidRequest):
 
 
 class UnknownConversation(InvalidRequest):
-    """Raised when no conversation has the given id."""
+    """Raised when no conversation has the id in a request."""
 
     code = "unknown_conversation"
 
@@ -169,7 +170,9 @@ class ApprovalIsSettled(InvalidRequest):
     code = "approval_settled"
 
     def __init__(self, decision: str, *, by: str, principal: str | None, reason: str | None, at: float) -> None:
-        """Create the error from the data of the event `approval_settled`. `at` is in seconds since the epoch."""
+        """Create the error from the data of the event `approval_settled`. `at` is the time of the settlement, in
+        seconds since the epoch.
+        """
         super().__init__(f"Question is settled: {decision}")
         self.decision, self.by, self.principal, self.reason, self.at = decision, by, principal, reason, at
 
@@ -187,7 +190,9 @@ class ConfigError(VisibleError):
     """Raised when the settings cannot be used."""
 
     source: str | None = None
-    """The absolute path of the file, or the name of another source, that contains the setting; None if unknown."""
+    """The source of the setting: the absolute path of a file, or the name of another source; None if the source is
+    unknown.
+    """
 
 
 class BadSetting(ConfigError):
@@ -229,7 +234,7 @@ class StoreFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """Raised when the database did not respond to a call in time. The call may still take effect."""
+    """Raised when the database did not respond to a write in time. The write may still take effect."""
 
     code = "outcome_unknown"
 
@@ -243,7 +248,7 @@ class WriteLockHeld(StoreFailed):
     code = "write_lock_held"
 
     def __init__(self, holder: str) -> None:
-        """Create the error. `holder` describes the process that holds the lock
+        """Create the error. `holder` describes the process that holds the write lock
         (`stores/sqlite/lock_holders.py`).
         """
         super().__init__(f"{holder} holds the write lock of the home; nothing was changed")
@@ -276,7 +281,7 @@ class BadHome(StoreError):
 
 
 class NodeIdTaken(BadHome):
-    """Raised when another running process has the same node id."""
+    """Raised when another running process uses the node id of this process."""
 
     code = "node_id_taken"
 
@@ -306,11 +311,11 @@ class OwnedElsewhere(StoreError):
         shares_database: bool = False,
     ) -> None:
         """Create the error from the fields of the owner (`ports/store.py:Owner`). `node` is empty if the owner runs
-        on the same computer or container as this process. `shares_database` is True if the owner may use another
-        home, because several homes can use the store.
+        on the same computer or container as this process. `shares_database` is True if several homes can use the
+        store, so that the owner may use another home.
 
-        `pid` is 0 if the owner is still waiting for the write lock, because its process id is not stored until
-        then. In this case, `lock_holder` describes the process that holds the write lock.
+        `pid` is 0 if the owner is still waiting for the write lock of the home, because the process id is stored
+        only after that. In this case, `lock_holder` describes the process that holds the write lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")
@@ -319,8 +324,8 @@ class OwnedElsewhere(StoreError):
 
 
 class NotOwned(StoreError):
-    """Raised when the process that received a request is not running the turn of the conversation, or when that
-    process has exited.
+    """Raised when the process that received a request from another process is not running the turn of the
+    conversation, or has exited.
     """
 
     code = "not_owned"
@@ -330,7 +335,7 @@ class NotOwned(StoreError):
 
 
 class OwnerUnresponsive(StoreError):
-    """Raised when the process that is running a turn does not respond.
+    """Raised when the process that is running a turn does not respond to a request.
 
     That process may still execute the request later.
     """
@@ -338,21 +343,21 @@ class OwnerUnresponsive(StoreError):
     code = "owner_unresponsive"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner, like `OwnedElsewhere.process`."""
+        """Create the error. `process` describes the owner in the form of `OwnedElsewhere.process`."""
         silent = f"{process} runs a turn of the conversation and does not answer; was it stopped?"
         super().__init__(f"{silent} The call may still take effect")
         self.process = process
 
 
 class OwnerNotLinked(OwnerUnresponsive):
-    """Raised when the process that is running a turn uses another home, and this process cannot reach it, because
-    at least one of the two processes is not a node. Nothing was changed.
+    """Raised when this process cannot reach the process that is running a turn: the two processes use different
+    homes, and at least one of them is not a node. Nothing was changed.
     """
 
     code = "owner_not_linked"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner, like `OwnedElsewhere.process`."""
+        """Create the error. `process` describes the owner in the form of `OwnedElsewhere.process`."""
         StoreError.__init__(
             self,
             f"{process} runs a turn of the conversation and uses another home, and this server cannot reach it; "
@@ -363,8 +368,8 @@ class OwnerNotLinked(OwnerUnresponsive):
 
 
 class LeaseLost(StoreError):
-    """Raised when a process uses a lease that it no longer holds, because another process has taken over the
-    conversation or this process has given up the conversation.
+    """Raised when this process uses a lease that it no longer holds. Another process has taken over the
+    conversation, or this process has given up the conversation.
 
     This process can no longer write to the conversation.
     """
@@ -374,8 +379,7 @@ class LeaseLost(StoreError):
     def __init__(self, *, is_given_up: bool = False) -> None:
         """Create the error.
 
-        `is_given_up` is True if the process gave up the conversation because the process could not reach the
-        database.
+        `is_given_up` is True if this process gave up the conversation because it could not reach the database.
         """
         super().__init__(
             "the server could not reach its database and has stopped its turns. The call may still take effect"
@@ -388,11 +392,11 @@ class ModelError(VisibleError):
     """Raised when the model gave no response, or an invalid one. The message of this error is shown to clients."""
 
     worth_repeating: ClassVar[bool] = True
-    """True if the turn may repeat the request (docs/protocol.md, failures of the model)."""
+    """True if the turn may repeat the model request (docs/protocol.md, failures of the model)."""
 
 
 class UnexpectedStatus(ModelError):
-    """Raised when the provider responded with an HTTP status that a retry will not change."""
+    """Raised when the provider responded with an HTTP status that a repeated request would get again."""
 
     code = "unexpected_status"
     worth_repeating = False
@@ -403,7 +407,7 @@ class UnexpectedStatus(ModelError):
 
 
 class CannotConnect(ModelError):
-    """Raised when no connection to the provider could be opened."""
+    """Raised when no connection to the provider could be established."""
 
     code = "cannot_connect"
 
@@ -427,7 +431,7 @@ class ModelStreamBroken(ModelError):
 
 
 class ReplyTooLarge(ModelError):
-    """Raised when the model's reply exceeds a size limit in the settings of its provider."""
+    """Raised when a model response exceeds a size limit in the settings of its provider."""
 
     code = "reply_too_large"
     worth_repeating = False
@@ -440,12 +444,12 @@ class ReplyTooLarge(ModelError):
         self.what, self.limit, self.setting = what, limit, setting
 
     def of_provider(self, provider: str) -> ReplyTooLarge:
-        """Return a copy of this error that names the setting in the table of the provider `provider`."""
+        """Return a copy of this error whose message names the setting of the provider `provider`."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
 
 
 class NoLink(ParleyError):
-    """Raised when no connection to another server can be opened."""
+    """Raised when no connection to another server can be established."""
 
     def __init__(self, detail: str, *, status: int | None = None) -> None:
         """Create the error. `status` is the HTTP status of the response; None if there was no response."""
@@ -454,7 +458,7 @@ class NoLink(ParleyError):
 
 
 class BodyTooLarge(ParleyError):
-    """Raised when the body of an HTTP request is larger than the limit or than the available memory."""
+    """Raised when the body of an HTTP request exceeds the size limit or does not fit into the available memory."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(f"the body is too large: {detail}")
@@ -470,11 +474,11 @@ class BodyUnreadable(ParleyError):
 
 
 class ToolError(ParleyError):
-    """Raised when a tool cannot execute the model's call. The model reads the message of this error."""
+    """Raised when a tool cannot execute the model's tool call. The model reads the message of this error."""
 
 
 class CommandNotStarted(ToolError):
-    """Raised when the command is empty, or when the operating system could not start it."""
+    """Raised when a command is empty, or when the operating system could not start the command."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -482,4 +486,4 @@ class CommandNotStarted(ToolError):
 
 
 class SandboxUnavailable(CommandNotStarted):
-    """Raised when the sandbox cannot enforce the policy for a command. The command did not run."""
+    """Raised when the sandbox cannot enforce the sandbox policy of a command. The command did not run."""

@@ -31,7 +31,7 @@ from parley.wire.principals import LOCAL, PrincipalRef
 __all__ = ["ApprovalEvent", "ApprovalState", "Grant", "PendingApproval", "SettledApproval", "may_answer"]
 
 ApprovalEvent = ExecApprovalRequest | ApplyPatchApprovalRequest | LimitReached
-"""The events that tell clients about an approval request."""
+"""An event that tells clients about an approval request."""
 
 
 def may_answer(answers_from: AnswersFrom, principal: PrincipalRef | None, *, began_by: PrincipalRef | None) -> bool:
@@ -62,7 +62,7 @@ class PendingApproval(Struct, frozen=True, kw_only=True):
     at: float
     """The time of the request, in seconds since the epoch."""
     began_by: PrincipalRef | None = None
-    """The principal that began the turn; None in logs of older versions."""
+    """The principal that began the turn; None in logs of older versions of Parley."""
 
     @property
     def approval_id(self) -> ApprovalId:
@@ -113,16 +113,16 @@ class ApprovalState:
         self.open: PendingApproval | None = None
         self.settled: dict[ApprovalId, SettledApproval] = {}
         self.answer_ids: set[str] = set()
-        """The ids of all answers that have settled an approval. An answer with one of these ids is a repeated
-        answer.
+        """The ids of the answers that settled the approvals in `settled`. A later answer with one of these ids is a
+        repetition.
         """
         self._event: ApprovalEvent | None = None
         self._event_id = EventId("")
         self.began_by: PrincipalRef | None = None
-        """The principal that began the last turn; None if it is unknown."""
+        """The principal that began the last turn; None if the principal is unknown."""
         self.joined_by: tuple[PrincipalRef | None, ...] = ()
-        """The principals whose messages joined the last turn, without the principal that began it. None represents
-        an unknown principal.
+        """The principals, other than `began_by`, whose messages joined the last turn. None represents an unknown
+        principal.
         """
         self.granted: dict[str, Grant] = {}
         """Maps the key of each action that was approved for the session (`SessionGranted.key`) to the most recent
@@ -138,7 +138,7 @@ class ApprovalState:
         granted: dict[str, Grant],
     ) -> ApprovalState:
         """Create the state from the values that a checkpoint contains. The new state has no open approval, because
-        a checkpoint is never made while an approval is open.
+        no checkpoint is made while an approval is open.
 
         The new state does not contain the settlements before the checkpoint. The store finds them by approval id
         (`conversation/keys.py`), and `learn` adds them.
@@ -157,14 +157,14 @@ class ApprovalState:
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open, and no approval event is waiting for its record, which directly follows the
+        """True if no approval is open and no approval event is without its record. The record directly follows the
         event in the log.
         """
         return self.open is None and self._event is None
 
     def learn(self, settled: ApprovalSettlement, *, at: float) -> None:
-        """Add a settlement, for example one that was read from the store because it precedes the checkpoint. `at`
-        is the time of the settlement, in seconds since the epoch.
+        """Add the settlement `settled`, for example a settlement from before the checkpoint that was read from the
+        store. `at` is the time of the settlement, in seconds since the epoch.
         """
         self.settled[settled.approval_id] = SettledApproval(
             decision=settled.decision,
@@ -212,8 +212,8 @@ class ApprovalState:
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
     """Return the record that must directly follow the approval event `event` in the log.
 
-    `apply` compares the returned record with `request`, the record that directly follows in the log. If the two
-    differ, the log is invalid, because the approval would allow a different action from the one that clients have
+    `apply` compares the returned record with `request`, the record that actually follows `event`. If the two
+    records differ, the log is invalid: the approval would allow an action other than the action that clients have
     seen.
     """
     match event:

@@ -8,8 +8,8 @@ __all__ = ["EarlierEntriesNeeded", "ParentUnknown", "UnknownMessage"]
 
 
 class EarlierEntriesNeeded(ValueError):
-    """Raised when an entry refers to an earlier message that the projections lack, because they were restored from
-    a checkpoint or have removed the message from memory.
+    """Raised when an entry refers to an earlier message that the projections lack. They lack it if they were
+    restored from a checkpoint or have removed the message from memory.
 
     The caller must then create new projections and apply the log from its first entry.
     """

@@ -3,7 +3,7 @@
 The file contains all entries, including images and command output, but without the content of session grants and of
 the queue (`log_queries.for_copy`). The functions that read a file check every line, because the entries become the
 log of a conversation. If a file is truncated, contradicts itself or was written by a newer version, they raise
-`BadFile` with the number of the line. The callers read and write the files.
+`BadFile` with the number of the line. This module does not access files; its callers read and write them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ExportHead(Struct, frozen=True, kw_only=True):
     parley_export: int = VERSION
     conversation_id: ConversationId
     last: Seq
-    """The number of entries in the file."""
+    """The number of entries in the file, which is the position of the last entry."""
     exported_at: float
     """The time of the export, in seconds since the epoch. All other times in the file have the same unit."""
     archived: bool
@@ -102,7 +102,9 @@ def head_line(head: ExportHead) -> bytes:
 
 
 def entry_line(entry: Entry) -> bytes:
-    """Encode an entry as one line. Line ends between the members of the entry's JSON are replaced with spaces."""
+    """Encode an entry, in its form for copies (`for_copy`), as one line. Line feeds between the members of the
+    entry's JSON are replaced with spaces.
+    """
     body = Raw(for_copy(entry).body.replace(b"\n", b" "))
     line = _EntryLine(seq=entry.seq, at=entry.at, type=entry.type, is_event=entry.is_event, body=body)
     return encode(line) + b"\n"
@@ -112,7 +114,7 @@ def entry_line(entry: Entry) -> bytes:
 
 
 def read_head(line: bytes) -> ExportHead:
-    """Decode the first line of a file. Raise `BadFile` if the line is not a valid header."""
+    """Decode `line`, the first line of an exported file. Raise `BadFile` if the line is not a valid header."""
     try:
         version = _versions.decode(line).parley_export
     except _UNREADABLE:
@@ -138,11 +140,11 @@ def _is_id(text: str) -> bool:
 
 
 def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projections) -> Iterator[Entry]:
-    """Yield the entries after the header, and apply each to `projections`.
+    """Yield the entries in `lines`, the lines after the header, and apply each entry to `projections`.
 
     Raises:
-        BadFile: the next line is invalid, or the file is incomplete. The entries that were yielded before must not
-            be used.
+        BadFile: the next line is invalid, or the file is incomplete. The caller must then discard the entries that
+            were already yielded.
     """
     seq, number = 0, 1
     for number, line in lines:
@@ -174,7 +176,7 @@ def _check(entry: Entry, projections: Projections) -> None:
     Raises:
         msgspec.DecodeError, ValueError: the entry is invalid.
     """
-    # A newer version defines this event type. No projection needs the event.
+    # An unknown event type was defined by a newer version of Parley. No projection needs such an event.
     if entry.is_event and entry.type not in EVENT_TYPES:
         _anything.decode(entry.encoded)  # the entry is sent to clients unchanged, so it must be valid JSON
         tag = _unknown.decode(entry.encoded).type

@@ -1,12 +1,12 @@
 """The history of a conversation: its log as messages for a model. The form of the messages does not depend on the
 model API.
 
-The projection consists of the positions of entries. The texts of the entries are held separately, so that they can
+The projection consists of the positions of entries. The content of the entries is held separately, so that it can
 be removed from memory and loaded again.
 
 The order of items is defined in docs/protocol.md (history). The input comes first, then the items of each response
-in the order of arrival. Each call is directly followed by its one output. Input that arrives while the model is
-responding comes after the outputs of that response. Input stays in the history even if its turn fails.
+in the order of arrival. Each tool call is directly followed by its one output. Input that arrives while the model
+is responding comes after the tool outputs of that response. Input stays in the history even if its turn fails.
 
 A message that names an earlier message as its parent begins a branch: the model sees the history at the end of the
 parent's turn, and nothing later. A summary replaces the items that it summarizes, in the turn in which it was made
@@ -44,7 +44,7 @@ from parley.wire.items import InputItem, TextItem
 __all__ = ["ABORTED", "REFUSED", "History", "HistoryItem", "HistoryPositions", "OutputItem", "UserItem"]
 
 ABORTED: Final = "aborted"
-"""The output that the model gets for an interrupted call."""
+"""The output that the model gets for an interrupted tool call."""
 
 
 REFUSED: Final = "\n[Left out: an image or file that the provider refused]"
@@ -52,13 +52,13 @@ REFUSED: Final = "\n[Left out: an image or file that the provider refused]"
 
 
 class UserItem(Struct, frozen=True):
-    """Input from the user in the history."""
+    """Input from the user, or a summary, as an item of the history."""
 
     content: tuple[InputItem, ...]
 
 
 class OutputItem(Struct, frozen=True):
-    """The output of a call in the history."""
+    """The output of a tool call, as an item of the history."""
 
     call_id: CallId
     output: str
@@ -68,10 +68,10 @@ HistoryItem = UserItem | ModelItem | OutputItem
 
 
 class _Kind(IntEnum):
-    """The kind of an item in the history."""
+    """The kinds of items in the history."""
 
     TEXT = 0
-    """Input from the user without attachments."""
+    """Input from the user without attachments, or a summary."""
     WITH_ATTACHMENTS = 1
     """Input from the user with an image or a file."""
     REFUSED = 2
@@ -79,12 +79,12 @@ class _Kind(IntEnum):
     ANSWER = 3
     """An item that the model sent in a response."""
     OUTPUT = 4
-    """The output of a call."""
+    """The output of a tool call."""
 
 
 _KINDS: Final = 8
-"""The factor by which the position is multiplied in a `_Ref`. The factor is greater than the value of every kind,
-so a `_Ref` can be divided into its position and its kind.
+"""The factor by which the position is multiplied in a `_Ref`. The factor is greater than every value of `_Kind`, so
+the position and the kind can be computed from a `_Ref`.
 """
 _VALID_KINDS: Final = frozenset(_Kind)
 
@@ -103,8 +103,8 @@ def _seq_of(ref: _Ref) -> Seq:
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The history without texts, as stored in a checkpoint. All its input was sent to the model, and every call has
-    its output.
+    """The positions of the history's items, as stored in a checkpoint. All input was sent to the model, and every
+    tool call has its output.
     """
 
     steps: tuple[int, ...]
@@ -115,8 +115,8 @@ class HistoryPositions(Struct, frozen=True, array_like=True):
 
 
 class _Turn:
-    """The items of one turn, and a reference to the previous turn of its branch. Branches share the turns before
-    the message at which they begin.
+    """The items of one turn, and a reference to the previous turn of the same branch. Two branches share the turns
+    that come before the message where the branches separate.
     """
 
     __slots__ = ("before", "cuts", "places")
@@ -124,16 +124,16 @@ class _Turn:
     def __init__(self, before: _Turn | None) -> None:
         self.before = before
         self.places: list[_Ref] = []
-        """References to the items of the turn. A call without an output is followed by 0, as a placeholder for the
-        output.
+        """References to the items of the turn. A tool call without an output is followed by 0, a placeholder for
+        the output.
         """
         self.cuts: list[int] = []
-        """The indices in `places` before which every call has its output. A summary may replace the items before
-        such an index.
+        """The indices in `places` before which every tool call has its output. A summary may replace the items
+        before any of these indices.
         """
 
     def branch(self) -> list[_Turn]:
-        """Return this turn and all turns before it in its branch, the first turn first."""
+        """Return this turn and all turns before this turn in the same branch, in order."""
         turns: list[_Turn] = []
         turn: _Turn | None = self
         while turn is not None:
@@ -142,7 +142,9 @@ class _Turn:
         return turns[::-1]
 
     def merged(self) -> _Turn:
-        """Return one turn with the items of this turn and of all turns before it."""
+        """Return a new turn that contains the items of this turn and of all turns before this turn in the same
+        branch.
+        """
         merged = _Turn(None)
         for turn in self.branch():
             begin = len(merged.places)
@@ -164,15 +166,16 @@ class History:
         self._waiting: list[_Ref] = []
         self._turn = _Turn(None)
         self._turns: dict[MessageId, _Turn] = {}
-        """The turn that handled each message, by message id. A branch that begins at a message continues this turn.
+        """Maps each message id to the turn that handled the message. A branch that begins at the message continues
+        the history after this turn.
         """
         self._unanswered: dict[CallId, deque[int]] = {}
-        """The indices of the missing outputs in `_Turn.places`, by call id. Each id is mapped to a list of indices,
-        because a model may use a call id twice.
+        """Maps the id of each tool call without an output to the indices of the missing outputs in `_Turn.places`.
+        An id can have several indices, because a model may use a call id twice.
         """
         self._texts: dict[Seq, HistoryItem] = {}
-        """The items whose texts are in memory, by position. `missing` returns the positions of the other items, and
-        `supply` adds their texts.
+        """The items whose content is in memory, by position. `missing` returns the positions of the items whose
+        content is not in memory, and `supply` adds the content of such an item.
         """
         self._is_partial = False
         """True if the history was restored from a checkpoint, or if `forget` has removed messages. A branch at a
@@ -183,7 +186,7 @@ class History:
     # --- checkpoints -------------------------------------------------------------------
 
     def copy(self) -> History:
-        """Return an independent copy without texts. `is_settled` must be True."""
+        """Return an independent copy without the content of the items. `is_settled` must be True."""
         history = History(self._root)
         history._seq, history._is_partial = self._seq, self._is_partial
         history._turn = self._turn.merged()
@@ -193,8 +196,8 @@ class History:
         return history
 
     def positions(self) -> HistoryPositions:
-        """Return the history in the form in which a checkpoint stores it, without texts. `is_settled` must
-        be True.
+        """Return the positions of the items, in the form in which a checkpoint stores them. `is_settled` must be
+        True.
         """
         refs, cuts = self._refs(), self.cuts
         seqs = [ref // _KINDS for ref in refs]
@@ -206,8 +209,8 @@ class History:
 
     @classmethod
     def restored(cls, positions: HistoryPositions, last: Seq, root: MessageId | None = None) -> History:
-        """Create the history, without texts, from the `positions` that a checkpoint contains. `last` is the
-        position of the last applied entry. `root` is the same as in `__init__`.
+        """Create the history from the `positions` in a checkpoint. The content of the items is not in memory.
+        `last` is the position of the last applied entry. `root` is the same as in `__init__`.
 
         Raises:
             ValueError: `positions` is invalid.
@@ -229,13 +232,15 @@ class History:
 
     @property
     def size(self) -> int:
-        """The number of items that the model sees."""
+        """The number of items in the history, without the input that has not been sent to the model yet. A missing
+        tool output counts as an item.
+        """
         return sum(len(turn.places) for turn in self._turn.branch())
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Remove the positions of messages from memory.
+        """Remove the given messages from the messages at which a branch can begin, to free memory.
 
-        A branch that begins at one of these messages then raises `EarlierEntriesNeeded`.
+        If an entry then begins a branch at one of these messages, `apply` raises `EarlierEntriesNeeded`.
         """
         for message_id in message_ids:
             self._turns.pop(message_id, None)
@@ -252,33 +257,33 @@ class History:
 
     @property
     def is_settled(self) -> bool:
-        """True if all input was sent to the model and every call has its output."""
+        """True if all input was sent to the model and every tool call has its output."""
         return not self._waiting and not self._unanswered
 
     @property
     def missing(self) -> list[Seq]:
-        """The positions of the entries whose texts are not in memory, in order. `items` and `waiting` need
-        these texts.
+        """The positions of the items whose content is not in memory, in order. The content must be in memory before
+        `items` or `waiting` is used.
         """
         wanted = {_seq_of(ref) for ref in (*self._refs(), *self._waiting)}
         return sorted(wanted - self._texts.keys())
 
     def supply(self, seq: Seq, payload: LogPayload) -> None:
-        """Store the text of the entry at the position `seq` in memory. `payload` is the content of the entry. Do
-        nothing if the model does not see the entry.
+        """Store `payload`, the content of the entry at the position `seq`, in memory. Do nothing if the model does
+        not see the entry.
         """
         if (item := _item_of(payload)) is not None:
             self._texts[seq] = item
 
     def take_texts(self, earlier: History, last: Seq) -> None:
-        """Replace the texts in memory with those of `earlier`, another history of the same log, up to the position
-        `last`.
+        """Replace the content in memory with the content that `earlier` has in memory for the entries up to the
+        position `last`. `earlier` is another history of the same log.
         """
         self._texts = {seq: item for seq, item in earlier._texts.items() if seq <= last}
 
     def drop_texts(self, last: Seq | None = None) -> None:
-        """Remove the texts of the entries up to the position `last` from memory. By default, remove all texts.
-        `supply` can add them again.
+        """Remove the content of the entries up to the position `last` from memory; by default, of all entries.
+        `supply` can add the content again.
         """
         if last is None:
             self._texts.clear()
@@ -289,21 +294,23 @@ class History:
 
     @property
     def items(self) -> list[HistoryItem]:
-        """The items of the history, without the input that has not been sent to the model yet. All texts must be in
-        memory (`missing`).
+        """The items of the history, without the input that has not been sent to the model yet. `missing` must be
+        empty.
         """
         return [self._text(ref) for ref in self._refs()]
 
     @property
     def waiting(self) -> list[HistoryItem]:
-        """The input that has not been sent to the model yet. Its texts must be in memory (`missing`)."""
+        """The input that has not been sent to the model yet. The content of this input must be in memory
+        (`missing`).
+        """
         return [self._text(ref) for ref in self._waiting]
 
     @property
     def cuts(self) -> list[int]:
-        """The indices in `items` before which a response and the outputs of its calls are complete.
+        """The indices in `items` before which every response is complete and every tool call has its output.
 
-        A summary may replace the items before such an index.
+        A summary may replace the items before any of these indices.
         """
         found: list[int] = []
         begin = 0
@@ -313,28 +320,28 @@ class History:
         return found
 
     def for_request(self) -> tuple[list[HistoryItem], list[int]]:
-        """Return two lists: the items for the next request, including unsent input, and the indices in the first
-        list before which every call has its output.
+        """Return two lists: the items for the next model request, including unsent input, and the indices in the
+        first list before which every tool call has its output.
         """
         items = self.items
         return [*items, *self.waiting], [*self.cuts, len(items)]
 
     @property
     def open_calls(self) -> tuple[CallItem, ...]:
-        """The calls without an output, in order. A turn cannot end before each call has an output."""
+        """The tool calls without an output, in order. A turn cannot end before each tool call has an output."""
         calls = (self._turn.places[place - 1] for place in sorted(chain(*self._unanswered.values())))
         items = map(self._text, calls)
         return tuple(item for item in items if isinstance(item, CallItem))
 
     @property
     def unanswered(self) -> tuple[CallId, ...]:
-        """The ids of the calls that have no output yet, in order (`open_calls`)."""
+        """The ids of the tool calls that have no output yet, in order (`open_calls`)."""
         return tuple(call.call_id for call in self.open_calls)
 
     @property
     def ends_with_model(self) -> bool:
-        """True if the next request ends with an item that the model sent, and not with input or with the output of
-        a call.
+        """True if the next model request ends with an item that the model sent, and not with input or a tool
+        output.
         """
         refs = self._waiting or self._refs()
         return bool(refs) and refs[-1] % _KINDS == _Kind.ANSWER
@@ -347,12 +354,12 @@ class History:
     # --- applying entries ----------------------------------------------------------------
 
     def apply(self, payload: LogPayload, seq: Seq | None = None) -> None:
-        """Update the projection with one entry, `payload`, at the position `seq`; the default is the next position.
+        """Update the projection with one entry: `payload` at the position `seq`; the default is the next position.
 
         Most entries do not change the history.
 
         Raises:
-            EarlierEntriesNeeded: the entry begins a branch at a message whose position is not in memory (`knows`).
+            EarlierEntriesNeeded: the entry begins a branch at a message for which `knows` returns False.
         """
         self._seq = seq = Seq(self._seq + 1) if seq is None else seq
         if (item := _item_of(payload)) is not None:
@@ -415,7 +422,7 @@ class History:
             del self._unanswered[call_id]
 
     def _new_attachments(self) -> list[tuple[_Turn, int, _Ref]]:
-        """Return the input items with attachments to which the model has not responded yet, the newest first.
+        """Return the input items with attachments to which the model has not responded yet; the newest is first.
 
         Each tuple contains the turn, the index of the item in `_Turn.places`, and the reference to the item.
         """
@@ -446,7 +453,9 @@ def _kind_of(content: tuple[InputItem, ...]) -> _Kind:
 
 
 def _item_of(payload: LogPayload) -> HistoryItem | None:
-    """Return the item that the model sees for an entry; None if the model does not see the entry."""
+    """Return the item that the model sees for an entry with the content `payload`; None if the model does not see
+    the entry.
+    """
     match payload:
         case UserMessage(content=content) | InputRead(content=content):
             return UserItem(content)
@@ -461,7 +470,7 @@ def _item_of(payload: LogPayload) -> HistoryItem | None:
 
 
 def _without_attachments(item: HistoryItem) -> HistoryItem:
-    """Return an item in which a note replaces the images and files that the provider refused. Texts are kept."""
+    """Return the item with the note `REFUSED` in place of its images and files. Text is not changed."""
     if not isinstance(item, UserItem):
         return item
     return UserItem(tuple(part if isinstance(part, TextItem) else TextItem(text=REFUSED) for part in item.content))

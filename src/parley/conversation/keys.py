@@ -1,4 +1,4 @@
-"""The keys of entries. A key is an id, such as a message id, with which a store finds an entry without reading the
+"""The keys of entries. A key is an id, such as a message id, by which a store finds an entry without reading the
 whole log.
 """
 

@@ -1,20 +1,19 @@
 """The log of one conversation: its entries in order, and the open items after the last entry.
 
-An *entry* has a position and is permanent. An *open item* is a text that the model is still writing, or what a
-running command has written to stdout or to stderr so far. Deltas extend an open item. Deltas have no position;
-open items come after the last entry.
+An *entry* has a position and is permanent. An *open item* is unfinished: either text that the model is still
+writing (`OpenItem`), or the output so far of a running command on stdout or on stderr (`OpenOutput`). Deltas extend
+an open item. Deltas have no position; open items come after the last entry.
 
-An open text ends with the event that contains the complete text (`ENDS`). Some other events discard an open text,
-because no text can be in progress after them (`DISCARDS_OPEN`). Both rules depend only on the events, so clients
-can apply them as well. An open output ends with the record of the stored output, directly before the event that
-ends the command.
+An open item with text ends with the event that contains the complete text (`ENDS`). Some other events discard the
+open items with text, because the model cannot be writing after such an event (`DISCARDS_OPEN`). Both rules depend
+only on the events, so clients can apply them as well. An open item with output ends with the record of the stored
+output, directly before the event that reports the end of the command.
 
 An entry becomes *durable* when it can no longer be lost. No reader receives an entry that is not durable.
 
 A long log has only a *tail* in memory: the entries after `Log.base`. Earlier entries are in the store. A `Cursor`
-is the position of a reader. If a cursor needs an earlier entry, `Cursor.next` returns `EARLIER`. The caller then
-reads pages of entries from the store, and passes them to `Cursor.supply`. `runtime/readers.py` contains this
-caller.
+is the position of a reader. If a cursor needs an earlier entry, `Cursor.next` returns `EARLIER`. The caller
+(`runtime/readers.py`) then reads pages of entries from the store, and passes them to `Cursor.supply`.
 """
 
 from __future__ import annotations
@@ -71,7 +70,9 @@ LogPayload = EventMsg | Record
 
 
 class ItemKind(StrEnum):
-    """A kind of open text. The value is the type of the events with which clients get the deltas of such a text."""
+    """The kinds of text that the model writes. The value is the type of the events that carry the deltas of this
+    kind of text to clients.
+    """
 
     MESSAGE = event_type(AgentMessageDelta)
     REASONING = event_type(AgentReasoningDelta)
@@ -83,11 +84,14 @@ ENDS: Final = {
     event_type(AgentReasoning): ItemKind.REASONING,
     event_type(AgentReasoningRawContent): ItemKind.RAW_REASONING,
 }
-"""Maps the type of an event to the kind of open text that the event ends. At most one text of each kind is open."""
+"""Maps the type of an event to the kind of the open item that the event ends. At most one item of each kind is
+open.
+"""
 
 DISCARDS_OPEN: Final = frozenset(event_type(cls) for cls in (BackgroundEvent, ErrorEvent, TaskComplete))
-"""The types of events that discard open texts. Such an event reports a retry, a failure, an interrupt or the end of
-a turn. Background events with other meanings, such as the progress of a call, occur only while no text is open.
+"""The types of events that discard all open items with text. Such an event reports a retry, a failure, an interrupt
+or the end of a turn. Background events with other meanings, such as the progress of a tool call, occur only while
+no item with text is open.
 """
 
 # The first bytes of an encoded text delta, by the kind of its text.
@@ -116,7 +120,7 @@ class Entry(Struct, frozen=True, gc=False):
 
     @property
     def body(self) -> bytes:
-        """The content of the entry as JSON, in the form that the store contains."""
+        """The content of the entry as JSON, as the store contains it."""
         return self.encoded if self.output is None else encode(self.output)
 
     @property
@@ -140,7 +144,7 @@ PIECES_PER_PART: Final = 1024
 
 
 class OpenItem:
-    """A text that the model is still writing, stored in pieces."""
+    """Text that the model is still writing."""
 
     __slots__ = ("_parts", "_pieces", "id", "kind", "length", "type")
 
@@ -149,8 +153,8 @@ class OpenItem:
         self.type: str = kind.value
         self.length = 0
         self._parts: list[str] = []
-        """The pieces of the text. Small pieces are joined to larger ones, because a short Python string takes
-        far more memory than its characters.
+        """The text without its last pieces, which are in `_pieces`. Every `PIECES_PER_PART` pieces are joined to
+        one string, because a short Python string takes far more memory than its characters.
         """
         self._pieces: list[str] = []
 
@@ -171,26 +175,28 @@ class OpenItem:
 
 
 class Delta(Struct, frozen=True, gc=False):
-    """A piece of an open text."""
+    """A piece of text that the model has added to an open item."""
 
     item: OpenItem
     offset: int
-    """The number of code points of the text before the piece."""
+    """The number of code points in the item before the piece."""
     text: str
 
 
 def encode_piece(delta: Delta | OutputDelta) -> bytes:
-    """Encode a delta of a text or of an output as the event that clients get."""
+    """Encode a delta of text or of command output as the event that clients get."""
     return encode_delta(delta) if isinstance(delta, Delta) else encode_output_delta(delta)
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """Encode a delta of a text as the event that clients get. This is a hot path."""
+    """Encode a delta of text as the event that clients get. This function is on a hot path."""
     return _DELTA_PREFIX[delta.item.type] + encode(delta.text) + b"}"
 
 
 def output_of(entry: Entry) -> list[OpenOutput]:
-    """Return the outputs that a record of command output contains; an empty list for any other entry."""
+    """If `entry` is a `CommandOutput` record, return the stored output on each stream. Otherwise, return an empty
+    list.
+    """
     if entry.output is None:
         return []
     return [OpenOutput.from_record(entry.output.call_id, kept) for kept in entry.output.streams]
@@ -268,9 +274,9 @@ class Log:
         self.durable = base
         """The position of the last durable entry."""
         self.open: dict[ItemKind, OpenItem] = {}
-        """The open texts, by kind."""
+        """The open items with text, by kind."""
         self.outputs: dict[tuple[CallId, OutputStream], OpenOutput] = {}
-        """The open outputs of running commands, by call and stream."""
+        """The open items with the output of running commands, by tool call and stream."""
         self._ended: list[tuple[Seq, OpenItem | OpenOutput]] = []
         """The items that entries have closed since the log was last durable. Each item is stored with the position
         of the entry that closed it. If `truncate` removes this entry, the item is opened again.
@@ -315,16 +321,16 @@ class Log:
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Include `number` in the ids of all items that are opened from now on. No process may have used the number
-        for this log before, so the ids are unique.
+        """Include `number` in the ids of all items that are opened after this call. No process may have used
+        `number` for this log before. The ids are then unique.
         """
         self._series, self._items_opened = f"{number}.", 0
 
     def append(self, payloads: Sequence[LogPayload], *, at: float) -> list[Entry]:
-        """Add an entry for each payload after the last entry, and return the new entries.
+        """Append one entry for each payload, and return the new entries.
 
-        Open items that the new entries end or discard are closed. `at` is the time of the entries, in seconds since
-        the epoch.
+        Open items that the new entries end or discard are closed. `at` is the time of the new entries, in seconds
+        since the epoch.
         """
         added: list[Entry] = []
         for seq, one in enumerate(payloads, start=self.last + 1):
@@ -338,9 +344,7 @@ class Log:
         return added
 
     def append_entries(self, entries: Sequence[Entry]) -> None:
-        """Add entries that are already encoded after the last entry, and close the items that these entries end or
-        discard.
-        """
+        """Append the encoded `entries`, and close the open items that these entries end or discard."""
         if self.is_durable:
             self._ended.clear()
         self.entries += entries
@@ -376,14 +380,14 @@ class Log:
                 self.outputs[item.call_id, item.stream] = item
 
     def discard_open(self) -> None:
-        """Remove all open texts and outputs. Clients get no final event for these items."""
+        """Remove all open items. Clients get no final event for these items."""
         self.open.clear()
         self.outputs.clear()
         self._ended.clear()
 
     def extend(self, kind: ItemKind, text: str) -> Delta:
-        """Append `text` to the open text of a kind, and return the appended text as a delta. If no text of this
-        kind is open, a text is opened first.
+        """Append `text` to the open item of the kind `kind`, and return `text` as a delta. If no item of this kind
+        is open, open an item first.
         """
         item = self.open.get(kind)
         if item is None:
@@ -393,9 +397,9 @@ class Log:
         return delta
 
     def extend_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> Iterator[OutputDelta]:
-        """Append `data` to the open output of a command on the stream `stream`, and yield `data` as deltas. If
-        there is no such open output, open it first. The data is appended only as the caller iterates over the
-        deltas.
+        """Append `data` to the open item with the output of the tool call `call_id` on `stream`, and yield `data`
+        as deltas. If there is no such item, open it first. The data is appended only as the caller iterates over
+        the deltas.
         """
         item = self.outputs.get((call_id, stream))
         if item is None:
@@ -404,11 +408,11 @@ class Log:
             yield item.extend(data[at : at + CHUNK_BYTES])
 
     def mirror(self, item_id: ItemId, kind: ItemKind, offset: int, text: str) -> Delta | None:
-        """Append a piece to the open text of a kind in a turn that another process is running. Return the part of
-        the piece that the text lacked as a delta.
+        """Add a piece of text from a turn that another process is running to the open item of the kind `kind`.
+        Return a delta with the part of the piece that was missing.
 
-        `offset` is the position of the piece in the text, in code points. Return None if the text already contains
-        the piece. If the open text has an id other than `item_id`, a new text replaces it.
+        `offset` is the position of the piece in the item, in code points. Return None if the item already contains
+        the piece. If the open item has an id other than `item_id`, replace it with a new item.
         """
         item = self.open.get(kind)
         if item is None or item.id != item_id:
@@ -423,11 +427,11 @@ class Log:
     def mirror_output(
         self, item_id: ItemId, call_id: CallId, stream: OutputStream, offset: int, data: bytes
     ) -> OutputDelta | None:
-        """Append a piece to the open output of a command that another process is running. Return the part of the
-        piece that the output lacked as a delta.
+        """Add a piece of output, from a command that another process is running, to the open item of this command
+        and stream. Return a delta with the part of the piece that was missing.
 
-        `offset` is the position of the piece in the output, in bytes. Return None if the output already contains
-        the piece. If the open output has an id other than `item_id`, a new output replaces it.
+        `offset` is the position of the piece in the output, in bytes. Return None if the item already contains the
+        piece. If the open item has an id other than `item_id`, replace it with a new item.
         """
         item = self.outputs.get((call_id, stream))
         if item is None or item.id != item_id:
@@ -438,8 +442,8 @@ class Log:
         return item.extend(lacking) if lacking else None
 
     def output_records(self, call_id: CallId | None = None) -> Iterator[CommandOutput]:
-        """Yield the record that ends the open outputs of the call `call_id`. Yield nothing if the call has no open
-        output. If `call_id` is None, yield such a record for each call with an open output.
+        """Yield the record that ends the open output of the tool call `call_id`. Yield nothing if this tool call
+        has no open output. If `call_id` is None, yield one record for each tool call with open output.
         """
         for call in dict.fromkeys(call for call, _ in self.outputs if call_id in (None, call)):
             streams = tuple(item.to_record() for (owner, _), item in self.outputs.items() if owner == call)
@@ -458,8 +462,8 @@ class Log:
         return visible(self.entries if whole else self.between(after, self.durable), hidden)
 
     def open_deltas(self) -> list[Delta | OutputDelta]:
-        """Return deltas that show the open items in a snapshot: one for each open text, and one or more for the
-        beginning and the end of each open output.
+        """Return the open items as deltas for a snapshot: one delta for each item with text, and one or more deltas
+        for the beginning and the end of each item with output.
 
         Return an empty list while an entry is not durable, because this entry may have closed or discarded an item.
         """
@@ -485,13 +489,13 @@ class Log:
 
 
 class Cursor:
-    """The position of a reader in a log: the last entry and the length of each open item that the reader has
-    received.
+    """The position of a reader in a log: the last entry that the reader has received, and the length that the
+    reader has received of each open item.
 
-    A cursor never moves past an entry that is not durable. While a cursor is `live`, its reader has received
-    everything and gets each new delta directly, so the cursor does not change. If the reader cannot get a new entry
-    or delta directly, a call of `appended` or `missed` sets `live` to False. `next` then returns the entries and
-    deltas that the reader lacks, one at a time.
+    A cursor never moves past an entry that is not durable. While a cursor is `live`, its reader has received every
+    entry and delta and is sent each new one directly, so the cursor does not change. If a new entry or delta cannot
+    be sent to the reader directly, the caller calls `appended` or `missed`, which sets `live` to False. `next` then
+    returns the entries and deltas that the reader lacks, one at a time.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")
@@ -504,7 +508,7 @@ class Cursor:
         self._earlier: deque[Entry] = deque()
         """The entries from the store that `next` has not returned yet."""
         self._lacking: deque[OutputDelta] = deque()
-        """The pieces of command output that the reader still lacks from the last `CommandOutput` record."""
+        """The pieces of output from the last `CommandOutput` record that `next` has not returned yet."""
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:
@@ -517,15 +521,17 @@ class Cursor:
 
     @classmethod
     def at_end_of(cls, log: LogView) -> Cursor:
-        """Create the cursor of a reader that has received everything in the log."""
+        """Create the cursor of a reader that has received the durable entries and the deltas from
+        `log.open_deltas()`.
+        """
         cursor = cls(log.durable)
         cursor.live = log.is_durable
         return cursor
 
     @classmethod
     def after_snapshot(cls, log: LogView) -> Cursor:
-        """Create the cursor of a reader that will get a snapshot of the current log. The snapshot contains the
-        durable entries and the open items so far, so `next` does not return them.
+        """Create the cursor of a reader that will get a snapshot of the current log. `next` does not return the
+        durable entries and the current content of the open items, because the snapshot contains them.
         """
         cursor = cls(log.durable)
         cursor._offsets = log.lengths() if log.is_durable else {}
@@ -553,16 +559,17 @@ class Cursor:
             self._offsets[delta.item.id] = delta.offset
 
     def supply(self, entries: Sequence[Entry]) -> None:
-        """Add a page of entries from the store, which `next` then returns. The first entry must be the one directly
-        after the position of the cursor or after the previous page.
+        """Add `entries`, a page of entries from the store, which `next` then returns. The first entry must be the
+        one directly after the position of the cursor or after the previous page.
         """
         self._earlier.extend(entries)
 
     def next(self, log: LogView) -> Entry | Delta | OutputDelta | Earlier | None:
         """Return the next entry or delta that the reader lacks. Entries come before open items.
 
-        Return None if the reader has everything that is durable. The cursor then becomes live, unless there are
-        entries that are not durable yet. Return `EARLIER` if the next entry is not in memory and must be supplied.
+        Return None if the reader lacks nothing that is durable. The cursor then becomes live, unless there are
+        entries that are not durable yet. Return `EARLIER` if the next entry is not in memory and must be added with
+        `supply`.
         """
         if self.live:
             return None

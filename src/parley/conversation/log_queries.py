@@ -1,6 +1,4 @@
-"""Functions that find entries of a log, such as the end of a turn, or that prepare entries for a copy of a
-conversation.
-"""
+"""Finds entries of a log, such as the end of a turn, and prepares entries for a copy of a conversation."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def for_copy(entry: Entry) -> Entry:
 
 def last_text(entries: Sequence[Entry]) -> str | None:
     """Return the final text of the last completed turn in `entries`; None if `entries` contains no completed turn,
-    or if the turn has no text.
+    or if this turn has no final text.
     """
     for entry in reversed(entries):
         if entry.is_event and entry.type == _COMPLETE:
@@ -76,7 +74,7 @@ class EndedTurn(NamedTuple):
 
 
 def turn_end_in(entries: Sequence[Entry]) -> EndedTurn | None:
-    """Return the end of the last turn whose end is in `entries`; None if `entries` contains no end of a turn."""
+    """Return the last end of a turn in `entries`; None if no turn ends in `entries`."""
     for place in reversed(range(len(entries))):
         if is_turn_end(entries[place]):
             ended = _ended.decode(entries[place].encoded)
@@ -85,12 +83,12 @@ def turn_end_in(entries: Sequence[Entry]) -> EndedTurn | None:
 
 
 def is_turn_end(entry: Entry) -> bool:
-    """Return whether an entry ends a turn."""
+    """Return whether `entry` is a `TurnEnded` record."""
     return _is_record(entry, _ENDED)
 
 
 def is_title(entry: Entry) -> bool:
-    """Return whether an entry sets the title."""
+    """Return whether `entry` is a `Renamed` record, which sets the title of the conversation."""
     return _is_record(entry, _RENAMED)
 
 

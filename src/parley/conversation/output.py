@@ -41,14 +41,14 @@ class OpenOutput:
 
     @classmethod
     def from_record(cls, call_id: CallId, kept: StreamOutput) -> OpenOutput:
-        """Create the output of the call `call_id` from `kept`, its record in the log."""
+        """Create the output of the tool call `call_id` from `kept`, its stored form in a `CommandOutput` record."""
         item = cls(kept.item, call_id, kept.stream)
         item.length, item.lines = kept.size, kept.lines
         item._head, item._tail = bytearray(kept.head), bytearray(kept.tail)
         return item
 
     def extend(self, data: bytes) -> OutputDelta:
-        """Append output, and return it as a delta."""
+        """Append `data`, and return `data` as a delta."""
         delta = OutputDelta(self, self.length, data)
         self.length += len(data)
         self.lines += data.count(b"\n")
@@ -62,15 +62,16 @@ class OpenOutput:
         return delta
 
     def skip_to(self, offset: int) -> None:
-        """Continue at `offset`, because the output before this offset is missing. The missing output counts as
-        omitted, except that zero bytes replace it in the stored beginning.
+        """Set the length of the output to `offset`, in bytes, because the output up to this offset was not
+        received. In the stored beginning, zero bytes replace the missing output. Elsewhere, the missing output
+        counts as omitted.
         """
         self.length = offset
         self._head.extend(bytes(max(0, min(KEPT_BYTES, offset) - len(self._head))))
         self._tail.clear()
 
     def to_record(self) -> StreamOutput:
-        """Return the output as a record for the log."""
+        """Return the output in the form in which a `CommandOutput` record stores it."""
         return StreamOutput(
             item=self.id,
             stream=self.stream,
@@ -81,7 +82,7 @@ class OpenOutput:
         )
 
     def pieces(self, offset: int = 0) -> Iterator[OutputDelta]:
-        """Yield the stored output from the offset `offset` on, in pieces that are small enough for events.
+        """Yield the stored output from the offset `offset` on, in pieces of at most `CHUNK_BYTES`.
 
         A gap between the offsets of two pieces means that output was omitted.
         """
@@ -100,7 +101,9 @@ class OpenOutput:
         return [(0, head), (begin, tail)]
 
     def preview(self) -> Iterator[OutputDelta]:
-        """Yield at most `PREVIEW_BYTES` from the beginning and from the end of the output, for a snapshot."""
+        """Yield the output for a snapshot: at most `PREVIEW_BYTES` from the beginning and at most `PREVIEW_BYTES`
+        from the end.
+        """
         if self.length <= 2 * PREVIEW_BYTES:
             yield from self.pieces()
             return
@@ -125,7 +128,7 @@ class OutputDelta(Struct, frozen=True, gc=False):
 
 
 def encode_output_delta(delta: OutputDelta) -> bytes:
-    """Encode a delta of an output as the event that clients get."""
+    """Encode a delta of command output as the event that clients get."""
     item = delta.item
     return b'{"type":"%b","call_id":%b,"stream":"%b","chunk":%b}' % (
         item.type.encode(),

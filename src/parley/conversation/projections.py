@@ -64,8 +64,8 @@ class _Saved(Struct, frozen=True, array_like=True):
 
 @cache
 def _decoders() -> tuple[Decoders, Decoders]:
-    """Return two mappings from types to decoders: one for the events and one for the records that a projection
-    depends on.
+    """Return two mappings from entry types to decoders: one for the events that a projection uses, and one for the
+    records that a projection uses.
 
     The decoders are created at the first call, because creating them is slow and a server can start without them.
     """
@@ -89,7 +89,7 @@ def _decoders() -> tuple[Decoders, Decoders]:
 
 
 class Projections:
-    """All projections of one log."""
+    """The projections of one log, which are updated together and stored together in a checkpoint."""
 
     __slots__ = (
         "_root",
@@ -121,14 +121,14 @@ class Projections:
 
     @property
     def is_settled(self) -> bool:
-        """True if a checkpoint can be made: no approval is open, all input was sent to the model, and each call has
-        its output.
+        """True if a checkpoint can be made: no approval is open, all input was sent to the model, and each tool
+        call has its output.
         """
         is_asking = self.state.phase is not Phase.IDLE and not self.approvals.is_settled
         return not is_asking and self.history.is_settled
 
     def copy(self) -> Projections:
-        """Return an independent copy without the texts of the history. `is_settled` must be True."""
+        """Return an independent copy without the content of the history items. `is_settled` must be True."""
         copied = Projections(self._root)
         copied.position = self.position
         copied.state, copied.history, copied.approvals = (
@@ -147,20 +147,22 @@ class Projections:
 
     @property
     def size(self) -> int:
-        """The approximate number of items in a checkpoint, which determines how long it takes to make one."""
+        """The approximate number of items in a checkpoint, which determines how long it takes to make a
+        checkpoint.
+        """
         return self.history.size + self.state.turns
 
     def knows(self, message_id: MessageId) -> bool:
-        """Return whether a branch that begins at the message `message_id` needs no entries that are missing from
-        these projections.
+        """Return whether a branch can begin at the message `message_id` without reading earlier entries. The result
+        is also True if the projections contain every message and have no such message.
 
-        If the result is False although the message exists, the caller must apply the log from its first entry.
+        If the result is False, the caller must create new projections and apply the log from its first entry.
         """
         return self.history.knows(message_id) and self.settings_history.knows(message_id)
 
     def forget(self, last: Seq) -> None:
-        """Remove the messages up to the position `last` from memory, to free it. The store still finds their
-        positions by message id (`conversation/keys.py`).
+        """Remove the messages up to the position `last` from the projections, to free memory. The store still finds
+        the positions of these messages by message id (`conversation/keys.py`).
         """
         forgotten = self.state.forget(last)
         self.history.forget(forgotten)
@@ -168,7 +170,9 @@ class Projections:
         self.queue.forget(last)
 
     def checkpoint(self) -> bytes | None:
-        """Encode the projections as a checkpoint, without texts. Return None if `is_settled` is False."""
+        """Encode the projections as a checkpoint, without the content of the history items. Return None if
+        `is_settled` is False.
+        """
         if not self.is_settled:
             return None
         saved = _Saved(
@@ -190,8 +194,8 @@ class Projections:
     def restored(cls, data: bytes, root: MessageId | None = None) -> Projections:
         """Create the projections from `data`, an encoded checkpoint. `root` is the same as in `__init__`.
 
-        These projections lack the texts of the history (`History.missing`). They also lack the messages and
-        approval settlements before the checkpoint, which the store finds by message id or approval id
+        The projections lack the content of the history items (`History.missing`). They also lack the messages and
+        approval settlements before the checkpoint. The store finds these entries by message id or approval id
         (`conversation/keys.py`). If an entry begins a branch at one of these messages, `apply` raises
         `EarlierEntriesNeeded`.
 
@@ -216,8 +220,8 @@ class Projections:
         return projections
 
     def supply(self, entry: Entry) -> None:
-        """Store the text of a history item in memory again. `entry` is the entry with this item, read from the
-        store.
+        """Store the content of a history item in memory again. `entry` is the entry from the store that contains
+        the item.
         """
         events, records = _decoders()
         decoder = (events if entry.is_event else records).get(entry.type)
@@ -239,7 +243,7 @@ class Projections:
             self.workspace = payload
 
     def replay(self, entries: Iterable[Entry]) -> None:
-        """Apply stored entries to all projections. An entry on whose type no projection depends changes only the
+        """Apply stored entries to all projections. An entry of a type that no projection uses changes only the
         position and the time of the last activity.
         """
         events, records = _decoders()
@@ -267,7 +271,7 @@ def _refuse_no_json(data: bytes) -> None:
 
 
 def _compacted(payload: LogPayload) -> LogPayload:
-    """Return a payload in the form in which it is held in memory. To save memory, long texts from the user stay
+    """Return `payload` in the form in which it is held in memory. To save memory, long text from the user stays
     encoded as JSON.
     """
     if (

@@ -1,6 +1,7 @@
-"""The queue of one conversation. Each queued message begins a turn when the turns before it have ended.
+"""The queue of one conversation. Each queued message begins a turn when all earlier turns have ended.
 
-The queue is a projection: each entry updates it when it is appended. It contains positions, not texts.
+The queue is a projection: each entry updates it when it is appended. It contains the positions of messages, not
+their content.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class QueuedMessage(Struct, frozen=True, array_like=True):
     the record of the last edit.
     """
     principal: PrincipalRef | None = None
-    """The principal that queued the message or edited it last; None in logs of older versions."""
+    """The principal that queued the message or edited it last; None in logs of older versions of Parley."""
     has_settings: bool = False
     """True if the message contains settings."""
 
@@ -67,7 +68,7 @@ class Queue:
         """
         self.known: dict[MessageId, Seq] = {}
         """The positions of the records that queued messages, by message id, including messages that have left the
-        queue. The store finds positions that are missing here by message id (`conversation/keys.py`).
+        queue. If a position is missing here, the store finds it by message id (`conversation/keys.py`).
         """
 
     def saved(self) -> SavedQueue:
@@ -101,24 +102,24 @@ class Queue:
         removed: MessageId | None = None,
         principal: PrincipalRef | None = None,
     ) -> QueueChanged:
-        """Return the event that reports a change of the queue by `principal` to clients. The event contains the
-        queue after the change, which has not been applied yet. The change adds the message `added`, removes the
-        message `removed`, or does neither.
+        """Return the event that reports a change of the queue to clients. The change is not applied here: it adds
+        the message `added`, removes the message `removed`, or does neither. The event contains the ids of the
+        messages in the queue after the change. `principal` is the principal that changes the queue.
         """
         ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
         paused = self.is_paused and added is None and bool(ids)
         return QueueChanged(messages=tuple(ids), paused=paused, principal=name_of(principal))
 
     def resumed_by_turn(self, principal: PrincipalRef | None) -> tuple[QueueChanged, ...]:
-        """Return a tuple with the event that tells clients that a turn of `principal` ends the pause. Return an
-        empty tuple if the queue is not paused or has no messages.
+        """Return a tuple with the event that tells clients that a new turn, begun by `principal`, ends the pause.
+        Return an empty tuple if the queue is not paused or has no messages.
         """
         if not self.is_paused or not self.waiting:
             return ()
         return (replace(self.changed(principal=principal), paused=False),)
 
     def apply(self, payload: LogPayload, seq: Seq) -> None:
-        """Update the queue with the entry of the log at the position `seq`."""
+        """Update the queue with one entry of the log: `payload` at the position `seq`."""
         match payload:
             case MessageQueued(message_id=message_id, principal=principal, asked=asked):
                 if message_id:  # the id is empty in a copy of a conversation, which has no queue

@@ -1,7 +1,7 @@
 """Records: the entries of a log that clients do not see.
 
-Records have positions, as events do. The phase, the title and the history for the model are projections of records
-and events.
+Records have positions, as events do. Projections such as the phase, the title and the history are computed from
+records and events.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""What has changed since an action was approved, so that the action needs another approval: the working directory,
-the program, the files of a patch, or something that cannot be determined.
+"""The change because of which an approved action needs another approval: a change of the working directory, of the
+program or of the files of a patch, or an unknown change.
 """
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]
-"""The principals that may answer an approval. `anyone` means every principal with a sufficient role. `designated`
-means only the principal that began the turn. `local` means only local clients.
+"""The value of `[approvals] from`: which principals may answer an approval. `anyone` means every principal with a
+sufficient role. `designated` means only the principal that began the turn. `local` means only local clients.
 """
 
 
@@ -68,19 +68,19 @@ means only the principal that began the turn. `local` means only local clients.
 
 
 class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
-    """A text that the model wrote in a response."""
+    """Text that the model wrote in a response."""
 
     text: str
     id: str | None = None
-    """The id that the provider gave to the item; None if the provider gave no id. Only requests to the same
+    """The id that the provider gave to the item; None if the provider gave no id. Only model requests to the same
     provider contain the id.
     """
     by: str = ""
-    """The provider that chose the id; empty if there is no id."""
+    """The name of the provider that chose the id; empty if there is no id."""
 
 
 class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
-    """A function call that the model made in a response."""
+    """A tool call that the model made in a response."""
 
     call_id: CallId
     name: str
@@ -91,37 +91,39 @@ class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="call"):
     back unchanged.
     """
     extra_content: Raw | UnsetType = UNSET
-    """The member `extra_content` of a call in Chat Completions, such as a thought signature. Later requests contain
-    it unchanged.
+    """The member `extra_content` of a tool call in Chat Completions, such as a thought signature. Later model
+    requests contain it unchanged.
     """
     by: str = ""
-    """The provider that sent the call; for Chat Completions, the provider and the model."""
+    """The name of the provider that sent the tool call; for Chat Completions, the names of the provider and the
+    model.
+    """
 
 
 class OpaqueItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="opaque"):
-    """An item of a response that only its provider understands, such as encrypted reasoning. Later requests to this
-    provider contain the item unchanged.
+    """An item of a model response that only its provider understands, such as encrypted reasoning. Later model
+    requests to this provider contain the item unchanged.
     """
 
     verbatim: Raw
     by: str = ""
-    """The provider that sent the item."""
+    """The name of the provider that sent the item."""
 
 
 class MessageFields(Struct, frozen=True, kw_only=True, tag_field="type", tag="message_fields"):
     """The members of a response message in Chat Completions that contain the model's reasoning, such as
     `reasoning_content`.
 
-    The text and the calls of the same response have their own records, which follow this record.
+    The text and the tool calls of the same response are in separate records after this record.
     """
 
     fields: Raw
-    """A JSON object. Later requests contain its members under the same names. The member `content`, if it exists,
-    is a list of thinking parts, which precede the text in the request.
+    """A JSON object. Later model requests contain its members under the same names. The member `content`, if it
+    exists, is a list of thinking parts, which precede the text of the response in these requests.
     """
     by: str
-    """The provider and the model that sent the fields. Only requests to the same provider and model contain the
-    fields.
+    """The names of the provider and the model that sent the fields. Only requests to the same provider and model
+    contain the fields.
     """
 
 
@@ -132,7 +134,7 @@ ModelItem = MessageItem | CallItem | OpaqueItem | MessageFields
 
 
 class RecordBase(Struct, frozen=True, kw_only=True, tag_field="record"):
-    """The base class of records."""
+    """The base class of records. The tag of a subclass is the type of the record."""
 
 
 class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen"):
@@ -144,7 +146,9 @@ class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen
     model: str
     cwd: str
     asked: dict[str, Any] = {}
-    """The arguments that the client gave, without secrets. They override the arguments in earlier records."""
+    """The settings that the client gave as arguments, without secrets. They override the settings in earlier
+    records.
+    """
 
 
 class Renamed(RecordBase, frozen=True, kw_only=True, tag="renamed"):
@@ -160,10 +164,11 @@ class TurnStarted(RecordBase, frozen=True, kw_only=True, tag="turn_started"):
 
     event_id: EventId
     principal: PrincipalRef | None = None
-    """The principal that began the turn; None in logs of older versions."""
+    """The principal that began the turn; None in imported Codex sessions and in logs of older versions of Parley.
+    """
     compacts: bool | UnsetType = UNSET
-    """True if the turn was begun to compact the history: it replaces the history with a summary before it handles
-    messages. Not set for any other turn.
+    """True if the turn was begun to compact the history. Such a turn replaces the history with a summary before it
+    handles messages. The field is not set for any other turn.
     """
 
 
@@ -172,7 +177,7 @@ class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined")
 
     message_id: MessageId
     principal: PrincipalRef | None
-    """The principal that sent the message; None if it is unknown."""
+    """The principal that sent the message; None if the principal is unknown."""
 
 
 class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
@@ -182,29 +187,29 @@ class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
     """
 
     inputs: int | None = None
-    """The number of inputs that this request sent to the model for the first time. None, which occurs in imported
-    sessions and in logs of older versions, means all inputs that were not sent before.
+    """The number of inputs that this request sent to the model for the first time. None means all inputs that were
+    not sent before; it occurs in imported Codex sessions and in logs of older versions of Parley.
     """
 
 
 class ModelSaid(RecordBase, frozen=True, kw_only=True, tag="model_said"):
-    """Records one item of a complete response of the model."""
+    """Records one item of a complete model response."""
 
     item: ModelItem
 
 
 class ResponseUsed(RecordBase, frozen=True, kw_only=True, tag="response_used"):
-    """The usage of a response with calls. Clients get the same usage in a `token_count` event after the calls have
-    ended.
+    """The token usage of a model response with tool calls. Clients get the same usage in a `token_count` event
+    after the tool calls have ended.
     """
 
     usage: TokenCount
 
 
 class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimated", omit_defaults=True):
-    """An estimate of the number of tokens that a response used.
+    """An estimate of the number of tokens that a model response used.
 
-    The record is appended if the provider does not report the number and a limit of the settings depends on it.
+    The record is appended only if the provider does not report the number and the settings limit tokens or costs.
     """
 
     tokens: int
@@ -213,7 +218,7 @@ class TokensEstimated(RecordBase, frozen=True, kw_only=True, tag="tokens_estimat
 
 
 class CallOutput(RecordBase, frozen=True, kw_only=True, tag="call_output"):
-    """The output of a call of the same turn, in the form in which the model reads it."""
+    """The output of a tool call of the same turn, in the form in which the model reads it."""
 
     call_id: CallId
     output: str
@@ -226,25 +231,25 @@ class StreamOutput(Struct, frozen=True, kw_only=True):
     stream: OutputStream
     head: bytes
     tail: bytes
-    """The bytes after `head` or, if the middle of the output was omitted, the last bytes of the output. In that
-    case, `size` is greater than the lengths of `head` and `tail` together.
+    """The bytes after `head` or, if the middle of the output was omitted, the last bytes of the output. If the
+    middle was omitted, `size` is greater than the lengths of `head` and `tail` together.
     """
     size: int
-    """The number of bytes that the command wrote."""
+    """The number of bytes that the command wrote to the stream."""
     lines: int
-    """The number of line feeds that the command wrote."""
+    """The number of line feeds that the command wrote to the stream."""
 
 
 class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
-    """The output of a command or a patch. This record closes the open items that contain the output so far."""
+    """The output of a command or a patch. This record closes the open items of the tool call."""
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]
-    """The output on each stream to which the command wrote anything."""
+    """One element for each stream that the command wrote to."""
 
 
 class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked"):
-    """A request for an approval. The turn waits until the approval is decided.
+    """A request for an approval. The turn waits until the approval is settled.
 
     The event that tells clients about the request directly precedes this record.
     """
@@ -255,20 +260,25 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     """The id of the tool call that needs the approval; empty if the approval is about a limit."""
     reason: str | None = None
     """The reason that clients get with the request. If `has_failed` or `unrestored` is set, the reason begins with
-    a sentence of the server. The rest is the model's justification. None if there is no reason.
+    a sentence from the server. The text after this sentence is the model's justification. None if there is no
+    reason.
     """
     command: tuple[str, ...] = ()
     cwd: str = ""
     changes: dict[str, FileChange] = {}
     leaves_sandbox: bool = False
-    """True if the approved action runs without the sandbox from the settings. Clients see this in the request."""
+    """True if the action, if approved, runs without the sandbox from the settings. The request that clients get
+    contains this value.
+    """
     escalated: bool = False
     """True if the model asked to run the command outside the sandbox."""
     has_failed: bool = False
-    """True if the action failed in the sandbox, and the request asks to repeat it without the sandbox."""
+    """True if the action failed in the sandbox, and the request asks for permission to repeat the action without
+    the sandbox.
+    """
     unrestored: tuple[str, ...] = ()
-    """The protected files that an earlier command changed, that could not be restored, and that this command may
-    change again.
+    """The paths of protected files that an earlier command changed and that could not be restored. This command may
+    change the files again.
     """
     covers: str = ""
     """The identities of the directories and files for which the approval is valid, as a single string. If the
@@ -311,8 +321,8 @@ class SessionGranted(RecordBase, frozen=True, kw_only=True, tag="session_granted
 
 
 class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
-    """Input in the form in which the model gets it. For a message that names files, this includes the content of
-    the files.
+    """Input in the form in which the model gets it. If a message names files, the input includes the content of
+    these files.
 
     The model gets this content in place of the content of the message `message_id`. If `message_id` is None, the
     model gets the input in addition to all messages.
@@ -325,13 +335,13 @@ class InputRead(RecordBase, frozen=True, kw_only=True, tag="input_read"):
 class InputRefused(RecordBase, frozen=True, kw_only=True, tag="input_refused"):
     """Records that the provider refused a request because of its images or files.
 
-    Later requests leave out the images and files that were new in this request.
+    Later requests leave out the images and files that this request contained for the first time.
     """
 
 
 class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compacted"):
-    """A summary that replaces the first items of the history in all later requests of this turn and of the turns
-    that continue it.
+    """A summary that replaces the first items of the history. All later model requests of this turn, and of the
+    turns that continue this turn, contain the summary.
     """
 
     summary: str
@@ -340,7 +350,7 @@ class HistoryCompacted(RecordBase, frozen=True, kw_only=True, tag="history_compa
 
 
 class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued"):
-    """Records that a message was added to the queue. The message begins a turn when the turns before it have ended.
+    """Records that a message was added to the queue. The message begins a turn when all earlier turns have ended.
     The event `queue_changed` follows directly.
     """
 
@@ -354,7 +364,7 @@ class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued")
     asked: dict[str, Any] | None = None
     """The settings that the message contains, without secrets; None if the message contains no settings."""
     principal: PrincipalRef | None = None
-    """The principal that queued the message; None in logs of older versions."""
+    """The principal that queued the message; None in logs of older versions of Parley."""
     is_limited: bool = False
     """True if the principal has a role below admin. The message must then not loosen the settings of the
     conversation.
@@ -369,8 +379,8 @@ class QueuedMessageEdited(RecordBase, frozen=True, kw_only=True, tag="queued_mes
     read: tuple[InputItem, ...] | None = None
     """The new content together with the content of the files that it names; None if the message names no files."""
     principal: PrincipalRef | None = None
-    """The principal that edited the message; None in logs of older versions. This principal counts as the one that
-    begins the message's turn.
+    """The principal that edited the message; None in logs of older versions of Parley. This principal counts as the
+    principal that begins the turn of the message.
     """
     is_limited: bool = False
     """True if the principal has a role below admin; see `MessageQueued`."""

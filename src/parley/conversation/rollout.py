@@ -1,9 +1,9 @@
-"""Converts sessions that Codex CLI recorded into conversations.
+"""Converts recorded sessions of Codex CLI to conversations.
 
-The first line of a rollout file describes the session. The other lines are the items of its history as they were
-sent to the model, and changes of its state. A message from the user begins a turn. The model's items and the
-outputs of calls are copied, so that the next request continues the same history. The instructions and the
-description of the environment are left out, because Parley adds its own.
+The first line of a rollout file describes the session. The other lines contain the items of its history, as they
+were sent to the model, and changes of its state. Each message from the user begins a turn. Items from the model and
+the outputs of tool calls are copied, so that the next model request continues the same history. Messages in which
+Codex CLI describes instructions and the environment are left out, because Parley adds its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 UNFINISHED: Final = "Turn interrupted: it was recorded without an end"
 
 _GENERATED_TAGS: Final = ("environment_context", "user_instructions")
-"""The XML tags that enclose the messages which Codex CLI generates at the start of a session. These messages are
+"""The XML tags that enclose the messages that Codex CLI generates at the start of a session. These messages are
 left out.
 """
 
@@ -124,24 +124,25 @@ class RolloutReader:
     def __init__(self, session: Session) -> None:
         self._session = UUID(session.id)
         self.left_out = 0
-        """The number of items that were left out, because they are invalid or cannot occur in a conversation."""
+        """The number of items that were left out. An item is left out if it is invalid or cannot occur in a
+        conversation.
+        """
         self._turns = 0
         self._messages = 0
         self._in_turn = False
         self._model_is_asked = False
-        """True if the record `ModelAsked` was already created for the response to which the next item of the model
-        belongs.
+        """True if the record `ModelAsked` was already created for the model response that contains the next item.
         """
         self._unanswered: list[CallId] = []
         self._last_text: str | None = None
         self._ends_in_text = False
 
     def read(self, lines: Iterable[Line]) -> Iterator[LogPayload]:
-        """Yield the entries for the lines after the first line.
+        """Yield the content of the entries for `lines`, which are the lines after the first line of the file.
 
         Raises:
-            BadFile: a line is not JSON. The last line may be incomplete, because a killed program leaves such a
-                line.
+            BadFile: a line that ends with a line feed is not JSON. An incomplete last line is left out, because a
+                program that is killed while writing leaves such a line.
         """
         for number, line in lines:
             try:
@@ -271,7 +272,8 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T | None:
 
 
 def _as_valid_json(line: bytes) -> bytes:
-    """Return a line as strictly valid JSON, because the item in the line is later sent to a model unchanged.
+    """Return a line as strictly valid JSON. This is necessary because the item in the line is later sent to a model
+    unchanged.
 
     A valid line is returned without surrounding whitespace. In a line that is JSON except for lone surrogates, the
     surrogates are replaced.

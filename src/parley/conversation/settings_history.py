@@ -1,7 +1,7 @@
-"""Stores the settings that clients gave with their messages as a chain of changes.
+"""The settings that clients gave with their messages, as a chain of changes.
 
-A branch continues the chain at its parent. The chain is a projection: each entry updates it when it is appended.
-This module does not interpret the settings.
+A branch continues the chain at the change that applied after its parent message. The chain is a projection: each
+entry updates it when it is appended. This module does not interpret the settings.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ __all__ = ["SavedSettingsHistory", "SettingsChange", "SettingsHistory"]
 
 
 class SettingsChange:
-    """The settings that a client gave with one call. They override the settings in `before`, the previous change of
-    the branch.
+    """The settings that a client gave with one message or when it created the conversation. They override the
+    settings in `before`, the previous change of the branch.
     """
 
     def __init__(self, before: SettingsChange | None, asked: dict[str, Any], by: MessageId | None = None) -> None:
         self.before, self.asked = before, asked
         self.by = by
-        """The id of the message with which the client gave the settings; None for the call that created the
-        conversation.
+        """The id of the message that contained the settings; None if the settings were given when the conversation
+        was created.
         """
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """The form in which a checkpoint stores the settings: the changes that the current settings, the settings of
-    the last turn and the first settings consist of.
+    """The settings as stored in a checkpoint: the changes that make up the current settings, the settings of the
+    last turn, and the settings before the first message.
     """
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]
     """The changes. Each change consists of the index of the previous change in `chain` (-1 if there is none), the
-    settings, and the id of the message (None for the call that created the conversation).
+    settings, and the id of the message that contained them (None if they were given when the conversation was
+    created).
     """
     first: int
     """The index in `chain` of the settings before the first message."""
@@ -50,8 +51,8 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The index in `chain` of the settings at the beginning of the last turn."""
     turn_message: MessageId | None
     message: MessageId | None
-    """The id of the message to which a record `SettingsChosen` belongs if it is the next entry; None if such a
-    record belongs to no message.
+    """The id of the message to which a record `SettingsChosen` would belong if it were the next entry; None if such
+    a record would belong to no message.
     """
 
 
@@ -69,7 +70,7 @@ class SettingsHistory:
         """`first` contains the settings before the first message, and `now` contains the current settings."""
         self._by_message: dict[MessageId, SettingsChange] = {}
         self._message: MessageId | None = None
-        """The id of the last message, as long as the next entry may be the record `SettingsChosen` of this message;
+        """The id of the last message while the next entry can be the record `SettingsChosen` of this message;
         otherwise None.
         """
         self._turn_message: MessageId | None = None
@@ -132,8 +133,9 @@ class SettingsHistory:
         return message_id in self._by_message or message_id == self._root or not self._is_partial
 
     def forget(self, message_ids: Collection[MessageId]) -> None:
-        """Remove the settings that apply after the given messages from memory, except for the message that began
-        the last turn. `after` then raises `EarlierEntriesNeeded` for the removed messages.
+        """Remove the settings that apply after the given messages from memory. The settings that apply after the
+        message that began the last turn are kept. `after` raises `EarlierEntriesNeeded` for a message whose
+        settings were removed.
         """
         for message_id in message_ids:
             if message_id != self._turn_message:

@@ -31,8 +31,8 @@ from parley.wire.tools import NO_TOKENS, Tokens
 __all__ = ["FAILURES", "NEXT", "Compaction", "Phase", "SavedState", "State", "TurnOutcome"]
 
 Compaction = Literal["pending", "done"]
-"""The progress of a turn that was begun to compact the history: `pending` until the turn has compacted the history,
-and `done` after that.
+"""The progress of a turn that was begun to compact the history: `pending` before the turn has compacted the
+history, and `done` after that.
 """
 
 TITLE_LENGTH: Final = 80
@@ -208,7 +208,7 @@ class State:
     @classmethod
     def restored(cls, saved: SavedState, last: Seq) -> State:
         """Create the state from `saved`, its form in a checkpoint. `last` is the position of the last applied
-        entry. The state lacks the positions of messages, which the store finds by message id
+        entry. The positions of messages before the checkpoint are missing; the store finds them by message id
         (`conversation/keys.py`).
         """
         state = cls()
@@ -232,15 +232,17 @@ class State:
         return self.compaction is not None and not self.inputs
 
     def forget(self, last: Seq) -> list[MessageId]:
-        """Remove the messages up to the position `last` from `messages`, to free memory, and return their ids."""
+        """Remove the messages up to the position `last` from `messages`, to free memory. Return the ids of these
+        messages.
+        """
         forgotten = [one for one, _ in takewhile(lambda item: item[1] <= last, self.messages.items())]
         for message_id in forgotten:
             del self.messages[message_id]
         return forgotten
 
     def apply(self, payload: LogPayload, seq: Seq | None = None, *, at: float) -> None:
-        """Update the projection with one entry at the position `seq`; the default is the next position. `at` is the
-        time of the entry, in seconds since the epoch.
+        """Update the projection with one entry: `payload` at the position `seq`; the default is the next position.
+        `at` is the time of the entry, in seconds since the epoch.
 
         Raises:
             ValueError: the entry is a record that cannot occur in the current phase, so the log is invalid.
@@ -315,7 +317,7 @@ class State:
 
 
 def _is_number(event_id: EventId) -> bool:
-    """Return whether a turn id is a decimal number without leading zeros that is small enough for a checkpoint."""
+    """Return whether a turn id is a decimal number of at most 15 digits without leading zeros."""
     return len(event_id) < 16 and event_id.isascii() and event_id.isdigit() and str(int(event_id)) == event_id
 
 

@@ -1,5 +1,5 @@
-"""Creates the last entries of a turn that was completed, failed or was interrupted, or that another process finds
-unfinished after its server has ended.
+"""Creates the last entries of a turn. The turn was completed, has failed, was interrupted, or was left unfinished
+by a process that has exited.
 
 The caller appends the entries to the log.
 """
@@ -36,21 +36,23 @@ INTERRUPTED: Final[dict[Interruption, str]] = {
     "stopped": "Turn interrupted: the server was stopped",
     "restarted": "Turn interrupted: the server was restarted",
 }
-"""The messages that clients get for interrupted turns, by the reason for the interrupt."""
+"""The messages that clients get for interrupted turns, by the reason for the end of the turn."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
 """The message of a turn that ended because its server was killed. The process that recovers the turn appends it."""
 CUT_OFF: Final = "Turn interrupted: the server lost its connection to the database"
-"""The message of a turn that its server has stopped because it could not reach the database."""
+"""The message of a turn that a server has ended because the server could not reach the database."""
 KILLED_OR_CUT_OFF: Final = (
     "Turn interrupted: the server that ran it was killed or lost its connection to the database"
 )
-"""The message of a turn whose server has lost the lease for an unknown reason."""
+"""The message of a turn that another process recovers from a shared database. The recovering process cannot
+determine whether the server of the turn was killed or lost its connection to the database.
+"""
 LOST: Final = "The server stopped while this ran; it may have taken effect."
-"""The output that the model gets for a call that was running when its server stopped."""
+"""The output that the model gets for a tool call that was running when its server stopped."""
 
 
 def limit_message(limit: str) -> str:
-    """Return the message for a turn that was stopped because it reached `limit`."""
+    """Return the message for a turn that ended because it reached the limit with the name `limit`."""
     return f"Limit reached: {limit}"
 
 
@@ -69,9 +71,9 @@ def turn_end(
     """Return the last entries of a turn that ended for the reason `why`.
 
     `message` explains why the turn was not completed; None for a completed turn. The default for an interrupted
-    turn is the text in `INTERRUPTED`. `unanswered` contains the ids of the calls without an output, and
-    `unreported` is the usage that clients have not received yet. `queued` contains the ids of the messages in the
-    queue. `outputs` contains the output records of commands that were still running. `last_message` is the last
+    turn is the text in `INTERRUPTED`. `unanswered` contains the ids of the tool calls without an output.
+    `unreported` is the token usage that clients have not received yet. `queued` contains the ids of the messages in
+    the queue. `outputs` contains the output records of commands that were still running. `last_message` is the last
     text of a completed turn. `code` is the error code of a failed turn. `principal` is the principal that
     interrupted the turn; None if no principal did. If the turn was not completed and the queue has messages, the
     entries contain the event that reports the pause of the queue.

@@ -1,5 +1,5 @@
-"""Counts the tokens, costs and calls in the log, and stores which limits a person has allowed the conversation to
-exceed.
+"""Counts the tokens, costs and tool calls in the log, and stores which limits a person has allowed the conversation
+to exceed.
 
 The usage is a projection: each entry updates it when it is appended. The module `agent/limits.py` compares the
 usage with the limits.
@@ -25,8 +25,8 @@ from parley.wire.events import LimitReached, TokenCount
 __all__ = ["SavedUsage", "UsageTotals"]
 
 CONVERSATION_LIMITS: Final = frozenset({"conversation_tokens", "conversation_cost"})
-"""The names of the limits that apply to the whole conversation. A permission to exceed one of them stays valid in
-later turns. A permission to exceed any other limit is valid only in its turn.
+"""The names of the limits that apply to the whole conversation. A permission to exceed one of these limits stays
+valid in later turns. A permission to exceed any other limit is valid only in its turn.
 """
 
 
@@ -76,14 +76,14 @@ class UsageTotals:
         unit.
         """
         self.turn_calls = 0
-        """The number of calls in the turn that have an output."""
+        """The number of tool calls with an output in the running turn or, if none is running, in the last turn."""
         self.agreed: dict[str, int] = {}
-        """Maps the name of each limit that a person has allowed the conversation to exceed to the usage at that
-        time.
+        """Maps the name of each limit that a person has allowed the conversation to exceed to the usage at the time
+        of the permission.
         """
         self.unreported: TokenCount | None = None
-        """The usage of the last response, which clients receive when its calls have ended; None if clients have
-        received all usage.
+        """The token usage of the last model response if it has not been sent to clients yet; otherwise None. The
+        usage is sent when the tool calls of the response have ended.
         """
         self._since = 0.0
         self._waited_seconds = 0.0
@@ -126,8 +126,8 @@ class UsageTotals:
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
-        """Return how long the turn has been running, in seconds, without the time during which its settled
-        approvals were open. `now` is the current time in seconds since the epoch.
+        """Return the running time of the turn, in seconds, without the time that the turn spent waiting for
+        approvals that are now settled. `now` is the current time in seconds since the epoch.
         """
         return max(0.0, now - self._since - self._waited_seconds)
 
