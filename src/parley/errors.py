@@ -79,7 +79,7 @@ RESOURCE_LIMIT: Final = "resource_limit"
 LIMIT_REACHED: Final = "limit_reached"
 """The error code for a turn that ended because it reached a limit from the settings."""
 TOOL_SERVER_FAILED: Final = "tool_server_failed"
-"""The error code of an event that reports that a tool server could not be started."""
+"""The error code for a tool server that could not be started."""
 
 BRANCH_DIVERGED: Final = "branch_diverged"
 """The error code for a branch in the repository that has diverged from the branch of the conversation."""

@@ -1,8 +1,8 @@
-"""Finds the arguments of a call by any accepted spelling of their names, and rejects misspelt names.
+"""Finds the arguments of a tool call by any accepted spelling of their names, and rejects misspelt names.
 
 A misspelt name must not be ignored: the argument could be meant to restrict the agent, which would then run without
-the restriction. Names are accepted in kebab, snake and camel case. An unknown name that resembles a known one makes
-the call fail (docs/protocol.md, tools.spelling). The schemas list one spelling of each name.
+the restriction. Names are accepted in kebab, snake and camel case. If an unknown name resembles a known name, the
+tool call fails (docs/protocol.md, tools.spelling). The schemas list one spelling of each name.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 """The alternative names of arguments. Each key is the name of an argument in the schema."""
 
 _MAX_UNKNOWN: Final = 100
-"""The maximum number of unknown arguments in a call. The limit bounds the time for which the comparison of each
-unknown name with all known names blocks the event loop.
+"""The maximum number of unknown arguments in a tool call. Each unknown name is compared with all known names, and
+the limit bounds the time for which these comparisons block the event loop.
 """
 
 _MAX_NAMES: Final = 10_000
-"""The maximum number of argument names in a call whose arguments have at least `LARGE_BYTES` (`arguments.py`).
+"""The maximum number of argument names in a tool call whose arguments have at least `LARGE_BYTES` (`arguments.py`).
 A repeated name counts each time.
 """
 
 _MAX_NAME: Final = 1000
-"""The maximum length, in characters, of an argument name in a call whose arguments have at least `LARGE_BYTES`."""
+"""The maximum length, in characters, of an unknown argument name in a tool call whose arguments have at least
+`LARGE_BYTES`.
+"""
 
 _MAX_COMPARED: Final = 64 * 1024
 """The maximum size, in bytes, of the encoded values that `_is_same` decodes to compare them. Larger values are
@@ -49,13 +51,14 @@ _any_decoder: Final = msgspec.json.Decoder()
 
 
 def respelled(kind: type[Struct], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the known arguments of a call, by their names in the schema of `kind`. Leave out unknown arguments.
+    """Return the known arguments of a tool call, by their names in the schema of `kind`. Leave out unknown
+    arguments.
 
-    The values in `given` may be decoded, or encoded as `Raw`.
+    `given` maps the names in the tool call to values, which may be decoded, or encoded as `Raw`.
 
     Raises:
-        BadArguments: two spellings of one argument have different values, an unknown name resembles a known one, or
-            there are too many unknown names.
+        BadArguments: two spellings of one argument have different values, an unknown name resembles a known name or
+            the name of an argument that restricts the agent, or there are too many unknown names.
     """
     spellings = _spellings(kind)
     arguments: dict[str, Any] = {}
@@ -85,8 +88,8 @@ def limit_names(kind: type[Struct]) -> Callable[[str], None]:
     """Return a function that checks the argument names while large arguments are decoded. The decoder calls the
     function with each name.
 
-    The function raises BadArguments for a very long name, and if there are too many names. Unlike in `respelled`,
-    an unknown argument counts even if its value is null.
+    The function raises `BadArguments` for an unknown name that is too long, and if there are too many names. Unlike
+    in `respelled`, an unknown argument counts even if its value is null.
     """
     spellings = _spellings(kind)
     names, unknown = 0, set[str]()

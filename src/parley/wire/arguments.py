@@ -58,19 +58,19 @@ def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
     """Decode arguments as a value of `kind`. Unknown arguments are ignored.
 
     Raises:
-        BadArguments: the arguments do not match the type. The message names the field and the problem.
+        BadArguments: the arguments do not match `kind`. The message names the field and the problem.
     """
     return _converted(kind, _decoded(arguments))
 
 
 def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
-    """Decode the arguments of a client's call as a value of `kind`. Each name may have any accepted spelling.
+    """Decode the arguments of a client's tool call as a value of `kind`. Each name may have any accepted spelling.
 
     An unknown argument is ignored, unless its name looks like a misspelling, or like an argument that restricts the
     agent.
 
     Raises:
-        BadArguments: the arguments do not match the type, or an unknown argument is not ignored. The message names
+        BadArguments: the arguments do not match `kind`, or an unknown argument is not ignored. The message names
             the field and the problem.
     """
     if len(memoryview(arguments)) >= LARGE_BYTES:
@@ -173,8 +173,9 @@ def _decode_member(name: str, field: _Field, raw: Raw) -> Any:
 
 
 def _limit_values(name: str, raw: Raw) -> None:
-    """Check that an object does not have too many values. Each member counts as one value. A member that is an
-    object or an array also counts with an upper bound on the number of values in it.
+    """Check that `raw`, the value of the argument `name`, is not an object with more than `MAX_CONFIG_VALUES`
+    values. Each member counts as one value. For a member that is an object or an array, an upper bound on the
+    number of values in it is added.
 
     Raises:
         BadArguments: the object has too many values.
@@ -198,8 +199,8 @@ def _limit_values(name: str, raw: Raw) -> None:
 
 
 def _count_values(raw: Raw, limit: int) -> int:
-    """Return an upper bound on the number of values in encoded JSON. Stop counting when the number exceeds
-    `limit`.
+    """Return an upper bound on the number of values in the encoded JSON `raw`. Stop counting when the number
+    exceeds `limit`.
     """
     data, count = memoryview(raw), 0
     for begin in range(0, len(data), OUTLINE_BYTES):
@@ -214,8 +215,8 @@ def _first_byte(raw: Raw) -> bytes:
 
 
 def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArguments:
-    """Return the error for an invalid argument. If the argument is large, the message contains the type of the
-    invalid value instead of the value.
+    """Return the error for the invalid argument `name`. If the argument is large, the message contains the type of
+    the invalid value instead of the value.
     """
     place = _PLACE.search(error)
     if place is None or len(memoryview(raw)) <= OUTLINE_BYTES or _MISSING.search(error):
@@ -267,7 +268,8 @@ def _not_a_map(value: Any) -> BadArguments:
 def _explained(error: str, value: Any, schema: dict[str, Any], *, within: str = "") -> BadArguments:
     """Return the error for invalid arguments.
 
-    `error` is the message of the decoder. `value` is the decoded value, and `within` is its path in the arguments.
+    `error` is the message of the decoder. `value` is the decoded value, `schema` is its JSON Schema, and `within`
+    is its path in the arguments.
     """
     place = _PLACE.search(error)
     path = within + (place[1] if place else "")
@@ -299,7 +301,9 @@ def _complaint(found: Any, wanted: dict[str, Any]) -> str:
 
 
 def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the value at `path` in the arguments, and the schema of that value."""
+    """Return the value at `path` in `value`, and the schema of the returned value. `schema` is the schema of
+    `value`.
+    """
     for name, index in _STEP.findall(path):
         if "anyOf" in schema:
             schema = _chosen(value, schema["anyOf"])
@@ -315,8 +319,8 @@ def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[st
 
 
 def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the schema of one type of a union: the type whose tag is the value of `type` in `value`. If no type
-    has this tag, return a schema that lists all tags.
+    """Return the schema in `members`, the schemas of a union, whose tag is the member `type` of `value`. If no
+    schema has this tag, return a schema that lists all tags.
     """
     tags = [member["properties"]["type"]["enum"][0] for member in members]
     tag = value.get("type") if isinstance(value, dict) else None

@@ -62,10 +62,10 @@ SESSION_FIRST_SCHEMA: Final[dict[str, Any]] = {
 
 
 class ApprovalFields(Struct, frozen=True, kw_only=True):
-    """The vendor fields of an approval request.
+    """The fields of an approval request that MCP does not define.
 
-    The fields are at the top level of the params. For clients at version 2025-11-25 and newer, the fields are also
-    in `_meta`.
+    The fields are at the top level of the params. For clients at protocol version 2025-11-25 and newer, the fields
+    are also in `_meta`.
     """
 
     codex_elicitation: ElicitationKind
@@ -118,8 +118,8 @@ _any_decoder: Final = msgspec.json.Decoder()
 
 
 def read_answer(answer: Message) -> tuple[Decision, str | None]:
-    """Return the decision and the reason in an answer. An answer that is not clearly an approval counts as a
-    denial.
+    """Return the decision and the reason in `answer`, the response of a client. The reason is None if the response
+    contains no reason. A response that contains neither an approval nor `cancel` or `abort` counts as a denial.
 
     A `decision` that is not null takes precedence over an `action`.
     """
@@ -138,7 +138,9 @@ def read_answer(answer: Message) -> tuple[Decision, str | None]:
 
 
 def has_known_decision(answer: Message) -> bool:
-    """Return whether the action in an answer is known, and its decision is known or absent."""
+    """Return whether the response `answer` has a known `action`, and the decision in its `content` is known or
+    missing.
+    """
     try:
         result = decode_lenient(_any_decoder, answer.result) if isinstance(answer.result, Raw) else None
     except msgspec.DecodeError:
@@ -153,7 +155,7 @@ def has_known_decision(answer: Message) -> bool:
 def is_dismissal(answer: Message) -> bool:
     """Return whether the client closed the form without making a decision.
 
-    This is the case if the answer contains only the action `cancel` or `decline`.
+    This is the case if the response contains the action `cancel` or `decline`, but no decision and no `content`.
     """
     if error_of(answer) is not None or isinstance(answer.result, UnsetType):
         return False

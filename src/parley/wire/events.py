@@ -86,14 +86,16 @@ TurnEndReason = Literal["done", "failed", "interrupted", "restarted", "stopped"]
 
 
 class EventBase(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """The base class of the events of a conversation, which clients can see."""
+    """The base class of events: the entries of a log that clients can see."""
 
 
 # --- the turn ------------------------------------------------------------------------
 
 
 class SessionConfigured(EventBase, frozen=True, kw_only=True, tag="session_configured"):
-    """Reports the session that a `codex` call uses. This event is the first event of the call."""
+    """Reports the conversation and the model that a `codex` call uses. This event is the first event of the
+    call.
+    """
 
     session_id: ConversationId
     model: str
@@ -125,7 +127,7 @@ class UserMessage(EventBase, frozen=True, kw_only=True, tag="user_message"):
     parent_message_id: MessageId | UnsetType = UNSET
     content: tuple[InputItem, ...]
     principal: str | UnsetType = UNSET
-    """The name of the principal that sent the message; missing in logs of older versions."""
+    """The name of the principal that sent the message; missing in logs of older versions of Parley."""
 
 
 class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
@@ -141,8 +143,8 @@ class ErrorEvent(EventBase, frozen=True, kw_only=True, tag="error"):
 
 
 REPLY_CUT_OFF: Final = "The model's reply was cut off: "
-"""The beginning of the text of the `background_event` about a model response that the provider has truncated. The
-reason follows, and `; calls not run: N` if the response contained incomplete calls.
+"""The first words of a `background_event` which reports that the provider has truncated a model response. The
+reason follows, and `; calls not run: N` if the response contained incomplete tool calls.
 """
 
 
@@ -153,7 +155,7 @@ class BackgroundEvent(EventBase, frozen=True, kw_only=True, tag="background_even
 
 
 class RequestRetry(EventBase, frozen=True, kw_only=True, tag="request_retry"):
-    """Reports that the provider did not accept a request, and that the server will repeat it."""
+    """Reports that a model request failed, and that the server will repeat the request."""
 
     attempt: int
     """The number of the retry, counted from 1."""
@@ -180,13 +182,15 @@ class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
 
 
 class AgentMessage(EventBase, frozen=True, kw_only=True, tag="agent_message"):
-    """A complete text that the model has written."""
+    """A complete message from the model."""
 
     message: str
 
 
 class AgentMessageDelta(EventBase, frozen=True, kw_only=True, tag="agent_message_delta"):
-    """A piece of a text that the model is still writing. The later `agent_message` contains the complete text."""
+    """A piece of a message that the model is still writing. The later `agent_message` contains the complete
+    message.
+    """
 
     delta: str
 
@@ -314,8 +318,8 @@ class UpdatedFile(Struct, frozen=True, kw_only=True):
 
 
 class OtherChange(Struct, frozen=True, kw_only=True):
-    """The changes to one file that was added or updated. Exactly one field is set. A deletion is the string
-    `delete` instead.
+    """A change that adds or updates one file. Exactly one field is set. In `FileChange`, the string `delete`
+    represents a deletion.
     """
 
     add: AddedFile | UnsetType = UNSET
@@ -373,8 +377,8 @@ class Invocation(Struct, frozen=True, kw_only=True):
 
 
 class ToolCallOutcome(Struct, frozen=True, kw_only=True, rename="pascal"):
-    """The outcome of a call to a tool server: `ok` with the result, or `err` with an error message. Exactly one
-    field is set.
+    """The outcome of a tool call that a tool server executed: `ok` with the result, or `err` with an error message.
+    Exactly one field is set.
     """
 
     ok: Any | UnsetType = UNSET
@@ -407,7 +411,7 @@ class ApprovalSettled(EventBase, frozen=True, kw_only=True, tag="approval_settle
     by: SettledBy
     reason: str | UnsetType = UNSET
     principal: str | UnsetType = UNSET
-    """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
+    """The name of the principal that decided the approval or interrupted the turn; missing if no principal did."""
 
 
 class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
@@ -423,7 +427,7 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
 
     @property
     def amounts(self) -> str:
-        """A text with the used amount and the allowed amount, such as `3 of 5`."""
+        """The used amount and the allowed amount as a string, such as `3 of 5`."""
         if self.limit.endswith("_cost"):
             return f"{self.used / 1_000_000:.2f} of {self.allowed / 1_000_000:.2f}"
         return f"{self.used} of {self.allowed}"
@@ -448,8 +452,8 @@ class QueueChanged(EventBase, frozen=True, kw_only=True, tag="queue_changed"):
 class WorkspaceUpdated(EventBase, frozen=True, kw_only=True, tag="workspace_updated"):
     """Reports the newest commit of a conversation that works in a Git repository.
 
-    The event is sent when the worktree was created or moved to another commit, and at the end of each turn that
-    changed files or whose commit could not be pushed.
+    The event is sent after the worktree was created or moved to another commit. It is also sent at the end of each
+    turn that changed files or whose commit could not be pushed.
     """
 
     repository: str
@@ -549,15 +553,15 @@ def event_type(event: EventBase | type[EventBase]) -> str:
 EVENT_TYPES: Final = {event_type(cls): cls for cls in get_args(EventMsg)}
 
 NEVER_SENT: Final = frozenset(event_type(cls) for cls in (GetHistoryEntryResponse, ShutdownComplete))
-"""Types of events that exist in Codex and that this server never sends. They are part of the union, so that
-clients can decode them.
+"""The types of events that exist in Codex and that Parley never sends. They are part of `EventMsg`, so that clients
+can decode them.
 """
 
 FOR_FULL_VERSION_ONLY: Final = frozenset(
     event_type(cls)
     for cls in (UserMessage, ApprovalSettled, LimitReached, QueueChanged, RequestRetry, WorkspaceUpdated, WebSearch)
 )
-"""Types of events that are sent only to clients at protocol version 2025-11-25 and newer."""
+"""The types of events that are sent only to clients at protocol version 2025-11-25 and newer."""
 
 
 _ERROR: Final = event_type(ErrorEvent)
@@ -568,8 +572,8 @@ _COST: Final = b'"cost_micros"'
 
 
 def plain_event(kind: str, encoded: bytes) -> bytes:
-    """Return the encoded event without the fields that clients at protocol version 2025-06-18 and older do not
-    know. `kind` is the type of the event.
+    """Return `encoded`, an event of the type `kind`, without the fields that clients at protocol version 2025-06-18
+    and older do not know.
     """
     if kind == _ERROR:
         return encode(ErrorEvent(message=_error_decoder.decode(encoded).message))
@@ -579,7 +583,9 @@ def plain_event(kind: str, encoded: bytes) -> bytes:
 
 
 class UnknownEvent(Struct, frozen=True, kw_only=True):
-    """An event from a newer server, of a type that this version does not know. The event stays encoded."""
+    """An event from a newer server, of a type that this version of Parley does not know. The event stays
+    encoded.
+    """
 
     type: str
     encoded: bytes
@@ -594,8 +600,8 @@ _tag_decoder: Final = msgspec.json.Decoder(_Tagged)
 
 @cache
 def _decoder() -> msgspec.json.Decoder[EventMsg]:
-    """Return the decoder of all events. The decoder is created at the first call, because creating it takes a long
-    time and a server does not need it.
+    """Return the decoder of all events. The decoder is created at the first call, because a server does not need it
+    and creating it is slow.
     """
     return msgspec.json.Decoder(EventMsg)
 

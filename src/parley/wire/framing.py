@@ -35,7 +35,9 @@ LOOK_BYTES: Final = 1024 * 1024
 
 
 class Overlong(Struct, frozen=True):
-    """The beginning and the end of a line that was discarded because it is too long, and the reason."""
+    """The beginning and the end of a line that was discarded because of its length, and the reason for discarding
+    it.
+    """
 
     prefix: bytes
     suffix: bytes = b""
@@ -47,7 +49,7 @@ def _accept(size: int) -> str | None:
 
 
 class LineFramer:
-    """Splits a byte stream into lines. The object buffers at most one line of the maximum length."""
+    """Splits a byte stream into lines, and buffers at most one line."""
 
     def __init__(
         self, limit: int = MAX_LINE_BYTES, *, why_too_large: Callable[[int], str | None] = _accept
@@ -95,8 +97,8 @@ class LineFramer:
             self.skip(why)
 
     def skip(self, why: str) -> None:
-        """Turn the incomplete line into an `Overlong` with the reason `why`. Keep only its first `PREFIX_BYTES` and
-        last `SUFFIX_BYTES`, and discard the rest.
+        """Turn the incomplete line into an `Overlong` with the reason `why`. Keep only the first `PREFIX_BYTES` and
+        the last `SUFFIX_BYTES` of the line.
         """
         if not self._parts:
             return
@@ -119,5 +121,5 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """Convert a line to an `Overlong`. `why` is the reason why the line was discarded."""
+    """Convert `frame`, a line, to an `Overlong`. `why` is the reason why the line was discarded."""
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)

@@ -58,7 +58,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""The headers that every HTTP response has. A response can have another value of `Cache-Control`."""
+"""The headers that every HTTP response has. A response can override `Cache-Control`."""
 
 
 class HttpAnswer(Struct, frozen=True, kw_only=True):

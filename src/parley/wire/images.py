@@ -15,7 +15,7 @@ import msgspec
 __all__ = ["MAX_IMAGE_BYTES", "MAX_IMAGE_SIZE", "data_url", "image_type"]
 
 MAX_IMAGE_BYTES: Final = 20 * 1024 * 1024
-"""The maximum size of an image, in bytes. The limits of all providers are lower."""
+"""The maximum size of an image, in bytes. All providers have lower limits."""
 
 MAX_IMAGE_SIZE: Final = f"{MAX_IMAGE_BYTES // 1024**2} MiB"
 """`MAX_IMAGE_BYTES` as a string for error messages."""
@@ -30,7 +30,11 @@ def image_type(data: bytes) -> str | None:
 
 
 def data_url(data: bytes) -> str:
-    """Encode an image as a data URL, and return the URL."""
+    """Encode an image as a data URL, and return the URL.
+
+    Raises:
+        ValueError: `data` is too large, or is not an image for which `image_type` returns a media type.
+    """
     if len(data) > MAX_IMAGE_BYTES:
         raise ValueError(f"larger than {MAX_IMAGE_SIZE}")
     kind = image_type(data)
@@ -54,7 +58,7 @@ _MAX_SEGMENTS: Final = 4096
 maximum size has 320 segments. A hostile file could have millions of small segments.
 """
 _FILLING: Final = frozenset((0x00, 0x01, *range(0xD0, 0xD8), 0xFF))
-"""Bytes after 0xFF that do not begin a segment of a JPEG. Decoders skip them."""
+"""The bytes that do not begin a segment of a JPEG when they follow 0xFF. Decoders skip these bytes."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 
@@ -121,8 +125,8 @@ _MAX_CHUNKS: Final = 64
 colours and metadata.
 """
 _PIXELS: Final = {b"VP8 ": (3, b"\x9d\x01\x2a"), b"VP8L": (0, b"\x2f"), b"ANMF": (0, b"")}
-"""The chunks of a WebP that contain pixels: a mapping from the name of the chunk to the offset of a marker in the
-chunk and the bytes of the marker.
+"""Maps the name of each kind of WebP chunk that contains pixels to the offset and the bytes of a marker in the
+chunk.
 """
 
 

@@ -1,4 +1,4 @@
-"""The items of a user's message: texts, images and files."""
+"""The items of a user's message: text, images and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 Detail = Literal["low", "high", "auto"]
 
 LONG_TEXT: Final = 256 * 1024
-"""The minimum length, in characters, of a text that is held in memory as JSON (`LongTextItem`)."""
+"""The minimum length, in characters, of text that is held in memory as JSON (`LongTextItem`)."""
 
 BEGINNING_BYTES: Final = 4096
 """The approximate size in bytes of the text that `LongTextItem.beginning` returns."""
@@ -65,7 +65,7 @@ class LongTextItem(TextItem, frozen=True, kw_only=True, gc=False):
     def beginning(self) -> str:
         """The beginning of the text, about `BEGINNING_BYTES` long."""
         encoded = memoryview(self.encoded)
-        # The text may not end inside a character or an escape.
+        # The decoded part must not end inside a character or an escape.
         for end in range(BEGINNING_BYTES, BEGINNING_BYTES - 12, -1):
             try:
                 return msgspec.json.decode(b'%b"' % bytes(encoded[:end]), type=str)
@@ -102,18 +102,18 @@ InputItem = TextItem | ImageItem | LocalImageItem | FileItem
 
 
 def text_of(content: tuple[InputItem, ...]) -> str:
-    """Return the texts of a message, joined without a separator."""
+    """Return the text of a message: the text of its items, joined without a separator."""
     return "".join(item.text for item in content if isinstance(item, TextItem))
 
 
 def is_text(content: tuple[InputItem, ...]) -> bool:
-    """Return whether all items of a message are texts. This is fast even for a million items."""
+    """Return whether all items of a message are text items. This function is fast even for a million items."""
     return all(issubclass(kind, TextItem) for kind in set(map(type, content)))
 
 
 def beginning_of(content: tuple[InputItem, ...]) -> str:
-    """Return the beginning of a message's text: at least `BEGINNING_BYTES`, or the complete text if it is
-    shorter.
+    """Return the beginning of a message's text. It is about `BEGINNING_BYTES` long or longer, unless the complete
+    text is shorter.
     """
     words: list[str] = []
     size = 0
@@ -127,9 +127,9 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
 
 
 def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
-    """Replace each long text that is not ASCII with a `LongTextItem`.
+    """Replace each text item whose text is long and not ASCII with a `LongTextItem`.
 
-    Return `content` itself if there is nothing to replace.
+    Return `content` itself if there is no such item.
     """
     if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
         return content

@@ -77,7 +77,7 @@ class ErrorObject(Struct, frozen=True):
 
     @property
     def name(self) -> str | None:
-        """The stable name of the error, from `data.code`; None if the response contains no name."""
+        """Parley's error code from `data.code`; None if the error contains no such code."""
         try:
             return None if self.data is UNSET else _named_decoder.decode(self.data).code
         except msgspec.DecodeError:
@@ -132,8 +132,8 @@ _LONE_SURROGATE: Final = re.compile(
          )""",
     re.VERBOSE,
 )
-"""A pattern for an escaped surrogate that is not part of a surrogate pair. The data must not contain escaped
-backslashes.
+"""A pattern for an escaped surrogate that is not part of a surrogate pair. The searched data must not contain
+escaped backslashes.
 """
 
 
@@ -145,12 +145,12 @@ def decode_lenient(
 ) -> T:
     """Decode `data`, and replace each lone surrogate.
 
-    `half_as` is the replacement, or a function that is called with the match of an escaped surrogate and returns
-    its replacement.
+    `half_as` is the replacement, or a function that returns the replacement. The function is called with the match
+    of each escaped lone surrogate.
 
     Raises:
-        msgspec.DecodeError: `data` is not JSON, does not match the type of the decoder, has too many levels, or has
-            too many lone surrogates.
+        msgspec.DecodeError: `data` is not JSON, does not match the type of the decoder, is nested too deeply, or
+            has too many lone surrogates.
     """
     return decode_repaired(decoder, data, half_as=half_as)[0]
 
@@ -161,7 +161,8 @@ def decode_repaired(
     *,
     half_as: bytes | Callable[[re.Match[bytes]], bytes] = _REPLACEMENT_CHARACTER,
 ) -> tuple[T, bytes | Raw]:
-    """Decode `data` as `decode_lenient` does, and also return the data without lone surrogates.
+    """Decode `data` as `decode_lenient` does. Return the decoded value, and `data` with its lone surrogates
+    replaced.
 
     Raises:
         msgspec.DecodeError: as for `decode_lenient`.
@@ -217,7 +218,8 @@ def decode_message(line: bytes) -> Message:
 
 
 def decode_frame(frame: bytes) -> tuple[Message, bytes]:
-    """Decode a message. Also return the frame without lone surrogates, so that decoding it again is cheap.
+    """Decode a message. Also return `frame` with its lone surrogates replaced, so that decoding the frame again is
+    cheap.
 
     Raises:
         msgspec.DecodeError: the frame is not a JSON object, or its members have invalid types.
@@ -227,7 +229,7 @@ def decode_frame(frame: bytes) -> tuple[Message, bytes]:
 
 
 def is_null(raw: Raw) -> bool:
-    """Return whether encoded JSON is `null`, without copying the data."""
+    """Return whether the encoded JSON `raw` is `null`. Large values are not copied."""
     return len(memoryview(raw)) == len(b"null") and bytes(raw) == b"null"
 
 
@@ -258,8 +260,8 @@ def error_response(
 ) -> bytes:
     """Encode a response that reports an error.
 
-    `number` is the JSON-RPC error code. `code` is the name of the error, sent as `data.code`. `details` contains
-    further members of `data`.
+    `number` is the JSON-RPC error code. `code` is Parley's error code, which is sent as `data.code`. `details`
+    contains further members of `data`.
     """
     members = {**(details or {}), **({} if code is None else {"code": code})}
     data = Raw(encode(members)) if members else UNSET
@@ -299,7 +301,7 @@ class Outline(NamedTuple):
 
 
 def read_outline(prefix: bytes, suffix: bytes) -> Outline:
-    """Find the id and the kind of a message from its beginning and its end."""
+    """Find the id and the kind of a message. `prefix` is the beginning of the message, and `suffix` is its end."""
     request_id: RequestId | None = None
     names = set()
     for name, value in _members(prefix):

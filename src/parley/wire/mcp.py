@@ -82,7 +82,7 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
     def can_be_asked(self) -> bool:
         """True if the client accepts elicitation with forms.
 
-        The value is False if the client declares only other modes.
+        The value is False if the client declares only modes of elicitation without forms.
         """
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):
@@ -147,8 +147,8 @@ FULL_CAPABILITIES: Final = ServerCapabilities(
     completions=EmptyCapability(),
     tasks=TasksCapability(),
 )
-"""The server's capabilities for clients at version 2025-11-25. `listChanged` is not announced for tools, because
-the list of tools never changes.
+"""The server's capabilities for clients at protocol version 2025-11-25. `listChanged` is not announced for tools,
+because the list of tools never changes.
 """
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
@@ -156,8 +156,8 @@ TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
 MODERN_CAPABILITIES: Final = msgspec.structs.replace(
     FULL_CAPABILITIES, logging=UNSET, tasks=UNSET, extensions={TASKS_EXTENSION: EmptyCapability()}
 )
-"""The server's capabilities for clients at version 2026-07-28. This version has no log messages, and its tasks are
-an extension.
+"""The server's capabilities for clients at protocol version 2026-07-28. This version has no log messages, and its
+tasks are an extension.
 """
 
 PLAIN_CAPABILITIES: Final = ServerCapabilities(tools=ToolsCapability(list_changed=True))
@@ -198,7 +198,7 @@ class LogMessage(Struct, frozen=True, kw_only=True):
 
 
 class ToolAnnotations(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Hints that help a client to decide whether to allow calls of a tool."""
+    """Hints that help a client to decide whether to allow calls to a tool."""
 
     title: str | UnsetType = UNSET
     read_only_hint: bool | UnsetType = UNSET
@@ -232,7 +232,7 @@ class RequestMeta(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TaskRequest(Struct, frozen=True, kw_only=True):
-    """The member `task` of a tool call, which requests that the call runs as a task."""
+    """The member `task` of a tool call. It requests that the tool call runs as a task."""
 
     ttl: int | UnsetType | None = UNSET
     """The time for which the client needs the task, in milliseconds. The value has no effect, because Parley keeps
@@ -246,7 +246,9 @@ class CallToolParams(Struct, frozen=True, kw_only=True):
     name: str
     arguments: Raw | UnsetType = UNSET
     input_responses: Raw | UnsetType = msgspec.field(default=UNSET, name="inputResponses")
-    """The responses to the input requests in an earlier result of the call; only at protocol version 2026-07-28."""
+    """The responses to the input requests in an earlier result of the tool call; only at protocol version
+    2026-07-28.
+    """
     request_state: Any | UnsetType = msgspec.field(default=UNSET, name="requestState")
     meta: RequestMeta | UnsetType | None = msgspec.field(default=UNSET, name="_meta")
     task: Any | UnsetType = UNSET
@@ -271,7 +273,7 @@ LARGE_RESULT_BYTES: Final = 1024 * 1024
 
 
 def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
-    """Return a tool result that contains a value both as JSON text and as structured content."""
+    """Return a tool result that contains `value` both as JSON text and as structured content."""
     encoded = msgspec.json.encode(value)
     text: Any = encoded.decode() if len(encoded) < LARGE_RESULT_BYTES else Raw(_as_json_string(encoded))
     return CallToolResult(content=(TextContent(text=text),), is_error=is_error, structured_content=Raw(encoded))

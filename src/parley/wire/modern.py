@@ -49,7 +49,7 @@ CacheScope = Literal["public", "private"]
 
 
 class ModernCapabilities(ClientCapabilities, frozen=True, kw_only=True):
-    """The capabilities that the client declares in one request."""
+    """The capabilities that a client declares in one request."""
 
     extensions: dict[str, Any] | UnsetType | None = UNSET
 
@@ -92,8 +92,8 @@ _meta_decoder: Final = msgspec.json.Decoder(_WithMeta)
 
 
 def named_version(params: Raw | UnsetType) -> Any:
-    """Return the protocol version in the parameters of a request. The value may have any type, because it was not
-    checked.
+    """Return the protocol version in the parameters of a request. The value may have any type, because its type is
+    not checked.
 
     Return UNSET if the parameters contain no version. Requests of earlier protocol versions contain no version.
     """

@@ -1,8 +1,8 @@
 """The connection between nodes, called a link: a WebSocket that carries the messages of `wire/peers.py`, one JSON
 object on each line.
 
-Before it opens a link, a node asks the other node for a challenge (`common/node_challenge.py`). The token of the
-nodes is never sent.
+Before a node opens a link, it requests a challenge from the other node (`common/node_challenge.py`). The nodes
+never send their shared token.
 
 The versions of the link are WebSocket subprotocols. A node offers all versions that it knows, and the other node
 chooses the newest version that it also knows. A node ignores unknown members and unknown notifications.
@@ -21,10 +21,10 @@ __all__ = ["FIRST_VERSION", "NODE_PATH", "NODE_VERSIONS", "common_version"]
 NODE_PATH: Final = "/node"
 
 FIRST_VERSION: Final = "parley-node.1"
-"""The first version of the protocol between nodes, which lacks `parley/place` and `parley/released`."""
+"""The first version of the link, which lacks `parley/place` and `parley/released`."""
 
 NODE_VERSIONS: Final = ("parley-node.2", FIRST_VERSION)
-"""The versions of the link that this version of Parley knows, the newest first."""
+"""The versions of the link that this version of Parley knows; the newest is first."""
 
 
 def common_version(offered: Sequence[str], known: Sequence[str]) -> str | None:

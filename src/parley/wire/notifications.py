@@ -1,8 +1,8 @@
 """Notifications that the server sends about conversations.
 
-These structs define the format, and the client decodes notifications into them. The server does not encode these
-structs. For speed, it builds the same JSON from encoded events (`server/encoders.py`). Tests check that the two
-formats are equal.
+The structs define the format, and Parley's client library decodes notifications into them. The server does not
+encode the structs: for speed, it builds the same JSON from encoded events (`server/encoders.py`). Tests check that
+the JSON matches the structs.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 
 
 class EventMeta(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The `_meta` of an event: its conversation and its position. The arguments of the client's request determine
-    which fields are set.
+    """The `_meta` of an event, such as its conversation and its position. The arguments of the client's request
+    determine which fields are set.
     """
 
     conversation_id: ConversationId | UnsetType = UNSET
@@ -90,7 +90,7 @@ class InitialState(Struct, frozen=True, kw_only=True):
     """Params of the notification that begins a stream, before the live events.
 
     The notification contains all earlier events after the requested position. If the stream was opened with the
-    argument `last`, it contains only about that number of the latest events.
+    argument `last`, the notification contains only the latest events, about `last` of them.
     """
 
     METHOD: ClassVar[str] = "notifications/initial_state"
@@ -100,7 +100,7 @@ class InitialState(Struct, frozen=True, kw_only=True):
 
 
 class StreamDisconnected(Struct, frozen=True, kw_only=True):
-    """Params of the notification which reports that the server ended a stream."""
+    """Params of the notification that the server has ended a stream."""
 
     METHOD: ClassVar[str] = "notifications/stream_disconnected"
 
@@ -117,21 +117,19 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         NOT_SENT: "not_sent",
         NOT_OPEN: "not_open",
     }
-    """The codes of the reasons above, keyed by reason. If a stream ends with an error, the code of the error is
-    sent instead.
-    """
+    """Maps each reason above to its code. If a stream ends because of an error, the error code is sent instead."""
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:
-        """Return the text that clients get as the reason for the end of a stream, because the principal `name` has
-        taken over the conversation.
+        """Return the reason that clients get when their streams end because the principal `name` has taken over the
+        conversation.
         """
         return f"{cls.TAKEN_OVER}, opened by {name}"
 
     meta: EventMeta = msgspec.field(name="_meta")
     reason: str
     code: str | UnsetType = UNSET
-    """The reason as a code for programs; only for clients at protocol version 2025-11-25 and newer."""
+    """The reason as a code (`CODES`); only for clients at protocol version 2025-11-25 and newer."""
 
 
 CONVERSATION_LOGGER: Final = "parley.conversation"
@@ -154,7 +152,7 @@ STORE_LOGGER: Final = "parley.store"
 
 
 class StoreNotice(Struct, frozen=True, kw_only=True):
-    """The `data` of a log message about the availability of the database."""
+    """The `data` of a log message that reports whether the database is available."""
 
     state: Literal["available", "unreachable", "turns_stopped"]
     message: str

@@ -49,18 +49,18 @@ __all__ = [
 NOT_OWNER: Final = -32001
 """The error code of the response from a process that is not running a turn of the conversation."""
 REFUSED: Final = -32002
-"""The error code of the response to a request that the owner has refused. The message of the error is the text for
-the client.
+"""The error code of the response to a request that the owner has refused. The message of the error is the message
+for the client.
 """
 NOT_WRITTEN: Final = -32003
 """The error code of the response to a request whose entries could not be written to the log. The message of the
-error is the reason.
+error contains the reason.
 """
 
 
 class Follow(Struct, frozen=True, kw_only=True):
-    """Requests every entry and delta after a position, until the turn ends. The response is sent before the first
-    entry or delta.
+    """Requests every entry and delta after the position `after`, until the turn ends. The response is sent before
+    the first entry or delta.
     """
 
     METHOD: ClassVar = "parley/follow"
@@ -99,12 +99,12 @@ class PeerRead(Struct, frozen=True, kw_only=True):
     can_be_asked: bool
     full: bool = True
     """True if a client of the following process can be asked whether a turn may exceed a limit, or if all clients
-    of this process know the event `limit_reached`. The name of the field is part of the protocol and cannot be
-    changed.
+    of the following process know the event `limit_reached`. The name of the field is part of the protocol and
+    cannot be changed.
     """
     may_end_at_limit: bool = True
-    """True if a client that may answer approvals does not know the event `limit_reached`. The turn may then end at
-    a limit without an approval.
+    """True if a client of the following process may answer approvals but does not know the event `limit_reached`.
+    The turn may then end at a limit without an approval.
     """
 
 
@@ -200,12 +200,14 @@ class SettleApproval(Struct, frozen=True, kw_only=True):
     by: SettledBy
     reason: str | None = None
     answer_id: str = ""
-    """The id of the answer; empty if the request comes from a process with an earlier version."""
+    """The id of the answer; empty if the request comes from a process with an earlier version of Parley."""
     principal: PrincipalRef | None = None
 
 
 class PeerSettlement(Struct, frozen=True, kw_only=True):
-    """The settlement of an approval, in `error.data` of the response to a `SettleApproval` that came too late."""
+    """The settlement of an approval. It is sent as `error.data` in the response to a `SettleApproval` request that
+    came after the settlement.
+    """
 
     decision: Settlement
     by: SettledBy
@@ -225,10 +227,12 @@ class InterruptTurn(Struct, frozen=True, kw_only=True):
 
     conversation_id: ConversationId
     event_id: EventId | None = None
-    """The id of the turn to interrupt. If the id is None and `messages` is empty, the request matches any turn."""
+    """The id of the turn to interrupt. If the id is None and `messages` is empty, the request interrupts any
+    running turn.
+    """
     messages: tuple[MessageId, ...] = ()
-    """The ids of messages for which the sender has no response yet. The turn is also interrupted if it accepted one
-    of these messages.
+    """The ids of messages that the sending process has submitted without a response so far. The turn is also
+    interrupted if it accepted one of these messages.
     """
     principal: PrincipalRef | None = None
 
@@ -265,7 +269,7 @@ class CompactHistory(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Asks the node that has the working directory to execute a request that begins a turn.
+    """Asks the node that has the working directory of a conversation to execute a request that begins a turn.
 
     The node executes the request as if a client of the node had sent it, and returns the result of the request.
     """
@@ -333,8 +337,9 @@ class PeerDelta(Struct, frozen=True, kw_only=True):
 
 
 class PeerReleased(Struct, frozen=True, kw_only=True):
-    """Params of the notification that the sending process no longer owns a conversation, although its turn is
-    unfinished. The following process then stops following. Another process continues or ends the turn.
+    """Params of the notification that the sending process no longer owns a conversation, although the turn is
+    unfinished. The receiving process then stops following the sending process. Another process continues or ends
+    the turn.
     """
 
     METHOD: ClassVar = "parley/released"

@@ -10,11 +10,11 @@ __all__ = ["LOCAL", "PrincipalRef", "name_of"]
 
 
 class PrincipalRef(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A reference to a principal. It stays unique even after the principal's token is revoked."""
+    """A reference to a principal. The reference stays unique even after the principal's token is revoked."""
 
     name: str
     token_id: str = ""
-    """The id of the principal's token; empty for local clients. The id distinguishes a token from a revoked token
+    """The id of the principal's token; empty for local clients. The id distinguishes the token from revoked tokens
     with the same name.
     """
 

@@ -117,7 +117,9 @@ class ConversationsDocument(Struct, frozen=True, kw_only=True):
 
     conversations: tuple[ConversationSummary, ...]
     more: bool
-    """True if there are further conversations. The tool `conversationsList` lists them."""
+    """True if there are conversations that the document does not contain. The tool `conversationsList` lists
+    them.
+    """
 
 
 class AttentionDocument(Struct, frozen=True, kw_only=True):
@@ -125,7 +127,7 @@ class AttentionDocument(Struct, frozen=True, kw_only=True):
 
     conversations: tuple[AttentionItem, ...]
     more: bool
-    """True if there are further conversations. The tool `attentionList` lists them."""
+    """True if there are conversations that the document does not contain. The tool `attentionList` lists them."""
 
 
 class EventInDocument(Struct, frozen=True, kw_only=True):

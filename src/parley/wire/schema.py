@@ -1,7 +1,7 @@
 """Generates JSON Schemas from the structs of this package.
 
-Only the types that tools, events and notifications use are supported. The module raises an error for any other
-type, so that a test fails when a struct uses a new type.
+Only the types that tools, events and notifications use are supported. For any other type, the module raises
+`TypeError`, so that a test fails when a struct uses a new type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Splits bytes into server-sent events, with or without their ids. The module does no I/O."""
+"""Splits bytes into server-sent events: `EventFramer` tracks the ids of the events, and `DataFramer` ignores them.
+The module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ MESSAGES: Final = (b"", b"message")
 
 
 class EventTooLong(Exception):
-    """Raised when an event is longer than the limit."""
+    """Raised when an event is longer than the limit of the `EventFramer`."""
 
 
 class ServerSentEvent(Struct, frozen=True):
@@ -61,7 +63,7 @@ class EventFramer:
         self.last_id: str | None = None
         """The id of the last event, after which the stream can be resumed; None if the stream has sent no id."""
         self.retry_seconds: float | None = None
-        """The delay that the server requests before the stream is resumed, in seconds; None if the server requests
+        """The delay, in seconds, that the server requests before the stream is resumed; None if the server requests
         no delay.
         """
         self._limit = limit
@@ -111,7 +113,9 @@ class EventFramer:
         return events
 
     def restart(self) -> None:
-        """Drop an incomplete event. Call this before feeding the first bytes of a resumed stream."""
+        """Discard the incomplete event. Call this method before the first bytes of a resumed stream are passed to
+        `feed`.
+        """
         self._start = _Start()
         self._line.clear()
         self._data.clear()
@@ -177,7 +181,7 @@ class DataFramer:
         self._unchecked_bytes = min(limit, LARGE_BYTES)
         self._start = _Start()
         self._is_plain = False
-        """True if the next chunk can begin neither with a byte order mark nor with the second half of a CRLF."""
+        """True if the next chunk can begin neither with a byte order mark nor with the LF of a CRLF."""
         self._skip_newline = False
         self._unfinished: list[bytes] = []
         """The chunks of an incomplete line. They are joined only once, when the line is complete."""
@@ -248,7 +252,9 @@ class DataFramer:
         return events
 
     def _after_start(self, chunk: bytes) -> bytes:
-        """Return the chunk without a byte order mark and without the second half of a CRLF."""
+        """Return the chunk without a byte order mark and without the LF of a CRLF whose CR was in the previous
+        chunk.
+        """
         if not self._start.is_over:
             chunk = self._start.feed(chunk)
         if self._skip_newline and chunk:

@@ -95,7 +95,7 @@ class ModernTask(Struct, frozen=True, kw_only=True, rename="camel"):
     input_requests: dict[str, Raw] | UnsetType = UNSET
     """The open input requests of the task, by approval id."""
     result: Raw | UnsetType = UNSET
-    """The result of the call; set when the task is completed."""
+    """The result of the tool call; set when the task is completed."""
 
 
 class ListTasksParams(Struct, frozen=True, kw_only=True):

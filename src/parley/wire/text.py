@@ -43,7 +43,7 @@ def unseen(text: str) -> dict[int, str]:
 
 
 def visible(text: str) -> str:
-    """Return a text on a single line, with its invisible characters escaped."""
+    """Return `text` on a single line, with its invisible characters escaped."""
     return text.translate(unseen(text))
 
 
@@ -58,8 +58,8 @@ def _spelled(character: str) -> str:
 
 
 def quoted(path: str) -> str:
-    """Return a path for display. If the path contains invisible characters or a backtick, return it quoted for a
-    shell.
+    """Return a path for display. If the path contains an invisible character or a backtick, return the path quoted
+    for bash.
     """
     if _are_seen(path) and "`" not in path:
         return path
@@ -67,11 +67,11 @@ def quoted(path: str) -> str:
 
 
 def quoted_command(argv: Sequence[str]) -> str:
-    """Return a command as one line in the syntax of a shell.
+    """Return a command as one line in the syntax of bash.
 
-    A word with an invisible character is written as `$'...'`, as in bash. In plain quotes, the escape of the
-    character could not be distinguished from a backslash and letters in the command. A word with a backtick is also
-    written as `$'...'`, because the command is shown between backticks.
+    A word with an invisible character is written as `$'...'`. In plain quotes, the escape of the character could
+    not be distinguished from a backslash and letters in the command. A word with a backtick is also written as
+    `$'...'`, because the command is shown between backticks.
     """
     return " ".join(map(_word, argv))
 
@@ -82,8 +82,8 @@ def _word(word: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join texts with commas. If there are more than 8 texts, list only the first 8 and the number of the remaining
-    texts.
+    """Join `texts` with commas. If there are more than 8 strings, join only the first 8, and add the number of the
+    other strings.
     """
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

@@ -150,7 +150,8 @@ class WorkspaceState(Struct, frozen=True, kw_only=True):
 
 
 class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The structured content of `codex` and `codex-reply`, for clients at version 2025-11-25 and newer.
+    """The structured content of the results of `codex` and `codex-reply`, for clients at protocol version
+    2025-11-25 and newer.
 
     Clients for different releases of Codex read different field names, so the conversation id and the message are
     sent under two names each.
@@ -231,7 +232,7 @@ class ConversationCreated(Struct, frozen=True, kw_only=True):
 
 
 class CreateFailed(Struct, frozen=True, kw_only=True):
-    """The structured content of a failed `conversationCreate`."""
+    """The structured content of the result of a failed `conversationCreate` call."""
 
     message: str
     code: str | UnsetType = UNSET
@@ -289,7 +290,7 @@ class MessageAccepted(Struct, frozen=True, kw_only=True):
 
 
 class Failed(Struct, frozen=True, kw_only=True):
-    """The structured content of a failed call of a conversation tool."""
+    """The structured content of the result of a failed call to a conversation tool."""
 
     status: Literal["error"] = "error"
     message: str
@@ -298,15 +299,15 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 class AnswerFailed(Failed, frozen=True, kw_only=True):
-    """The structured content of a failed `approvalAnswer`. All fields after `code` are set only if the approval had
-    already been settled.
+    """The structured content of the result of a failed `approvalAnswer` call. All fields after `code` are set only
+    if the approval had already been settled.
     """
 
     decision: str | UnsetType = UNSET
     by: str | UnsetType = UNSET
     """How the approval was settled: a value of `by` in the event `approval_settled`."""
     principal: str | UnsetType = UNSET
-    """The name of the principal that decided, or that interrupted the turn; missing if no principal did."""
+    """The name of the principal that decided the approval or interrupted the turn; missing if no principal did."""
     reason: str | UnsetType = UNSET
     settled_at: str | UnsetType = UNSET
     """The time of the settlement in UTC, such as `2026-01-31T12:00:00.000Z`."""
@@ -344,7 +345,9 @@ class StreamStarted(Struct, frozen=True, kw_only=True):
 
 
 class StreamEnded(Struct, frozen=True, kw_only=True):
-    """The result of a stream call at version 2026-07-28. The result is sent when the stream ends."""
+    """The result of a `conversationStream` call at protocol version 2026-07-28. The result is sent when the stream
+    ends.
+    """
 
     seq: Annotated[Seq, Meta(description="The last position that was sent. Pass it as `after` to continue.")]
     state: Annotated[str, Meta(description="The state of the conversation: idle, running, asking or deleted.")]
@@ -411,7 +414,7 @@ class FoundMessage(Struct, frozen=True, kw_only=True):
 
 class ConversationSearchResult(Struct, frozen=True, kw_only=True):
     messages: tuple[FoundMessage, ...]
-    """The messages that were found; the message that was stored last comes first."""
+    """The messages that contain the search text; the newest message is first."""
     next_cursor: str | UnsetType = UNSET
     """The cursor of the next page; missing if all messages were searched."""
 
@@ -488,37 +491,39 @@ class PositionedEvent(Struct, frozen=True, kw_only=True):
     the output between them was not stored.
     """
     at: str | UnsetType = UNSET
-    """The time at which the event was stored, in ISO 8601 format; set only if the call asks for times."""
+    """The time when the event was stored, in ISO 8601 format; set only if the argument `times` is true."""
     msg: Raw
 
 
 class OpenText(Struct, frozen=True, kw_only=True):
-    """The text that the model has written so far, or the output so far of a running command."""
+    """Text that the model is still writing, or the output so far of a running command."""
 
     item: ItemId
     type: str
     text: str
-    """The text so far. If the middle of an output was not stored, the output has two `OpenText` values: one for its
-    beginning and one for its end.
+    """The text or output so far. If the middle of an output was not stored, the output has two `OpenText` values:
+    one for its beginning and one for its end.
     """
     call_id: CallId | UnsetType = UNSET
-    """The id of the tool call that is running the command; missing for a text from the model."""
+    """The id of the tool call that is running the command; missing for text from the model."""
     stream: OutputStream | UnsetType = UNSET
-    """The output stream of the running command; missing for a text from the model."""
+    """The output stream of the running command; missing for text from the model."""
     offset: int | UnsetType = UNSET
-    """The offset of the text in the command's output, in bytes; missing for a text from the model."""
+    """The offset of `text` in the command's output, in bytes; missing for text from the model."""
 
 
 class ConversationReadResult(Struct, frozen=True, kw_only=True):
     events: tuple[PositionedEvent, ...]
     open: tuple[OpenText, ...]
-    """The texts and outputs that are still open after the last event. Only the last page contains them."""
+    """The unfinished text from the model, and the output so far of running commands. Only the last page contains
+    them. The list is always empty if the call has the argument `before`.
+    """
     seq: Seq
     """The value of `after` for the next page."""
     state: PhaseName
     before: Seq | UnsetType = UNSET
     """The value of the argument `before` that returns the preceding events. This field is missing if there are no
-    preceding events, or if the call had no argument `before`.
+    preceding events, or if the call has no argument `before`.
     """
 
 
@@ -529,7 +534,7 @@ class QueuedItem(Struct, frozen=True, kw_only=True):
     content: tuple[InputItem, ...]
     queued_at: str
     principal: str | UnsetType = UNSET
-    """The name of the principal that queued the message; missing in logs of older versions."""
+    """The name of the principal that queued the message; missing in logs of older versions of Parley."""
 
 
 class QueueListResult(Struct, frozen=True, kw_only=True):
@@ -555,7 +560,7 @@ class PlainOk(Struct, frozen=True, kw_only=True):
 
 
 class ListedApproval(Struct, frozen=True, kw_only=True):
-    """An open approval in the result of a tool."""
+    """An open approval in the result of a tool such as `approvalsList`."""
 
     approval_id: ApprovalId
     conversation_id: ConversationId
@@ -627,7 +632,7 @@ class ApprovalAnswerArguments(Struct, frozen=True, kw_only=True):
 
 
 class Tokens(Struct, frozen=True, kw_only=True):
-    """The number of tokens that the model has reported for a conversation so far."""
+    """The number of tokens that providers have reported for a conversation so far."""
 
     input_tokens: int
     cached_input_tokens: int
@@ -675,8 +680,8 @@ class ConversationStatusResult(Struct, frozen=True, kw_only=True):
     tokens: Tokens | None
     owner: Owner | None
     workspace: WorkspaceState | UnsetType = UNSET
-    """The newest commit, for clients at version 2025-11-25 and newer; missing if the conversation does not work
-    in a repository.
+    """The newest commit, for clients at protocol version 2025-11-25 and newer; missing if the conversation does not
+    work in a repository.
     """
 
 
@@ -713,7 +718,9 @@ class SettingsListResult(Struct, frozen=True, kw_only=True):
     model_provider: str
     model_providers: tuple[str, ...]
     profile: str | None
-    """The default profile; None if there is no default profile."""
+    """The default profile of a new conversation; None if there is no default profile, if the call names a
+    conversation, or if the client is not an admin.
+    """
     profiles: tuple[ListedProfile, ...]
     cwd: str
     roots: tuple[str, ...]
