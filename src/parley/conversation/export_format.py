@@ -2,8 +2,8 @@
 
 The file contains all entries, including images and command output, but without the content of session grants and of
 the queue (`log_queries.for_copy`). The functions that read a file check every line, because the entries become the
-log of a conversation. If a file is truncated, contradicts itself or was written by a newer version, they raise
-`BadFile` with the number of the line. This module does not access files; its callers read and write them.
+log of a conversation. If a file is truncated, contradicts itself or was written by a newer version of Parley, they
+raise `BadFile` with the number of the line. This module does not access files; its callers read and write them.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projectio
 
 
 def _check(entry: Entry, projections: Projections) -> None:
-    """Check an entry that was read from a file, and apply it to `projections`.
+    """Check `entry`, which was read from a file, and apply the entry to `projections`.
 
     Raises:
         msgspec.DecodeError, ValueError: the entry is invalid.

@@ -178,9 +178,9 @@ class History:
         content is not in memory, and `supply` adds the content of such an item.
         """
         self._is_partial = False
-        """True if the history was restored from a checkpoint, or if `forget` has removed messages. A branch at a
-        message that is not in `_turns` then raises `EarlierEntriesNeeded`. If False, `_turns` contains every
-        message.
+        """True if the history was restored from a checkpoint, or if `forget` has removed messages. `apply` then
+        raises `EarlierEntriesNeeded` if a branch begins at a message that is not in `_turns`. If False, `_turns`
+        contains every message.
         """
 
     # --- checkpoints -------------------------------------------------------------------

@@ -478,7 +478,7 @@ class Log:
 
     def lengths(self) -> dict[ItemId, int]:
         """Return the lengths of all items that are open or whose final entry is not durable yet, by item id. The
-        length of a text is in code points, and the length of an output is in bytes.
+        length of an item with text is in code points, and the length of an item with output is in bytes.
         """
         lengths = {item.id: item.length for item in self.open.values()}
         for output in self.outputs.values():
@@ -493,9 +493,9 @@ class Cursor:
     reader has received of each open item.
 
     A cursor never moves past an entry that is not durable. While a cursor is `live`, its reader has received every
-    entry and delta and is sent each new one directly, so the cursor does not change. If a new entry or delta cannot
-    be sent to the reader directly, the caller calls `appended` or `missed`, which sets `live` to False. `next` then
-    returns the entries and deltas that the reader lacks, one at a time.
+    entry and delta, and new entries and deltas are sent to the reader directly. The cursor then does not change. If
+    a new entry or delta cannot be sent to the reader directly, the caller calls `appended` or `missed`, which sets
+    `live` to False. `next` then returns the entries and deltas that the reader lacks, one at a time.
     """
 
     __slots__ = ("_earlier", "_lacking", "_offsets", "_takes_records", "live", "seq")

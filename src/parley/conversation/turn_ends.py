@@ -38,7 +38,9 @@ INTERRUPTED: Final[dict[Interruption, str]] = {
 }
 """The messages that clients get for interrupted turns, by the reason for the end of the turn."""
 KILLED: Final = "Turn interrupted: the server that ran it was killed"
-"""The message of a turn that ended because its server was killed. The process that recovers the turn appends it."""
+"""The message of a turn that ended because its server was killed. The process that recovers the turn appends this
+message.
+"""
 CUT_OFF: Final = "Turn interrupted: the server lost its connection to the database"
 """The message of a turn that a server has ended because the server could not reach the database."""
 KILLED_OR_CUT_OFF: Final = (

@@ -119,9 +119,11 @@ _any_decoder: Final = msgspec.json.Decoder()
 
 def read_answer(answer: Message) -> tuple[Decision, str | None]:
     """Return the decision and the reason in `answer`, the response of a client. The reason is None if the response
-    contains no reason. A response that contains neither an approval nor `cancel` or `abort` counts as a denial.
+    contains no reason.
 
-    A `decision` that is not null takes precedence over an `action`.
+    A `decision` that is not null takes precedence over an `action`. The action `accept` stands for the decision in
+    `content`, or for `approved` if `content` contains no known decision. The action `cancel` stands for `abort`.
+    Any other response counts as `denied`.
     """
     if error_of(answer) is not None or isinstance(answer.result, UnsetType):
         return "denied", None

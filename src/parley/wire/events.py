@@ -178,7 +178,7 @@ class TokenCount(EventBase, frozen=True, kw_only=True, tag="token_count"):
     """The cost of the response in millionths of the currency of the prices; missing if the price is unknown."""
 
 
-# --- texts and reasoning -------------------------------------------------------------
+# --- messages and reasoning ----------------------------------------------------------
 
 
 class AgentMessage(EventBase, frozen=True, kw_only=True, tag="agent_message"):
