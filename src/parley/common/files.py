@@ -1,4 +1,4 @@
-"""Reads small files of the user, such as settings, keys and scripts.
+"""Reads the user's small files, such as settings, keys and scripts.
 
 `guarded_files.py` reads files that a repository or a model may have written. The server is blocked while it reads a
 file. Opening a pipe or a device therefore raises an error, because reading from it could block the server forever.

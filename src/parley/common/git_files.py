@@ -37,8 +37,8 @@ def common_dir(git_dir: str) -> str | None:
 
 
 def git_dirs(git_file: str) -> Iterator[str]:
-    """Yield the Git directory that a `.git` file names, and then the common directory that this Git directory
-    names. Yield only the directories that are named.
+    """Yield the Git directory that a `.git` file names and, if that Git directory names a common directory, the
+    common directory. Yield nothing if `git_file` is not a `.git` file.
     """
     own = git_dir(git_file)
     if own is not None:
@@ -63,8 +63,8 @@ def is_repository(folder: str | os.PathLike[str]) -> bool:
 
 
 def _read(path: str) -> str:
-    """Return the content of a small regular file without the line end, or an empty string if the file cannot be
-    read.
+    """Return the first `_MAX_BYTES` bytes of a regular file, without the line end. Return an empty string if the
+    file cannot be read or contains a NUL.
     """
     try:
         text = read_file(path, limit=_MAX_BYTES)

@@ -22,8 +22,8 @@ class NamedHome(NamedTuple):
 
 
 def named_home(environ: Mapping[str, str], directory: str) -> NamedHome | None:
-    """Return the home that the environment names, even if the home does not exist. Return None if the environment
-    names no home.
+    """Return the home that the environment variables in `environ` name, even if the home does not exist. Return
+    None if they name no home.
 
     A relative path is resolved against `directory`.
     """

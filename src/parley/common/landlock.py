@@ -1,4 +1,4 @@
-"""Calls the system calls of Landlock and `prctl`, for which the standard library has no functions.
+"""Makes the system calls of Landlock and `prctl`, for which the standard library has no functions.
 
 The numbers and structs are from the headers of the Linux kernel. The callers choose the rights of a sandbox. The
 fork server loads this module, so the module imports neither `typing` nor `enum`.
@@ -70,7 +70,7 @@ def create_ruleset(files: int, network: int = 0, scoped: int = 0) -> int:
 
 def add_rule(ruleset: int, place: int, rights: int) -> None:
     """Grant the rights `rights` to the file or directory that the descriptor `place` refers to. Rights to a
-    directory also apply to everything in it.
+    directory also apply to all files and directories below it.
 
     For a file, rights that only a directory can have are omitted.
     """

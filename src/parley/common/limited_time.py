@@ -20,8 +20,8 @@ class TookTooLong(Exception):
 
 @contextmanager
 def limited_time(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLong` in the block if the block uses more than `seconds` of processor time. Outside the main
-    thread, which alone receives signals, there is no limit.
+    """Raise `TookTooLong` in the `with` block if the block uses more than `seconds` of processor time. Outside the
+    main thread, which alone receives signals, there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -18,7 +18,7 @@ clients can influence some labels.
 """
 OTHER: Final = "other"
 MAX_LABEL: Final = 200
-"""The maximum length of the value of a label, in characters. Longer values, such as names of models, are cut."""
+"""The maximum length of the value of a label, in characters. Longer values, such as model names, are truncated."""
 
 Labels = tuple[str, ...]
 """The label values of one series, in the order of the metric's label names."""
@@ -61,11 +61,15 @@ class Histogram(Metric):
     kind: Literal["counter", "gauge", "histogram"] = "histogram"
 
     def __init__(self, name: str, about: str, labels: Sequence[str] = (), *, bounds: Sequence[float]) -> None:
-        """Create an empty histogram. `bounds` are the upper bounds of the buckets, without infinity."""
+        """Create an empty histogram. `bounds` are the upper bounds of the buckets in seconds, in ascending order,
+        without infinity.
+        """
         super().__init__(name, about, labels)
         self.bounds = tuple(bounds)
         self.counts: dict[Labels, list[int]] = {}
-        """The number of durations in each bucket. The last bucket contains the durations that exceed all bounds."""
+        """Maps each label set to the number of durations in each bucket. The last bucket contains the durations
+        that exceed all bounds.
+        """
         self.sums: dict[Labels, float] = {}
         self.recorded: Callable[[float, Labels], None] | None = None
         """A callback that is called with each duration and its labels; None if there is no callback."""

@@ -17,13 +17,13 @@ from typing import Final, Literal, NamedTuple
 __all__ = ["SCHEME", "Challenge", "new_nonce", "read_fields", "write_fields"]
 
 SCHEME: Final = "Parley-Node"
-"""The authentication scheme in the headers `Authorization` and `WWW-Authenticate`."""
+"""The scheme in the headers `Authorization` and `WWW-Authenticate` of requests and responses between nodes."""
 
 _MAX_CHARACTERS: Final = 500
 
 
 class Challenge(NamedTuple):
-    """The data of one connection between two nodes from which both nodes compute their proofs."""
+    """The data from which two nodes compute their proofs for one connection."""
 
     url: str
     """The announced URL of the called node."""
@@ -64,7 +64,7 @@ def write_fields(**fields: str) -> str:
 def read_fields(value: str) -> dict[str, str]:
     """Return the fields in the value of an authentication header, by name.
 
-    The result is empty if the value has another scheme or is too long.
+    The result is empty if the value has a scheme other than `Parley-Node` or is too long.
     """
     scheme, _, rest = value.partition(" ")
     if scheme.lower() != SCHEME.lower() or len(value) > _MAX_CHARACTERS:

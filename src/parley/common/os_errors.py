@@ -1,4 +1,4 @@
-"""Converts errors of the operating system into texts for people and models. If an error means that a limit was
+"""Converts errors of the operating system into text for people and models. If an error means that a limit was
 reached, the text names the limit.
 """
 
@@ -15,8 +15,8 @@ __all__ = ["OUT_OF_MEMORY", "connection_detail", "limit_reached", "os_detail", "
 def os_detail(error: OSError) -> str:
     """Return the text of an error for clients and models, such as `No such file or directory (os error 2)`.
 
-    The text has no number if the error has no errno. If the error reports a limit of the operating system, the text
-    names the limit.
+    The text has no number if the error has no errno. If the error means that a limit of the operating system was
+    reached, the text names the limit.
     """
     text = error.strerror or str(error)
     return with_limit(f"{text} (os error {error.errno})", error.errno) if error.errno else text
@@ -39,7 +39,9 @@ def connection_detail(error: OSError) -> str:
 
 
 def with_limit(text: str, number: int) -> str:
-    """Return the text. If the errno `number` reports a limit of the operating system, append the limit's name."""
+    """Return the text of the error with the errno `number`. If this errno means that a limit of the operating
+    system was reached, append a description of the limit.
+    """
     limit = _limit(number)
     return f"{text}: {limit}" if limit else text
 
@@ -71,7 +73,9 @@ library.
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return the text of an error that reports a limit of the operating system; None for any other error."""
+    """Return the text of an error that means that a limit of the operating system was reached; None for any other
+    error.
+    """
     match error:
         case MemoryError():
             return OUT_OF_MEMORY

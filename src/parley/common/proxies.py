@@ -19,7 +19,7 @@ def is_loopback(host: str) -> bool:
 
 def is_on_this_computer(url: str) -> bool:
     """Return whether the server at a URL runs on this computer. Requests to such a server must not use a proxy: the
-    proxy could not reach the server, and would get the secrets of the requests.
+    proxy could not reach the server, and would get the secrets in the requests.
     """
     from urllib.parse import urlsplit  # imported here: start-up does not need this module
 
@@ -28,7 +28,7 @@ def is_on_this_computer(url: str) -> bool:
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
     """Return the proxy that an environment names for a URL, or None if the environment names no proxy. A variable
-    in lower case takes precedence.
+    in lower case takes precedence over the same variable in upper case.
 
     The HTTP library's own look-up is not used, because it reads the environment of this process instead of
     `environ`. It would also read passwords from `~/.netrc`, and the library rejects a request that has both an API
@@ -50,8 +50,8 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _needs_no_proxy(host: str, host_with_port: str, without: str) -> bool:
-    """Return whether the list `without` (the value of `no_proxy`) contains a host or one of its parent domains. The
-    item `*` matches every host.
+    """Return whether the list `without` (the value of `no_proxy`) contains a host, with or without its port, or one
+    of the host's parent domains. The item `*` matches every host.
     """
     for name in (one.strip().lstrip(".").lower() for one in without.split(",")):
         if name == "*" or (name and any(f".{one}".endswith(f".{name}") for one in (host, host_with_port.lower()))):

@@ -32,7 +32,7 @@ __all__ = [
 HELLO_VERSION: Final = 1
 
 RELAY: Final = "relay"
-"""The kind of the line in which a relay sends the environment of its client before the first MCP message."""
+"""The kind of the JSON line in which a relay sends the environment of its client before the first MCP message."""
 
 ANSWER_SECONDS: Final = 5.0
 """The maximum time, in seconds, to connect to the server and to receive its response to a line. A server that was

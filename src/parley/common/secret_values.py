@@ -1,4 +1,4 @@
-"""Removes the values of secret environment variables from texts that leave the server, such as logs."""
+"""Removes the values of secret environment variables from text that leaves the server, such as log lines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ MIN_SECRET_CHARACTERS: Final = 8
 """The minimum length, in characters, of a value that is removed. Shorter values may be parts of ordinary words."""
 
 _PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
-"""The pattern of a URL with a password. It begins with `://`, and not with the scheme, so that a long word takes
-linear time.
+"""The pattern of a URL with a password. It begins with `://` instead of with the scheme, so that the search takes
+linear time even in a long word.
 """
 
 
@@ -40,7 +40,7 @@ class SecretValues:
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
     def redact(self, text: str) -> str:
-        """Return a text in which the values, and passwords in URLs, are redacted."""
+        """Return the text with the secret values, and all passwords in URLs, replaced by `REDACTED`."""
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
         return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text

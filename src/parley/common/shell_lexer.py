@@ -92,11 +92,11 @@ def commands_in(script: str, *, words_only: bool = False) -> list[Words] | None:
 
 
 def _end_of_redirection(script: str, place: int) -> int | None:
-    """Return the end of the redirection at `place`. Return None if there is no redirection, or if the redirection
-    may write to a file.
+    """Return the position after the redirection at `place`. Return None if there is no redirection, or if the
+    redirection may write to a file.
 
-    A blank must precede the redirection. A shell would otherwise read a number directly before the redirection as
-    a descriptor.
+    A blank must precede the redirection. A shell would otherwise read a number directly before the redirection as a
+    descriptor.
     """
     if script[place - 1] not in _BLANKS:
         return None
@@ -196,8 +196,8 @@ def _end_of_blanks(script: str, place: int) -> int:
 
 
 def _word_at(script: str, place: int) -> tuple[str, int] | None:
-    """Return the word that begins at `place`, without quotes and escapes, and its end. Return None if a quote is
-    not closed.
+    """Return the word that begins at `place`, without quotes and escapes, and the position after the word. Return
+    None if a quote is not closed.
     """
     pieces = list[str]()
     while place < len(script) and script[place] not in _BLANKS_OF_WORDS:

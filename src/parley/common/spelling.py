@@ -44,8 +44,8 @@ def is_about_safety(name: str) -> bool:
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that differs only in case, hyphens or underscores. If there is none, return the closest
-    known name within `MAX_EDITS` edits. Return None if no known name is similar enough.
+    """Return the known name that differs from `name` only in case, hyphens or underscores. If there is none, return
+    the closest known name within `MAX_EDITS` edits. Return None if no known name is similar enough.
     """
     letters = letters_of(name)
     candidates = [(each, letters_of(each)) for each in known]
@@ -92,5 +92,5 @@ def shown_name(name: str) -> str:
 
 
 def shortened(text: str, max_length: int = _MAX_SHOWN) -> str:
-    """Return the text for an error message or a log line, shortened to at most `max_length` characters."""
+    """Shorten the text to at most `max_length` characters, for an error message or a log line."""
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

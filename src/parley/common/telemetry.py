@@ -1,7 +1,7 @@
 """Reports the operations of the server to observers, which are the log, the metrics and the traces.
 
-If there are no observers, each report costs only one comparison. The texts of messages and the arguments of tools
-are reported only to observers that ask for content.
+If there are no observers, each report costs only one comparison. The text of messages and the arguments of tool
+calls are reported only to observers that ask for content.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Operation:
     def __init__(self, name: str, parent: Operation | None, fields: dict[str, Any]) -> None:
         self.name, self.parent, self.fields = name, parent, fields
         self.content: dict[str, str] = {}
-        """The texts of users, models and tools, which are reported only to observers that ask for content."""
+        """The text from users, models and tools, which is reported only to observers that ask for content."""
         self.outcome = "ok"
         """The result of the operation: `ok`, `cancelled`, `failed`, or a more specific word."""
         self.seconds = 0.0
@@ -75,7 +75,7 @@ class Telemetry:
         self.takes_parents = False
         """True if an observer continues the traces of clients."""
         self.deltas = 0
-        """The number of deltas that this process has produced, for texts and command outputs."""
+        """The number of deltas of text and command output that this process has produced."""
         self.events = 0
         """The number of events that this process has appended to logs."""
         self._current: ContextVar[Operation | None] = ContextVar("operation", default=None)
@@ -122,7 +122,7 @@ class Telemetry:
 
     @contextmanager
     def operation(self, name: str, **fields: Any) -> Iterator[Operation | None]:
-        """Report the `with` block as an operation. It is the parent of the operations that begin in the block."""
+        """Report the `with` block as an operation, which is the parent of the operations that begin in the block."""
         if not self.is_active:
             yield None
             return
@@ -163,7 +163,7 @@ class Telemetry:
 
     def cause(self, conversation_id: str) -> None:
         """Store the operation of the current task as the cause of the next turn of a conversation. Do nothing if
-        there is no observer or no such operation.
+        there is no observer or the current task has no operation.
         """
         if self.is_active and (operation := self._current.get()) is not None:
             self._causes[conversation_id] = operation

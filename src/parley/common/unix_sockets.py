@@ -48,8 +48,8 @@ def short_path(directory: str, name: str) -> Iterator[str]:
 
 
 def is_of_same_user(channel: socket.socket) -> bool:
-    """Return whether the peer process belongs to the same user. Return True on systems other than Linux, where the
-    file modes protect the socket.
+    """Return whether the peer process belongs to the same user as this process. Return True on systems other than
+    Linux, where the file modes protect the socket.
     """
     if sys.platform != "linux":
         return True
@@ -61,9 +61,10 @@ def is_confined(channel: socket.socket) -> bool:
     """Return whether the peer process appears to be a sandboxed command.
 
     Landlock does not prevent a command from connecting to a socket whose path the command knows. But a sandboxed
-    command has a seccomp filter that it cannot remove. Therefore, a peer counts as confined unless it has no
-    seccomp filters or as many as this process. A peer with an unknown number of filters also counts as confined.
-    Return False if the number of filters of this process is unknown, or if the system is not Linux.
+    command has a seccomp filter that it cannot remove. Therefore, a peer counts as confined if it has at least one
+    seccomp filter and not the same number of filters as this process. A peer with an unknown number of filters also
+    counts as confined. Return False if the number of filters of this process is unknown, or if the system is not
+    Linux.
     """
     if sys.platform != "linux":
         return False

@@ -48,8 +48,8 @@ def names_a_secret(name: str) -> bool:
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a pattern matches the whole name, ignoring case. `*` matches any string, and `?` matches any
-    single character.
+    """Return whether one of the patterns matches the whole name, ignoring case. `*` matches any string, and `?`
+    matches any single character.
     """
     return _compiled(patterns).fullmatch(name) is not None
 
