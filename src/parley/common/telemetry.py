@@ -122,7 +122,7 @@ class Telemetry:
 
     @contextmanager
     def operation(self, name: str, **fields: Any) -> Iterator[Operation | None]:
-        """Report the `with` block as an operation, which is the parent of the operations that begin in the block."""
+        """Report the `with` block as an operation. It is the parent of the operations that begin in the block."""
         if not self.is_active:
             yield None
             return

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_RECORDED", "model_opener"]
 
 MAX_RECORDED: Final = 1000
-"""The maximum number of conversations of which the recorder remembers the previous request. If the previous request
-of a conversation is unknown, the recorder writes the next request completely.
+"""The maximum number of conversations for which the recorder stores the checksums of the previous request. If the
+previous request of a conversation is unknown, the recorder writes the next request completely.
 """
 
 

@@ -1,4 +1,4 @@
-"""Encodes the output schema in the form that both Chat Completions and the Responses API accept."""
+"""Encodes the output schema in the form that Chat Completions and the Responses API accept."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 __all__ = ["named_schema"]
 
 SCHEMA_NAME: Final = "answer"
-"""The name of the schema. These APIs require a name, and show it to the model."""
+"""The name of the output schema. Both APIs require a name, and show it to the model."""
 
 
 def named_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the member of a request that contains a schema and its name. The member asks the provider to follow
-    the schema exactly.
+    """Return the part of a request that contains the given output schema and its name. This part asks the provider
+    to follow the schema exactly.
     """
     return {"name": SCHEMA_NAME, "strict": True, "schema": schema}

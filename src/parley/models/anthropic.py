@@ -33,8 +33,8 @@ COMMON_VERSION: Final = "2023-06-01"
 """The version of the API that all other services support."""
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 32_000
-"""The maximum number of tokens in a reply if the settings contain no limit. The API requires a limit, and does not
-accept a limit that is larger than the model allows.
+"""The maximum number of tokens in a response if the settings contain no limit. The API requires a limit, and does
+not accept a limit that is larger than the model allows.
 """
 
 EFFORTS: Final = {
@@ -99,7 +99,7 @@ def api_version(provider: Provider) -> str:
 
 
 def encode_anthropic(request: ModelRequest, settings: Settings, *, to: str) -> bytes:
-    """Return the body of a request (see "requests to the model" in docs/protocol.md).
+    """Return the JSON body of a request to the Messages API (see "requests to the model" in docs/protocol.md).
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     """
@@ -144,13 +144,13 @@ class _Messages:
         self._calls: set[str] = set()
         self._outputs: list[Any] = []
         self._result: dict[str, Any] | None = None
-        """The output of the only call of the last response, if this output is the last block of the messages;
-        otherwise None.
+        """The output of the only tool call in the last response, if no other block follows this output; otherwise
+        None.
         """
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Return whether an item begins the next response, in a history that does not record where responses
-        end.
+        """Return whether the item begins the next response. This method is for a history that does not record where
+        responses end.
         """
         return isinstance(item, UserItem) or (isinstance(item, CallItem) and item.call_id in self._calls)
 
@@ -175,9 +175,9 @@ class _Messages:
                 assert_never(item)
 
     def end_response(self) -> None:
-        """Add the message of the current response.
+        """Add the assistant message of the current response.
 
-        Then begin the next user message with the outputs of the calls in the response.
+        Then begin the next user message with the outputs of the tool calls in the response.
         """
         spoken, outputs = self._spoken, self._outputs
         self._spoken, self._outputs, self._calls = [], [], set()
@@ -188,9 +188,10 @@ class _Messages:
         self._result = outputs[0] if len(outputs) == 1 else None
 
     def _add(self, role: str, content: list[Any], *, is_image: bool = False) -> None:
-        """Add blocks to the last message if it has the role `role`; otherwise begin a message with them.
+        """Add content blocks to the last message if it has the role `role`; otherwise begin a message with these
+        blocks.
 
-        Images that directly follow the output of the only call of a response become a part of that output.
+        Images that directly follow the output of the only tool call in a response become a part of that output.
         """
         if not content:
             return
@@ -231,9 +232,10 @@ def _is_thinking(block: Raw) -> bool:
 
 
 def _call(item: CallItem) -> dict[str, Any]:
-    """Return the block for a call.
+    """Return the content block for a tool call.
 
-    The API accepts only an object as the input. If the arguments are not an object, they are wrapped in an object.
+    The API accepts only an object as the input of a tool. If the arguments are not an object, they are wrapped in
+    an object.
     """
     encoded = item.arguments.encode("utf-8", "replace")
     is_object = read_payload(_OBJECT, encoded) is not None
@@ -242,8 +244,8 @@ def _call(item: CallItem) -> dict[str, Any]:
 
 
 def _call_id(call_id: str) -> str:
-    """Return the id of a call. If the API does not accept the id, return a new id that is derived from it. Ids from
-    other APIs may contain characters that this API does not accept.
+    """Return the id of a tool call in a form that the API accepts. An id that the API does not accept is replaced
+    with an id that is derived from it. Ids from other APIs may contain characters that this API does not accept.
     """
     if _ID.fullmatch(call_id):
         return call_id
@@ -251,8 +253,8 @@ def _call_id(call_id: str) -> str:
 
 
 def _content(content: tuple[InputItem, ...]) -> list[Any]:
-    """Return the blocks of a user message. Texts that consist of white space are left out, because the API does not
-    accept them.
+    """Return the content blocks of a user message. Text items that consist of white space are left out, because the
+    API does not accept them.
     """
     return parts_of(tuple(item for item in content if not _is_blank(item)), _part)
 

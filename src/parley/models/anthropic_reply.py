@@ -41,8 +41,8 @@ __all__ = ["AnthropicDecoder"]
 
 NOT_CLOSED: Final = "stream closed before message_stop"
 OVERFLOW: Final = "model_context_window_exceeded: the reply filled the context window of the model"
-"""The text of the error for a reply that was cut off because the context window was full. It contains a phrase that
-`agent/retry.py` recognises, so that the turn compacts the history.
+"""The error message for a reply that was cut off because the context window was full. It contains a phrase by which
+`agent/retry.py` recognises that the turn must compact the history.
 """
 
 CUT: Final = "max_tokens"
@@ -61,7 +61,7 @@ BLOCK_CHARACTERS: Final = 100
 
 
 class _Delta(Struct, frozen=True, gc=False):
-    """A piece of a content block or, in the event `message_delta`, the end of the message."""
+    """A fragment of a content block or, in the event `message_delta`, the end of the message."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -111,7 +111,7 @@ class _Usage(Struct, frozen=True):
 
 
 class _Message(Struct, frozen=True):
-    """The message of `message_start`, or a whole response that is not streamed."""
+    """The message in the event `message_start`, or a whole response that is not streamed."""
 
     content: tuple[Raw, ...] = ()
     stop_reason: str | None = None
@@ -128,14 +128,14 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 
 
 class _Block:
-    """A content block whose pieces are still arriving."""
+    """A content block whose fragments are still arriving."""
 
     def __init__(self, kind: str, start: Raw) -> None:
         self.kind = kind
         self.start = start
-        """The block in the form in which the event that began the block contained it."""
+        """The block as the event `content_block_start` contained it."""
         self.pieces = TextBuffer()
-        """The received pieces of the text, of the reasoning or of the arguments."""
+        """The received fragments of the text, the reasoning or the arguments."""
         self.signature = TextBuffer()
         self.is_whole = False
 
@@ -144,8 +144,8 @@ class _Block:
 
 
 class AnthropicDecoder:
-    """Decodes one reply. The reply is complete after `message_stop`, or after a stop reason if the stream ends
-    without `message_stop`.
+    """Decodes one reply. The reply is complete after `message_stop`. If the stream ends without `message_stop`, the
+    reply is complete after a stop reason.
     """
 
     def __init__(self, *, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -159,7 +159,7 @@ class AnthropicDecoder:
         self._blocks: dict[int, _Block] = {}
         """The blocks whose items have not been returned yet, keyed by index."""
         self._text = TextBuffer()
-        """The text of the complete text blocks since the last block of another kind. Consecutive text blocks are
+        """The text of the complete text blocks since the last block of another type. Consecutive text blocks are
         one message, because a provider begins a new block for each quotation of a source.
         """
         self._has_halves = False
@@ -169,7 +169,7 @@ class AnthropicDecoder:
         self._stop_details: Raw | UnsetType = UNSET
         self._usage = _Usage()
         self._queries: dict[str, Any] = {}
-        """The queries of the web searches that the provider made, keyed by the id of the search."""
+        """The queries of the web searches that the provider made, keyed by the ids of the searches."""
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -267,7 +267,7 @@ class AnthropicDecoder:
         had any content.
 
         Text for an unknown block begins a text block. `has_halves` is True if the event was decoded with stand-ins
-        for surrogate halves (`surrogates.py`).
+        for halves of surrogate pairs (`surrogates.py`).
         """
         block = self._blocks.get(event.index)
         if block is None:
@@ -296,8 +296,8 @@ class AnthropicDecoder:
         return True
 
     def _take_blocks(self, chunks: list[Chunk], *, rest: bool = False) -> None:
-        """Append the items of the complete blocks to `chunks`, in the order of their indices. The blocks after an
-        incomplete block are not appended, unless `rest` is True.
+        """Append the items of the complete blocks to `chunks`, in the order of the block indices. The blocks after
+        an incomplete block are not appended, unless `rest` is True.
         """
         for index in sorted(self._blocks):
             block = self._blocks[index]
@@ -312,7 +312,7 @@ class AnthropicDecoder:
                 chunks.append(self._item_of(block))
 
     def _end_text(self, chunks: list[Chunk]) -> None:
-        """If text has been received since the last block of another kind, append the message with this text to
+        """If text has been received since the last block of another type, append the message with this text to
         `chunks`.
         """
         if text := self._text.text():
@@ -335,8 +335,10 @@ class AnthropicDecoder:
         return OpaqueDone(OpaqueItem(verbatim=verbatim, by=self._by), search=self._search_in(block.kind, verbatim))
 
     def _search_in(self, kind: str, verbatim: Raw) -> WebSearch | None:
-        """Return the web search whose results a block contains; None if the block contains no results. The query of
-        the search comes from an earlier block.
+        """Return the web search whose results a content block contains; None if the block contains no results. The
+        query of the search comes from an earlier block.
+
+        `kind` is the type of the block, and `verbatim` is its JSON.
         """
         if kind not in ("server_tool_use", SEARCH_RESULT):
             return None
@@ -367,8 +369,8 @@ class AnthropicDecoder:
     # --- the end -------------------------------------------------------------------------
 
     def _count(self, raw: Raw | UnsetType) -> None:
-        """If an event contains token counts, store them in place of the earlier counts. The counts of an event
-        include all earlier counts.
+        """Replace the stored token counts with the token counts in `raw`, the member `usage` of an event. Each
+        event reports totals for the whole response. A count that the event does not contain is unchanged.
         """
         usage = read_payload(_USAGE, raw) if raw is not UNSET else None
         if usage is not None:
@@ -418,9 +420,10 @@ def _repaired(raw: Raw, *, has_halves: bool) -> bytes:
 
 
 def _refusal(raw: Raw | UnsetType) -> str:
-    """Return a text with the category and the explanation of a refusal by the model.
+    """Return the category and the explanation of a refusal by the model, as text that begins with the category in
+    parentheses or with a colon.
 
-    A part that the provider does not state is left out.
+    If the provider does not state the category or the explanation, it is left out.
     """
     details = read_payload(_STOP_DETAILS, raw) if raw is not UNSET else None
     if details is None:

@@ -34,7 +34,7 @@ __all__ = ["ChatModel", "encode_chat"]
 
 
 WEB_SEARCH: Final = {"type": "openrouter:web_search"}
-"""The tool with which OpenRouter searches the web. Chat Completions has no such tool for other providers."""
+"""The tool with which OpenRouter searches the web. Other providers do not have this tool."""
 
 
 class ChatModel:
@@ -88,12 +88,12 @@ class ChatModel:
 
 
 EMPTY_REASONING: Final = " "
-"""The text that is sent in place of missing reasoning if the provider requires reasoning. The text is not empty,
-because Kimi does not accept an empty text.
+"""The text that is sent in place of missing reasoning if the provider requires reasoning. The text is a space,
+because Kimi does not accept empty text.
 """
 
 UNSIGNED: Final = {"google": {"thought_signature": "skip_thought_signature_validator"}}
-"""Google's documented placeholder for the thought signature of a call that another model made."""
+"""Google's documented placeholder for the thought signature of a tool call that another model made."""
 
 
 REASONING: Final = ("reasoning", "reasoning_content", "reasoning_details")
@@ -104,27 +104,28 @@ NOT_ACCEPTED: Final = re.compile(
     "|unknown (?:name|field|parameter|property|argument)",
     re.IGNORECASE,
 )
-"""The pattern of the error message about a member that the provider does not accept."""
+"""The pattern of the error message with which a provider rejects a member that it does not accept."""
 
 SHORT_IDS: Final = "length of 9"
-"""A part of the error message of Mistral's models, which accept only call ids of nine letters and digits."""
+"""A part of the error message of Mistral's models, which accept only tool call ids of nine letters and digits."""
 _SHORT_ID: Final = re.compile("[a-zA-Z0-9]{9}")
 
 
 class Adjustments(Struct, frozen=True, kw_only=True):
     """The changes that a provider needs in requests, as learned from its error messages.
 
-    Messages that come from another model, or that an older version of Parley stored, may need such changes.
+    Messages from another model, or messages that an older version of Parley stored, may need such changes.
     """
 
     reasoning_content: bool = False
     """True to add the member `reasoning_content` to messages that lack this member."""
     thought_signature: bool = False
-    """True to add a thought signature to calls that lack one."""
+    """True to add a thought signature to the first tool call of a response if this call lacks one."""
     left_out: frozenset[str] = frozenset()
-    """The members with reasoning that are left out because the provider does not accept them."""
+    """The names of the members that contain reasoning and are left out because the provider does not accept them.
+    """
     short_ids: bool = False
-    """True to replace the ids of calls with ids of nine letters and digits."""
+    """True to replace the ids of tool calls with ids of nine letters and digits."""
 
     def after(self, refused: UnexpectedStatus) -> Adjustments:
         """Return the adjustments for sending a request again after the provider has refused it with the error
@@ -144,8 +145,8 @@ class Adjustments(Struct, frozen=True, kw_only=True):
         )
 
     def call_id(self, call_id: str) -> str:
-        """Return the id of a call in a form that the provider accepts: unchanged, or as nine letters and digits if
-        `short_ids` is True.
+        """Return the id of a tool call in a form that the provider accepts: unchanged, or as nine letters and
+        digits if `short_ids` is True.
         """
         if not self.short_ids or _SHORT_ID.fullmatch(call_id):
             return call_id
@@ -164,7 +165,8 @@ def encode_chat(
     to: str = "",
     adjusted: Adjustments = NOT_ADJUSTED,
 ) -> bytes:
-    """Return the body of a request (see "requests to the model" in docs/protocol.md).
+    """Return the JSON body of a request to the Chat Completions API (see "requests to the model" in
+    docs/protocol.md).
 
     `to` names the provider and the model. Reasoning is sent back only to the provider and model that produced it.
     If `stream_usage` is True, the request asks for token counts. If `searches` is True, the request contains the
@@ -189,26 +191,26 @@ def encode_chat(
 
 
 def _system(request: ModelRequest) -> str:
-    """Join all instructions into a single string, because many providers accept only one system message and no
-    developer message.
+    """Join the instructions and the developer instructions of a request into a single string, because many
+    providers accept only one system message and no developer message.
     """
     return "\n\n".join(filter(None, (request.instructions, request.developer_instructions)))
 
 
 class _Response:
-    """One response of the model: an assistant message and the outputs of its calls."""
+    """One response of the model: an assistant message and the outputs of its tool calls."""
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
         self.text: str | None = None
         self.calls: dict[str, dict[str, Any]] = {}
-        """The calls of the response, keyed by call id."""
+        """The tool calls of the response, keyed by call id."""
         self.outputs: list[dict[str, Any]] = []
 
     def ends_before(self, item: HistoryItem) -> bool:
         """Return whether an item of the history belongs to the next response.
 
-        The items are compared because old logs do not record where a response ends.
+        Only the items themselves show where a response ends, because old logs do not record it.
         """
         match item:
             case UserItem() | MessageFields():
@@ -258,8 +260,9 @@ class _Response:
 def _messages(
     history: Sequence[HistoryItem], breaks: frozenset[int], *, to: str, adjusted: Adjustments
 ) -> Iterator[dict[str, Any]]:
-    """Yield the messages of the history. Each response is one message, followed by the outputs of its calls.
-    `breaks` are the indices at which a response has ended, and `to` names the provider and the model.
+    """Yield the messages of the history. Each response is one assistant message, followed by the outputs of its
+    tool calls. `breaks` are the indices in `history` at which a response has ended, and `to` names the provider and
+    the model.
     """
     response = _Response()
     for place, item in enumerate(history):

@@ -1,8 +1,8 @@
 """Decoder for streamed replies of the Chat Completions API.
 
 The decoder takes bytes and returns chunks. It performs no I/O. Providers stream the same content in different ways.
-The decoder accepts all of these ways from every provider: calls with and without an index or an id, reasoning in
-one of three members or as parts of the content, errors in the middle of the stream, and several ways to end a
+The decoder accepts all of these ways from every provider: tool calls with and without an index or an id, reasoning
+in one of three members or as parts of the content, errors in the middle of the stream, and several ways to end a
 response.
 """
 
@@ -63,7 +63,7 @@ MEASURE_BYTES: Final = 256 * 1024
 """The number of bytes of the stream between two checks of the size of the reply."""
 
 MAX_INDEX_DIGITS: Final = 9
-"""The maximum number of digits of an index that is a string. A longer index is ignored."""
+"""The maximum number of digits of an index that is a string. A longer index counts as missing."""
 
 
 class _Thought(Struct, frozen=True, gc=False):
@@ -84,7 +84,7 @@ class _CallPiece(Struct, frozen=True, gc=False):
 
 
 class _Part(Struct, frozen=True, gc=False):
-    """A part of a message whose content is a list. Mistral sends such messages."""
+    """A part of a message whose content is a list of parts, as in messages from Mistral."""
 
     text: str | None = None
     thinking: Raw | UnsetType = UNSET
@@ -118,7 +118,7 @@ class _Event(Struct, frozen=True, gc=False):
 
 
 class _WholeChoice(Struct, frozen=True):
-    """A choice of a response that is not streamed. The choice has a message in place of a delta."""
+    """A choice of a response that is not streamed. The choice has a message instead of a delta."""
 
     message: _Delta | None = None
 
@@ -141,7 +141,7 @@ _USAGE: Final = msgspec.json.Decoder(_Usage | None)
 
 
 class _Call:
-    """A call whose pieces are still arriving. The call is complete when the response ends."""
+    """A tool call whose fragments are still arriving. The tool call is complete when the response ends."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -162,20 +162,21 @@ class _Call:
 
 
 class _Calls:
-    """The calls of one response, assembled from their pieces.
+    """The tool calls of one response, assembled from their fragments.
 
-    A piece belongs to the call with the same id and index. A new id begins a new call, even if its index is in use,
-    because some providers send index 0 for every call. A piece without an id continues the newest call with its
-    index or, without an index, the last call. Such a piece begins a new call instead if it has a name and the
-    arguments of the earlier call look complete.
+    A fragment belongs to the call with the same id and index. A new id begins a new call, unless the newest call
+    with the index has no id yet. The index alone does not identify a call, because some providers send index 0 for
+    every call. A fragment without an id continues the newest call with its index or, without an index, the last
+    call. Such a fragment begins a new call instead if it has a name and the arguments of the earlier call look
+    complete.
     """
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
-        """Maps each index to the newest call with this index."""
+        """Maps each index to the newest tool call with this index."""
         self._named: dict[tuple[int | None, str], _Call] = {}
-        """The calls that have an id, keyed by index and id."""
+        """The tool calls that have an id, keyed by index and id."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -184,8 +185,8 @@ class _Calls:
         return sorted(self._calls, key=lambda call: call.index)
 
     def extend(self, piece: _CallPiece, *, has_halves: bool) -> int:
-        """Add a piece to its call, and return the number of characters that the piece adds. `has_halves` is True if
-        the piece may contain stand-ins for halves of surrogate pairs (`surrogates.py`).
+        """Add the fragment `piece` to its tool call, and return the number of characters that the fragment adds.
+        `has_halves` is True if the fragment may contain stand-ins for halves of surrogate pairs (`surrogates.py`).
         """
         function = piece.function
         ids = len(self._named)
@@ -239,16 +240,17 @@ class _Reasoning:
 
     def __init__(self, size: ReplySize) -> None:
         self.got_content = False
-        """True if the last delta contained reasoning, even if clients see no text of it."""
+        """True if the last delta contained reasoning in `reasoning_details`, even if clients see no text from it.
+        """
         self.size = 0
-        """The number of characters of reasoning so far."""
+        """The number of characters of reasoning that were received so far."""
         self._reply_size = size
         self._thought = TextBuffer()
-        """The reasoning since the last text of the message, as clients see it."""
+        """The reasoning, as clients see it, that was received since the last call of `take_thought`."""
         self._reasoning_content: TextBuffer | None = None
         self._reasoning = TextBuffer()
         self._thinking = TextBuffer()
-        """The text of the thinking parts in the content."""
+        """The text of the thinking parts in the content of the message."""
         self._thinking_is_list = False
         self._details = ReasoningDetails()
 
@@ -302,7 +304,7 @@ class _Reasoning:
         return thought, text
 
     def take_thought(self) -> str:
-        """Return the reasoning since the last call of this method, as clients see it."""
+        """Return the reasoning, as clients see it, that was received since the last call of this method."""
         text, self._thought = self._thought.text(), TextBuffer()
         return text
 
@@ -325,10 +327,10 @@ class _Reasoning:
 class ChatDecoder:
     """Decodes one reply. `feed` returns deltas, and `end` returns the complete items.
 
-    The response ends with a finish reason, the end mark, or the end of the body. If token counts were requested,
-    they follow the finish reason. Until they arrive, the response is complete (`whole` is True), but the decoder
-    still needs the rest of the body (`done` is False). Some providers, such as Mistral, send token counts that were
-    not requested. These are used if they arrive no later than the finish reason.
+    The response ends with a finish reason, the end mark `[DONE]`, or the end of the body. If token counts were
+    requested, they follow the finish reason. Until they arrive, the response is complete (`whole` is True), but the
+    decoder still needs the remaining bytes of the body (`done` is False). Some providers, such as Mistral, send
+    token counts that were not requested. These counts are used if they arrive no later than the finish reason.
     """
 
     def __init__(self, *, stream_usage: bool, by: str = "", limits: ReplyLimits = DEFAULT_LIMITS) -> None:
@@ -341,14 +343,14 @@ class ChatDecoder:
         self._failure: str | None = None
         self._finish: str | None = None
         self._is_marked = False
-        """True if the end mark of the stream was received."""
+        """True if the end mark `[DONE]` was received."""
         self._has_choices = False
         """True if an event with a choice but without text was received."""
         self._last_read = b""
         self._text = TextBuffer()
         self._reasoning: _Reasoning | None = None
         self._is_thinking = False
-        """True if reasoning was received after the last text."""
+        """True if reasoning was received since the last text of the message."""
         self._has_halves = False
         """True if a surrogate pair in this reply was split between two events."""
         self._calls = _Calls()
@@ -366,7 +368,7 @@ class ChatDecoder:
         return chunks
 
     def _decode(self, payloads: Iterable[bytes]) -> list[Chunk]:
-        """Decode the data of events, and return the chunks that they complete."""
+        """Decode the data of events, and return the chunks that this data completes."""
         chunks: list[Chunk] = []
         # Nearly all events are text, so names are looked up only once for each read, for speed.
         decode, add_chunk, add_text = _EVENT.decode, chunks.append, self._text.append
@@ -468,7 +470,7 @@ class ChatDecoder:
             self._read_calls(message.tool_calls, has_halves=has_halves)
 
     def _read_calls(self, pieces: tuple[_CallPiece, ...], *, has_halves: bool) -> None:
-        """Add the pieces of calls in a delta to the reply. Empty pieces do not count as content."""
+        """Add the fragments of tool calls in a delta to the reply. Empty fragments do not count as content."""
         self._size.check_pieces(len(pieces))
         calls, grown = len(self._calls), 0
         for piece in pieces:
@@ -478,7 +480,7 @@ class ChatDecoder:
             self.got_content = True
 
     def _finishes(self, choice: _Choice) -> bool:
-        """Handle the finish reason of a choice. Return whether it reports that the response failed."""
+        """Handle the finish reason of a choice. Return whether this reason reports that the response failed."""
         self.whole = self.got_content = True
         self._finish = choice.finish_reason
         if self._finish in FAILED:
@@ -487,7 +489,7 @@ class ChatDecoder:
         return self.done
 
     def _fails(self, event: _Event | None, payload: bytes) -> bool:
-        """Handle an event that has no choices, contains an error, or has an unknown shape. In the last case,
+        """Handle an event that has no choices, contains an error, or has an unknown shape. For an unknown shape,
         `event` is None. Return whether the event reports that the response failed.
         """
         error = None if event is None else _error(event.error)
@@ -552,8 +554,8 @@ def _thought(reasoning: str | _Thought) -> str:
 
 
 def _thinking(raw: Raw) -> tuple[str, bool]:
-    """Return the text of a thinking part. The second result is True if the part was a list, and False if it was a
-    string.
+    """Return the reasoning in a thinking part of a message. The second result is True if the provider sent this
+    reasoning as a list of text parts, and False if it sent a string.
     """
     value = read_json(raw)
     if not isinstance(value, list):
@@ -580,8 +582,8 @@ def _error(raw: Raw | UnsetType) -> Any:
 
 
 def _index(index: int | str | None) -> int | None:
-    """Return the index of a call as a number, because some providers send it as a string. Return None if the index
-    is not a number.
+    """Return the index of a tool call as a number; None if the index is not a number. Some providers send the index
+    as a string.
     """
     if not isinstance(index, str):
         return index

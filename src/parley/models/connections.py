@@ -24,8 +24,8 @@ IDLE_SECONDS: Final = 15.0
 MAX_IDLE: Final = 100
 MIN_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""The divisor for the maximum number of idle connections: the limit on open files is divided by this number. The
-result is at least `MIN_IDLE` and at most `MAX_IDLE`.
+"""The maximum number of idle connections is the limit on open files divided by this number, but at least `MIN_IDLE`
+and at most `MAX_IDLE`.
 """
 
 MAX_CONNECTING: Final = 64
@@ -55,8 +55,8 @@ class _Connector(aiohttp.TCPConnector):
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.connector.Connection:
-        """Return an idle connection, or open a new one. Wait while `MAX_CONNECTING` connections are being
-        opened.
+        """Return an idle connection, or open a new one. Wait while `MAX_CONNECTING` connections to the same
+        provider are being opened.
         """
         async with self._connecting[req.connection_key]:
             return await super().connect(req, traces, timeout)

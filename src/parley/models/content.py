@@ -1,5 +1,5 @@
 """Checks the images and files in user messages, and describes and encodes them for all model APIs. The module of
-each API encodes the remaining parts of a message.
+each API encodes the other parts of a message.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def text_in(data: str) -> str | None:
 
 
 def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
-    """Join the texts of a message into one string. The result is a JSON string if one of the texts is stored as
-    JSON.
+    """Join the text items of a message into one string. The result is a JSON string if one of these items is stored
+    as JSON.
     """
     if LongTextItem not in set(map(type, content)):
         return text_of(content)
@@ -82,7 +82,7 @@ def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
 
 
 def refusal(item: InputItem, *, api: str) -> str:
-    """Return the reason why a message with this item cannot be sent. `api` is the name of the model API."""
+    """Return the reason why a message with the given item cannot be sent. `api` is the name of the model API."""
     return f"{_name(item)} cannot be sent over the {api} API"
 
 
@@ -117,7 +117,9 @@ _BASE64_END: Final = re.compile("|[AQgw]==|[AEIMQUYcgkosw048]=")
 
 
 def flaw_of(item: InputItem) -> str | None:
-    """Return a sentence that describes why every model API would refuse an item; None if the item is valid."""
+    """Return the reason why every model API would refuse an item, as an error message. Return None if the item is
+    valid.
+    """
     match item:
         case ImageItem():
             return _flaw_of_sources("an image", image_url=item.image_url, file_id=item.file_id)
@@ -133,8 +135,8 @@ def flaw_of(item: InputItem) -> str | None:
 
 
 def _flaw_of_sources(what: str, **sources: str | UnsetType | None) -> str | None:
-    """Return a sentence that describes the error in the sources of an item; None if exactly one source is given and
-    this source is not empty.
+    """Return an error message about the sources of an item; None if exactly one source is given and it is not
+    empty. `what` names the item in the message, and `sources` maps the name of each possible source to its value.
     """
     named = [name for name, value in sources.items() if isinstance(value, str)]
     match named:

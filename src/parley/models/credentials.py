@@ -1,5 +1,5 @@
-"""Determines the key and headers of a request to a provider, and redacts the key and the values of headers in
-errors.
+"""Determines the key and headers of a request to a provider, and redacts the key and the values of secret headers
+in errors.
 
 The key is read for each request and is not stored.
 """
@@ -41,8 +41,8 @@ class Credentials:
         self.secrets = sorted(secrets, key=len, reverse=True)
 
     def hide_in(self, text: str, *, is_cut: bool = False) -> str:
-        """Return a text in which the secrets of the request are redacted. `is_cut` is True if the text was cut off
-        and may end in the middle of a secret.
+        """Return the text with the secrets of the request redacted. `is_cut` is True if the text was cut off and
+        may end in the middle of a secret.
         """
         if is_cut:
             begun = max((_overlap(text, secret) for secret in self.secrets), default=0)

@@ -29,7 +29,7 @@ __all__ = ["Decoder", "Endpoint", "origin_of", "url_of"]
 MAX_DELAY_DIGITS: Final = 9
 
 MAX_RETRY_AFTER_SECONDS: Final = 60
-"""The maximum pause, in seconds, that a provider can request before a retry. A longer pause is reduced to this
+"""The maximum delay, in seconds, that a provider can request before a retry. A longer delay is reduced to this
 value.
 """
 
@@ -42,8 +42,8 @@ OVERLOADED: Final = 529
 """The HTTP status with which Anthropic's service reports that it is overloaded."""
 
 TOKEN_COUNT_SECONDS: Final = 3.0
-"""The maximum time, in seconds, to wait for the token counts after a complete response. The token counts usually
-follow immediately.
+"""The time, in seconds, to wait for the token counts after a complete response. The token counts usually follow
+immediately.
 """
 
 
@@ -51,10 +51,10 @@ class Decoder(Protocol):
     """Decodes the bytes of one reply into chunks."""
 
     done: bool
-    """True if the decoder does not need the remaining bytes of the body."""
+    """True if the decoder does not need any more bytes of the body."""
 
     whole: bool
-    """True if the response is complete, so that only token counts can still follow."""
+    """True if the response is complete, so that only token counts can follow."""
 
     got_content: bool
     """True if the last call of `feed` processed an event that adds content to the response."""
@@ -98,7 +98,8 @@ class Endpoint:
         self._http, self._clock = http, clock
 
     async def stream(self, body: bytes, decoder: Decoder) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Send the request and yield the decoded reply, one batch of chunks for each read that completes a chunk.
+        """Send the request with the given body, and yield the decoded reply, one batch of chunks for each read that
+        completes a chunk.
 
         The end of the response is in the same batch as the last chunks. Before the reply, each retry yields a batch
         with one `Retrying`.
@@ -139,8 +140,8 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """If the `with` block raises an error about a reply that is too large, add the name of the provider's
-        setting to the error.
+        """If the `with` block raises an error about a reply that is too large, add to the error the name of the
+        setting with which the user can raise the provider's limit.
         """
         try:
             yield
@@ -149,7 +150,7 @@ class Endpoint:
 
     async def _send(self, body: bytes, credentials: Credentials, attempt: int) -> Reply | Retrying:
         """Send the request. Return the reply if its status is 2xx. After a transient error, return a `Retrying`
-        with the delay before the next attempt.
+        with the delay before the next attempt. `attempt` is the number of this attempt, beginning at 1.
 
         Raises:
             ModelError: the error is not transient, or no retry is left.
@@ -224,7 +225,7 @@ class Endpoint:
 
 
 def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamBroken:
-    """Return the error in the form for clients, in which secrets are redacted."""
+    """Return the error with secrets redacted, for clients."""
     # The text is redacted before it is shortened, so that no part of a secret remains.
     if isinstance(broken, NoResponse):
         return NoResponse(credentials.hide_in(broken.body, is_cut=broken.is_cut))
@@ -234,10 +235,11 @@ def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamB
 async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
     """Return the next bytes of the body.
 
-    Return empty bytes at the end of the body, or when the deadline `until` has passed.
+    Return empty bytes at the end of the body, or when the deadline `until` has passed. `until` and `silent_at` are
+    monotonic times in seconds.
 
     Raises:
-        ModelStreamBroken: the connection was lost, or no bytes arrived until the time `silent_at`.
+        ModelStreamBroken: there is no deadline, and the connection was lost or no bytes arrived until `silent_at`.
     """
     if until is None:
         return await reply.read(within_seconds=silent_at - time.monotonic())
@@ -249,8 +251,8 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
 
 
 def origin_of(provider: Provider) -> str:
-    """Return the name of a provider that logs contain: the base URL without the parts that may hold secrets, or the
-    id if the provider has no base URL.
+    """Return the name by which logs identify a provider: the base URL without the parts that may hold secrets, or
+    the id if the provider has no base URL.
     """
     if not provider.base_url:
         return provider.id
@@ -286,7 +288,7 @@ def _phrase(reply: Reply) -> str:
 
 def _retry_delay(headers: Mapping[str, str], *, now: float) -> float | None:
     """Return the delay, in seconds, that the header `retry-after-ms` or `retry-after` requests. Return None if
-    neither header is present and valid.
+    neither header is present and valid. `now` is the current time in seconds since the epoch.
     """
     milliseconds = headers.get("retry-after-ms", "")
     if milliseconds.isascii() and milliseconds.isdecimal():
@@ -296,7 +298,8 @@ def _retry_delay(headers: Mapping[str, str], *, now: float) -> float | None:
 
 def _seconds(retry_after: str | None, *, now: float) -> float | None:
     """Return the number of seconds that a `retry-after` header requests; None if the header is missing or invalid.
-    The header contains a number of seconds, or a date that is compared with the time `now`.
+    The header contains a number of seconds, or a date that is compared with `now`, the current time in seconds
+    since the epoch.
     """
     if retry_after is None:
         return None

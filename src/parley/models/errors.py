@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 SHOWN_CHARACTERS: Final = 200
-"""The maximum number of characters of a body that an error shows."""
+"""The maximum number of characters of a response body that an error message shows."""
 
 
 class RetryLimitExceeded(ModelError):
@@ -80,8 +80,8 @@ class NoResponse(ModelStreamBroken):
 
 
 def _beginning(body: str) -> str:
-    """Return the first `SHOWN_CHARACTERS` characters of a body, or the whole body if it is shorter, with invisible
-    characters escaped.
+    """Return the first `SHOWN_CHARACTERS` characters of a body, or the whole body if it is shorter. Invisible
+    characters are escaped.
     """
     text = visible(body[: SHOWN_CHARACTERS + 1])
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "\u2026"

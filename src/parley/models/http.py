@@ -1,6 +1,6 @@
 """The HTTP client of the process, which streams replies. This module handles connections, timeouts and their
-errors. `endpoint.py` handles providers, keys and retries. The HTTP library is slow to import, so a thread loads it,
-and only the first request waits until it is loaded.
+errors. `endpoint.py` handles providers, keys and retries. The HTTP library is slow to import, so a thread loads it.
+Only the first request waits until the library is loaded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ distant, busy provider, and short enough for a retry while the user is waiting.
 
 FINISH_SECONDS: Final = 0.2
 """The maximum time, in seconds, to wait for the end of a body whose content is complete. The end usually arrives
-with the last bytes. If the end arrives too late, the connection is closed and the next request opens a new
-connection.
+with the last bytes. If the time expires, the connection is closed and the next request opens a new connection.
 """
 
 REFUSAL_SECONDS: Final = 5
@@ -74,11 +73,11 @@ class Http:
     ) -> Reply:
         """Send a POST request, and return the reply when its headers have arrived. The reply may have any status.
 
-        The caller closes the reply. If the call is cancelled, the connection is closed. `environ` holds the proxy
-        variables.
+        The caller closes the reply. If this call is cancelled, the connection is closed. `environ` holds the
+        environment variables that select a proxy.
 
         Raises:
-            CannotConnect: no connection could be opened.
+            CannotConnect: no connection could be established.
             ConnectionLost: the connection was closed before the reply.
             ModelStreamBroken: the provider was silent for `idle_seconds`.
         """
@@ -131,9 +130,9 @@ class Http:
         return Reply(response, idle_seconds)
 
     async def close(self) -> None:
-        """Close every connection. Running requests then fail.
+        """Close every connection. Requests that are still running then fail.
 
-        If the HTTP library is being loaded, first wait until it is loaded. OpenSSL crashes if the process ends
+        If the HTTP library is being loaded, first wait until it is loaded. OpenSSL crashes if the process exits
         while OpenSSL is reading certificates.
         """
         if self._library is not None:
@@ -182,7 +181,7 @@ class _Body(io.BytesIO):
 
 
 class Reply:
-    """The reply to one request: its status and headers, and a body that may still be streamed."""
+    """The HTTP response to one request: its status and headers, and a body that may still be streamed."""
 
     def __init__(self, response: aiohttp.ClientResponse, idle_seconds: float) -> None:
         self._response, self._idle_seconds = response, idle_seconds
@@ -191,8 +190,8 @@ class Reply:
         self.headers = response.headers
 
     async def read(self, *, within_seconds: float | None = None) -> bytes:
-        """Return the bytes received since the last call. Wait if there are none. Return empty bytes at the end of
-        the body.
+        """Return the bytes received since the last call. If there are none, wait for bytes. Return empty bytes at
+        the end of the body.
 
         Raises:
             ModelStreamBroken: the connection was lost, or no bytes arrived within `within_seconds`, by default the
@@ -226,8 +225,8 @@ class Reply:
         return connection is not None and (connection.transport is None or connection.transport.is_closing())
 
     async def beginning(self) -> bytes:
-        """Return the first `REFUSAL_BYTES` bytes of the body, or fewer if no more arrive within
-        `REFUSAL_SECONDS`.
+        """Return the first `REFUSAL_BYTES` bytes of the body. Return fewer bytes if the body is shorter or the
+        other bytes do not arrive within `REFUSAL_SECONDS`.
         """
         body = b""
         try:

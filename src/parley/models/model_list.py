@@ -18,18 +18,17 @@ from parley.models.http import Http
 __all__ = ["offered_models"]
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""The maximum size of a list of models, in bytes. The largest known list, which is that of OpenRouter, is smaller
-than 1 MiB.
+"""The maximum size of a list of models, in bytes. The largest known list, from OpenRouter, is smaller than 1 MiB.
 """
 
 
 async def offered_models(settings: Settings, *, http: Http, within_seconds: float) -> tuple[str, ...]:
-    """Return the names of the models that the provider of these settings offers, in the provider's order.
+    """Return the names of the models that the provider in `settings` offers, in the provider's order.
 
     Return an empty tuple if the response is not a list of models.
 
     Raises:
-        ModelError: the key is missing, the provider cannot be reached, or it refuses the request.
+        ModelError: the key is missing, the provider cannot be reached, or the provider refuses the request.
     """
     provider = settings.provider
     found = credentials(settings)

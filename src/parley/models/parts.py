@@ -26,7 +26,7 @@ class _Slice:
         self._content, self._first, self._part = content, first, part
 
     def encode(self) -> Raw:
-        """Return the JSON of the parts of this slice, separated by commas."""
+        """Return the JSON of the parts in this slice, separated by commas."""
         items = self._content[self._first : self._first + SLICE_ITEMS]
         return Raw(memoryview(encode([self._part(item) for item in items]))[1:-1])
 

@@ -64,10 +64,10 @@ def read_piece(decoder: msgspec.json.Decoder[T], payload: bytes) -> T | None:
 
 
 def text_or_json(raw: Raw | UnsetType) -> tuple[str, bool]:
-    """Return a member of a call as text, and whether the provider sent it as a JSON string.
+    """Return a member of a tool call as text, and whether the provider sent it as a JSON string.
 
-    A missing member and null become an empty text. Any other value becomes JSON text, because some models send the
-    arguments as an object.
+    A missing member and null become an empty string. Any other value becomes JSON text, because some models send
+    the arguments as an object.
     """
     if raw is UNSET:
         return "", False
@@ -83,7 +83,7 @@ def read_json(raw: Raw | bytes) -> Any:
 
 
 def message_of(error: Any) -> str:
-    """Return the text that describes an error, which may have any shape."""
+    """Return the message that describes an error. The error may have any shape."""
     match error:
         case str() if error:
             return error

@@ -1,8 +1,8 @@
-"""Assembles the `reasoning_details` of OpenRouter. They are blocks of reasoning, some of which are signed. Later
+"""Assembles the `reasoning_details` of OpenRouter, which are blocks of reasoning. Some blocks are signed. Later
 requests send the complete blocks back to OpenRouter.
 
-A block is streamed in pieces. Consecutive pieces with the same type and index form one block. Their texts are
-joined. For every other member, the last value that is not null is used.
+A block is streamed in fragments. Consecutive fragments with the same type and index form one block, and their text
+is joined. For every other member, the last value that is not null is used.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from parley.models.text_buffer import TextBuffer
 __all__ = ["ReasoningDetails"]
 
 TEXTS: Final = {"reasoning.text": "text", "reasoning.summary": "summary"}
-"""Maps the type of a block to the name of the member that holds its text. Blocks of other types arrive in one
-piece.
+"""Maps the type of a block to the name of the member that holds its text. A block of any other type arrives in one
+fragment.
 """
 
 
@@ -28,8 +28,8 @@ class _Block:
         return kind in TEXTS and kind == self.kind and self.members.get("index") == members.get("index")
 
     def extend(self, members: dict[str, Any]) -> int:
-        """Merge the members of another piece into the block. Return the approximate number of characters that they
-        add, without the text of the block.
+        """Merge the members of another fragment into the block. Return the approximate number of characters that
+        they add, without the text of the block.
         """
         changed = {
             name: value
@@ -47,9 +47,9 @@ class ReasoningDetails:
         self._blocks: list[_Block] = []
 
     def extend(self, pieces: Any, *, has_halves: bool) -> tuple[str, int]:
-        """Add the pieces in one delta. Return their text, which clients see, and the approximate number of
-        characters that they add. `has_halves` is True if the delta was decoded with stand-ins for surrogate halves
-        (`surrogates.py`).
+        """Add the fragments in one delta. Return their text, which clients see, and the approximate number of
+        characters that they add. `has_halves` is True if the delta was decoded with stand-ins for halves of
+        surrogate pairs (`surrogates.py`).
         """
         shown, size = "", 0
         for piece in pieces if isinstance(pieces, list) else ():

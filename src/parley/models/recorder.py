@@ -1,5 +1,5 @@
-"""Writes the requests to a model and the replies of the model to a file, without secrets. `recording.py` defines
-the format of the file.
+"""Writes requests to a model and the model's replies to a file, without secrets. `recording.py` defines the format
+of the file.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ SHOWN_URL: Final = 200
 
 class RecordedBefore:
     """The recorder's state for one conversation: the checksums of the parts of the previous request in the
-    recording, and the secrets that were found so far.
+    recording, and the secrets that were found in the conversation.
     """
 
     def __init__(self) -> None:
         self.redactor = Redactor(())
         self.file: tuple[int, int] | None = None
-        """The device and the inode of the recording; None if there is no previous request."""
+        """The device and the inode of the recording; None if no request has been recorded."""
         self.forget()
 
     def forget(self) -> None:
-        """Forget the previous request, because the recording does not contain it."""
+        """Discard the checksums of the previous request, so that the next request is recorded completely."""
         self.history: list[int] = []
         self.instructions = self.context = 0
 
@@ -94,10 +94,10 @@ class RecordingModel:
         self._path, self._before, self._clock = path, before, clock
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Chunk], None]:
-        """Yield the reply of the model. At the end of the reply, append the exchange to the recording.
+        """Yield the reply of the model. At the end of the reply, append the request and the reply to the recording.
 
         Raises:
-            BadRecording: the file cannot be created, or is not a recording.
+            BadRecording: the recording cannot be created, or the file is not a recording.
             ModelError: the request failed.
         """
         await asyncio.to_thread(prepare, self._path)
@@ -119,7 +119,9 @@ class RecordingModel:
         return self._model.why_unsupported(item)
 
     def _write(self, request: ModelRequest, reply: _Reply) -> None:
-        """Append the exchange to the recording. A failure is only logged, because it must not affect the turn."""
+        """Append the request and the reply to the recording. A failure is only logged, because it must not affect
+        the turn.
+        """
         before = self._before
         if (file := file_of(self._path)) != before.file:
             before.forget()
@@ -272,7 +274,7 @@ class _Reply:
             self._steps.append(Step(paused=True))
 
     def _keep_pieces(self) -> None:
-        """Add the incomplete texts to the steps."""
+        """Add the text and the reasoning that were not completed to the steps."""
         if self._reasoning:
             self._steps.append(Step(reasoning="".join(self._reasoning)))
         if self._raw:

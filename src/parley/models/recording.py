@@ -1,4 +1,4 @@
-"""The file format of recordings: the requests to models and their replies, one on each line (docs/scripted.md).
+"""The file format of recordings. Each line contains one request to a model and its reply (docs/scripted.md).
 
 `recorder.py` records, `scripted.py` plays a recording, and `app/recorded_test.py` converts a recording to a test.
 """
@@ -37,7 +37,9 @@ __all__ = [
 HEADER: Final = b'{"parley_recording":1}\n'
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""The maximum size of a recording, in bytes. An exchange is not recorded if the file would become larger."""
+"""The maximum size of a recording, in bytes. A request and its reply are not recorded if the file would become
+larger.
+"""
 
 LOCK_SECONDS: Final = 5.0
 """The maximum time, in seconds, to wait for another process that writes to the same recording."""
@@ -49,20 +51,20 @@ TAIL_BYTES: Final = 64 * 1024
 
 
 class RecordedOutput(Struct, frozen=True, kw_only=True):
-    """The output of a call."""
+    """The output of a tool call."""
 
     call_id: str
     text: str
 
 
 class RecordedItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One item of the history that a request contains. Exactly one field is set, except that `user` may have
-    `attachments`.
+    """One item of the history that a request contains. Exactly one field is set, except that `attachments` may be
+    set together with `user`.
     """
 
     user: str | UnsetType = UNSET
     attachments: tuple[str, ...] = ()
-    """Descriptions of the images and files of a message, without their content."""
+    """Descriptions of the images and files in a user message, without their content."""
     assistant: str | UnsetType = UNSET
     call: Call | UnsetType = UNSET
     output: RecordedOutput | UnsetType = UNSET
@@ -76,11 +78,11 @@ class RecordedRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     not in `items`.
     """
     items: tuple[RecordedItem, ...] = ()
-    """The other items of the history, without reasoning."""
+    """The items of the history that follow the first `kept` items, without reasoning."""
     instructions: str | UnsetType = UNSET
     """The instructions, if they differ from the instructions of the previous request."""
     context: tuple[str, ...] | UnsetType = UNSET
-    """The messages before the history, if they differ from those of the previous request."""
+    """The messages that precede the history, if they differ from those in the previous request."""
     tools: tuple[str, ...] = ()
     """The names of the tools. A request for a summary has no tools."""
 
@@ -108,7 +110,8 @@ def is_recording(data: bytes) -> bool:
 
 
 def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
-    """Yield the exchanges of a recording. `data` is the content of the file, if it is already known.
+    """Yield the requests and replies in a recording. `data` is the content of the file, if the caller has already
+    read it.
 
     An incomplete last line is ignored, because the process that wrote it may have been killed. `append_line`
     removes an incomplete last line.
@@ -132,7 +135,7 @@ def read_recording(path: str, data: bytes | None = None) -> Iterator[Exchange]:
 
 
 def create_recording(path: str) -> None:
-    """Create an empty recording that only this user can read.
+    """Create an empty recording that only the current user can read.
 
     Raises:
         OSError: the file exists, or it cannot be created.
@@ -172,7 +175,7 @@ def file_of(path: str) -> tuple[int, int] | None:
 
 
 def append_line(path: str, line: bytes) -> bool:
-    """Append a line to a recording. Return False, and append nothing, if the recording would become too large.
+    """Append a line to a recording. If the recording would become too large, append nothing and return False.
 
     The call blocks while another process writes to the file, at most for `LOCK_SECONDS`.
 
@@ -212,7 +215,9 @@ def _lock(descriptor: int, path: str) -> None:
 
 
 def _end_of_last_line(descriptor: int) -> int:
-    """Return the size of a recording, not counting an incomplete line at its end that a killed process has left."""
+    """Return the size of a recording, in bytes, without an incomplete last line. A process that is killed while it
+    appends leaves such a line.
+    """
     end = os.fstat(descriptor).st_size
     while end:
         begin = max(0, end - TAIL_BYTES)
@@ -230,9 +235,9 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _open(path: str) -> int:
-    """Open a recording for appending. The file must belong to this user and must not be a symbolic link.
+    """Open a recording for appending. The file must belong to the current user and must not be a symbolic link.
 
-    The file may be empty, because another process is creating it, or was killed while it was creating it.
+    The file may be empty, because another process is creating it or was killed while it was creating it.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

@@ -1,7 +1,7 @@
 """Finds the secrets that a recording could contain, and redacts them.
 
-The secrets are the values of headers and of certain environment variables and settings, and texts that look like
-keys. A secret that is encoded in another form is not found.
+The secrets are the values of headers and of certain environment variables and settings, and strings that look like
+keys. A secret is not found if it is encoded in a form other than JSON or a URL.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _KEYS: Final = re.compile(
 """The pattern of keys in well-known forms."""
 
 _ORDINARY_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
-"""The names of headers whose values are not secrets."""
+"""The names of the headers whose values are not secrets."""
 
 _QUOTE: Final = r"\\{0,3}[\"']"
-"""The pattern of a quotation mark, which may be escaped. The outputs of commands are JSON strings, and an output
-can itself contain JSON.
+"""The pattern of a quotation mark, which may be escaped. Command outputs are JSON strings, and an output can itself
+contain JSON.
 """
 _NAMED: Final = re.compile(
     r"([Bb]earer |\b[A-Z0-9_]{0,60}(?:API_?KEY|_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS)[A-Z0-9_]{0,60}"
@@ -51,9 +51,10 @@ _PASSWORD_IN_URL: Final = re.compile(r"(://[^\s/@:]{0,100}:)[^\s/@]{1,200}(?=@)"
 
 
 class Redactor:
-    """Replaces secrets in values with `***`.
+    """Replaces secrets in JSON values with `***`.
 
-    A secret that was found because of its name is later also replaced where it occurs without the name.
+    A secret that follows a name such as `API_KEY` is recognised by this name. Later, the secret is also replaced
+    where it occurs without the name.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -61,9 +62,11 @@ class Redactor:
         self._forms = _forms_of(self._secrets)
 
     def redact(self, value: Any, secrets: Iterable[str] = ()) -> Any:
-        """Find the secrets in a JSON value, and return a copy in which these and all known secrets are redacted.
+        """Find the secrets in a JSON value, and return a copy of the value in which these and all known secrets are
+        redacted.
 
-        `secrets` contains additional secrets. Later calls also redact the secrets that this call has found or got.
+        `secrets` contains additional secrets. Later calls also redact the secrets that this call has found or was
+        given.
         """
         found = {*secrets, *_found_after_names(value)} - self._secrets
         if found:
@@ -72,7 +75,7 @@ class Redactor:
         return self.value(value)
 
     def text(self, text: str) -> str:
-        """Return a text in which the known secrets, and texts that look like secrets, are redacted."""
+        """Return the text with the known secrets, and all strings that look like secrets, redacted."""
         for form in self._forms:
             text = text.replace(form, HIDDEN)
         text = _KEYS.sub(HIDDEN, text)
@@ -81,7 +84,9 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """Return a copy of a JSON value whose texts are redacted as by `text`."""
+        """Return a copy of a JSON value in which all strings, including the names of members, are redacted as by
+        `text`.
+        """
         match value:
             case str():
                 return self.text(value)
@@ -94,14 +99,14 @@ class Redactor:
 
 
 def _forms_of(secrets: Iterable[str]) -> list[str]:
-    """Return all forms in which texts can contain the secrets, the longest form first."""
+    """Return all forms in which a string can contain one of the secrets, the longest form first."""
     forms = {form for secret in secrets if len(secret) >= MIN_SECRET_CHARACTERS for form in _forms(secret)}
     return sorted(forms, key=len, reverse=True)
 
 
 def _found_after_names(value: Any) -> Iterator[str]:
-    """Yield the secrets in the texts of a JSON value that are recognised because they follow a name that suggests a
-    secret.
+    """Yield the secrets in the strings of a JSON value. A secret is recognised because it follows a name that
+    suggests a secret.
     """
     match value:
         case str():
@@ -149,7 +154,7 @@ def _of_tool_server(server: ToolServer) -> Iterator[str]:
 
 
 def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield the words of the values of headers, and their parts, such as the values of cookies."""
+    """Yield each word in the values of headers, and the parts of each word, such as the values of cookies."""
     for name, value in headers.items():
         if name.lower() not in _ORDINARY_HEADERS:
             yield from value.split()

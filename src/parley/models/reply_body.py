@@ -14,7 +14,9 @@ from parley.wire.sse import BYTE_ORDER_MARK, DataFramer
 __all__ = ["ReplyBody"]
 
 BEGINNING_BYTES: Final = 4096
-"""The number of bytes that are kept from the beginning of a body, for the error about a body without a response."""
+"""The number of bytes that are kept from the beginning of a body, for the error message about a body that contains
+no response.
+"""
 
 
 class ReplyBody:
@@ -27,7 +29,9 @@ class ReplyBody:
         self._framer = DataFramer(limits.max_event_bytes, check_large=check_values)
         self._limit = limits.max_event_bytes
         self._is_kept = True
-        """True while bytes must be kept: until an event and `BEGINNING_BYTES` bytes have been received."""
+        """True until a complete event and `BEGINNING_BYTES` bytes have been received. While it is True, received
+        bytes are kept.
+        """
         self._beginning = b""
         self._is_json: bool | None = None
         """True if the body is JSON, False if it is not. None until the first byte that is not white space has been
@@ -37,10 +41,10 @@ class ReplyBody:
         self._size = 0
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """Add the next bytes of the body, and return the data of the events that they complete.
+        """Add the next bytes of the body, and return the data of the events that these bytes complete.
 
         Raises:
-            ReplyTooLarge: an event, or a body that is JSON, exceeds the limit.
+            ReplyTooLarge: an event, or a body that is JSON, exceeds the provider's limit.
         """
         payloads = self._framer.feed(data)
         if self._is_kept:
@@ -48,7 +52,7 @@ class ReplyBody:
         return payloads
 
     def _keep(self, data: bytes, *, has_events: bool) -> bool:
-        """Keep those bytes that may be needed later.
+        """Store the bytes that `take_json` or `no_response` may need.
 
         Return whether later bytes must be kept as well. `has_events` is True if the bytes complete an event, which
         shows that the body is not JSON.

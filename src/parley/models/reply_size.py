@@ -21,9 +21,7 @@ bytes such as `{}` become an object of 64 bytes.
 
 
 class ReplySize:
-    """The numbers of characters and calls in one reply so far, which are checked against the limits of the
-    provider.
-    """
+    """The numbers of characters and tool calls that one reply contains so far, and the limits of the provider."""
 
     __slots__ = ("arguments", "calls", "limits", "text")
 
@@ -32,7 +30,7 @@ class ReplySize:
         self.text = self.arguments = self.calls = 0
 
     def check_text(self, size: int) -> None:
-        """Check a text of `size` characters before it is decoded and counted.
+        """Check text of `size` characters before it is decoded and counted.
 
         Raises:
             ReplyTooLarge: the text alone exceeds the limit.
@@ -42,7 +40,11 @@ class ReplySize:
             raise ReplyTooLarge("characters of text", limit, setting="max_reply_characters")
 
     def check(self) -> None:
-        """Check that the reply does not exceed a limit."""
+        """Check the sizes counted so far.
+
+        Raises:
+            ReplyTooLarge: the reply exceeds a limit.
+        """
         limits = self.limits
         self.check_text(self.text)
         if self.arguments > limits.max_argument_characters:
@@ -55,10 +57,10 @@ class ReplySize:
             raise ReplyTooLarge("calls", limits.max_calls, setting="max_calls")
 
     def check_pieces(self, number: int) -> None:
-        """Check the number of pieces of calls in one event before they are joined.
+        """Check the number of fragments of tool calls in one event before they are joined.
 
         Raises:
-            ReplyTooLarge: the number of pieces exceeds the allowed number of calls.
+            ReplyTooLarge: the number of fragments exceeds the allowed number of tool calls.
         """
         if number > self.limits.max_calls:
             raise ReplyTooLarge("calls", self.limits.max_calls, setting="max_calls")
@@ -76,9 +78,9 @@ def check_values(payloads: Iterable[bytes]) -> None:
 
 
 def _has_too_many(data: bytes) -> bool:
-    """Return whether an event contains more than `MAX_VALUES` values. Commas and brackets inside strings do not
-    count. If an event contains too many values, its beginning nearly always does too, so the beginning is examined
-    first.
+    """Return whether an event contains more than `MAX_VALUES` JSON values. Commas and brackets inside strings do
+    not count. The beginning of the event is examined first, because an event with too many values nearly always has
+    too many in its beginning.
     """
     size = LARGE_BYTES
     while size < len(data):

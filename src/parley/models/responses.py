@@ -69,7 +69,7 @@ class ResponsesModel:
 
 
 def encode_responses(request: ModelRequest, settings: Settings, conversation: ConversationId) -> bytes:
-    """Return the body of a request (see "requests to the model" in docs/protocol.md)."""
+    """Return the JSON body of a request to the Responses API (see "requests to the model" in docs/protocol.md)."""
     reasoning = _reasoning(settings)
     keeps_nothing = settings.disable_response_storage
     return encode_body(
@@ -99,7 +99,9 @@ def encode_responses(request: ModelRequest, settings: Settings, conversation: Co
 
 
 def _text(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the member of a request that contains the output schema. The dict is empty if there is no schema."""
+    """Return a dict with the member `text`, which contains the output schema. The dict is empty if there is no
+    schema.
+    """
     if schema is None:
         return {}
     return {"text": {"format": {"type": "json_schema", **named_schema(schema)}}}
@@ -129,8 +131,8 @@ def _tool(tool: ToolSpec, model: str) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest, settings: Settings) -> list[dict[str, Any]]:
-    """Return the tools of a request, including the provider's web search if the settings allow it. A request
-    without tools, such as a request for a summary, does not include the web search either.
+    """Return the tools of a request. If the settings allow the provider's web search, it is included, except in a
+    request without tools, such as a request for a summary.
     """
     tools = [_tool(tool, settings.model_name) for tool in request.tools]
     return [*tools, {"type": "web_search"}] if settings.web_search and tools else tools
@@ -182,7 +184,7 @@ def _detail(item: ImageItem) -> dict[str, str]:
 
 
 def _items(history: Sequence[HistoryItem], *, to: str) -> Iterator[dict[str, Any] | Raw]:
-    """Yield the items of the history for the provider `to`.
+    """Yield the items of the history in the form for the provider `to`.
 
     Items that this provider or this API does not understand are left out or replaced with text.
     """

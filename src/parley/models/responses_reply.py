@@ -48,7 +48,7 @@ from parley.wire.sse import ErrorData
 __all__ = ["LOCAL_SHELL", "ResponsesDecoder"]
 
 LOCAL_SHELL: Final = "local_shell"
-"""The type of the built-in shell tool, and the name of its calls."""
+"""The type of the built-in shell tool, and the tool name in calls of this tool."""
 
 NOT_CLOSED: Final = "stream closed before response.completed"
 
@@ -60,7 +60,7 @@ TEXT_DELTAS: Final = frozenset(
         "response.function_call_arguments.delta",
     }
 )
-"""The types of events that contain a piece of text."""
+"""The types of events that contain a fragment of text, reasoning or tool arguments."""
 
 OTHER_DELTAS: Final = frozenset(
     {
@@ -70,8 +70,8 @@ OTHER_DELTAS: Final = frozenset(
         "response.code_interpreter_call_code.delta",
     }
 )
-"""The types of events that contain a piece of a refusal or of the input of a tool. Clients do not see these pieces,
-but only the complete item. As for `TEXT_DELTAS`, an event with an empty piece is ignored.
+"""The types of events that contain a fragment of a refusal or of the input of a tool. Clients do not see these
+fragments, but only the complete item. As for `TEXT_DELTAS`, an event with an empty fragment is ignored.
 """
 
 ITEM_CHARACTERS: Final = 100
@@ -185,7 +185,7 @@ class ResponsesDecoder:
         """
         self._joiners: dict[str, PairJoiner] = {}
         """Maps event types to the objects that join the halves of surrogate pairs. The mapping is empty until an
-        event contains a single half.
+        event contains only one half of a pair.
         """
         self._failure: str | None = None
         self._completed: ResponseDone | None = None
@@ -397,9 +397,9 @@ def _local_shell_call_done(data: bytes, by: str) -> Chunk | None:
 def _call_done(
     call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
 ) -> CallDone:
-    """Return the chunk for a call. A malformed call gets a chunk as well, because every call needs an output. If a
-    call has no id, a new id is created. If `verbatim` is True and the call has an id, `data` is stored so that it
-    can be sent back unchanged.
+    """Return the chunk for a tool call. A malformed call gets a chunk as well, because every call needs an output.
+    If a call has no id, a new id is created. If `verbatim` is True and the call has an id, `data` is stored so that
+    it can be sent back unchanged.
     """
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""

@@ -18,7 +18,7 @@ from parley.wire.events import WebSearchResult
 __all__ = ["Call", "Script", "Search", "Step", "Usage", "decode_script", "is_deep", "recorded_call"]
 
 MAX_LEVELS: Final = 20
-"""The maximum number of nesting levels of arguments that are stored as an object."""
+"""The maximum number of nesting levels of tool arguments that are stored as an object."""
 
 Milliseconds = Annotated[int, Meta(ge=0)]
 Tokens = Annotated[int, Meta(ge=0)]
@@ -43,7 +43,7 @@ class Usage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
 
 
 class Search(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A web search that the provider made."""
+    """A web search by the provider."""
 
     query: str
     results: tuple[WebSearchResult, ...] = ()
@@ -73,13 +73,13 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A script: replies in the order in which they are played. After the last reply, the first one is played
+    """A script: replies in the order in which they are played. After the last reply, the first reply is played
     again.
     """
 
     replies: Annotated[Sequence[Sequence[Step]], Meta(min_length=1)]
     delta_delay_ms: Milliseconds = 0
-    """The pause, in milliseconds, before each word."""
+    """The delay, in milliseconds, before each word."""
 
 
 _decoder = msgspec.json.Decoder(Script)
@@ -106,7 +106,7 @@ def decode_script(path: str, data: bytes) -> Script:
 
 
 def recorded_call(item: CallItem) -> Call:
-    """Convert a call of a model to a call in a script.
+    """Convert a tool call of a model to a call in a script.
 
     Arguments that are a JSON object are stored as an object, which is easier to read than a string.
     """

@@ -142,7 +142,11 @@ class ScriptedModel:
 
 
 def _read(path: str) -> Sequence[Script]:
-    """Read the scripts in a file, which is a script or a recording."""
+    """Return the scripts in a file, which is a script or a recording.
+
+    Raises:
+        BadScript, BadRecording: the file cannot be read or is invalid.
+    """
     try:
         data = read_file(path)
     except OSError as error:
@@ -156,7 +160,7 @@ def _read(path: str) -> Sequence[Script]:
 
 
 def _ended(done: ResponseDone, step: Step) -> ResponseDone:
-    """Return the end of the response with the property that a step sets."""
+    """Return `done`, the end of the response, with the property that the step sets."""
     if step.usage is not UNSET:
         return replace(done, usage=_token_count(step.usage))
     if step.cut_by is not UNSET:
@@ -167,8 +171,8 @@ def _ended(done: ResponseDone, step: Step) -> ResponseDone:
 
 
 def _refusal(explanation: str) -> str:
-    """Return the explanation of a refusal in the form of a provider, which begins with the category or a colon. The
-    explanation in a recording already has this form.
+    """Return the explanation of a refusal in the form that decoders of providers use: it begins with the category
+    in parentheses or with a colon. The explanation in a recording already has this form.
     """
     return explanation if not explanation or explanation.startswith((" (", ": ")) else f": {explanation}"
 
@@ -181,7 +185,7 @@ def _search_done(search: Search) -> OpaqueDone:
 def _ends_text(step: Step) -> bool:
     """Return whether a step ends the text of the steps before it.
 
-    A pause or a failure does not end the text, because either may occur in the middle of a text.
+    A delay or a failure does not end the text, because either may occur in the middle of the text.
     """
     return step.text is UNSET and step.delay_ms is UNSET and step.fail is UNSET and step.error is UNSET
 

@@ -1,8 +1,8 @@
-"""Handles surrogate pairs that a provider splits between two pieces of one text.
+"""Handles surrogate pairs that a provider splits between two pieces of text.
 
 JSON escapes a character such as an emoji as two halves, and some providers split the text between the halves.
-Strict JSON decoders reject such a piece. Therefore each half is replaced with a private-use character, its
-stand-in, before the piece is decoded (`stand_in`). `PairJoiner` joins the halves of one text again.
+Strict JSON decoders reject a piece that contains only one half. Therefore each half is replaced with a private-use
+character, its stand-in, before the piece is decoded (`stand_in`). `PairJoiner` joins the two halves again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _character(found: re.Match[str]) -> str:
 
 
 class PairJoiner:
-    """Joins the surrogate pairs of one text that arrives in pieces."""
+    """Joins the surrogate pairs of text that arrives in pieces."""
 
     __slots__ = ("_high",)
 

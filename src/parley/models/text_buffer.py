@@ -1,4 +1,4 @@
-"""A buffer for a text that arrives in many small pieces."""
+"""A buffer for text that arrives in many small pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ takes ten times as much memory as its characters.
 
 
 class TextBuffer:
-    """Collects the pieces of one text."""
+    """Collects pieces of text and joins them."""
 
     __slots__ = ("_parts", "append", "joiner", "pieces", "size")
 
@@ -24,7 +24,7 @@ class TextBuffer:
         self.append = self.pieces.append
         self.joiner = PairJoiner()
         self.size = 0
-        """The number of characters in the joined part of the text. `compact` adds the pieces that it joins."""
+        """The number of characters in the pieces that `compact` has joined."""
         self._parts: list[str] = []
 
     def compact(self) -> None:

@@ -15,7 +15,7 @@ MAX_CHARACTERS: Final = 2_000
 
 
 def search_event(call_id: Any, query: Any, results: Any, error: str | None = None) -> WebSearch:
-    """Return the event for a search. The values come from the provider and may have any type."""
+    """Return the event for a web search. The arguments come from the provider and may have any type."""
     return WebSearch(
         call_id=_text(call_id), query=_text(query), results=results_in(results), error=error and _text(error)
     )
