@@ -1,4 +1,4 @@
-"""Determines how much memory this process can still allocate, and which limit applies."""
+"""Determines how much memory this process can still allocate, and which limit on memory is the strictest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEGABYTE: Final = 1_000_000
 class Available(Struct, frozen=True):
     bytes: int
     limit: str
-    """A description of the limit, for error messages."""
+    """A description of the limit on memory that applies, for error messages."""
 
 
 def why_too_large(size: int) -> str | None:

@@ -1,7 +1,7 @@
 """Starts the resident server of a home directory in the background, for `parley mcp --resident`.
 
 The server does not depend on a client: it runs in its own process session, and its parent process has exited. The
-server's environment contains no secrets of the client that started the server. The server logs to a file in the
+server's environment contains no secrets from the client that started the server. The server logs to a file in the
 home directory.
 """
 
@@ -17,8 +17,8 @@ from parley.common.home import SERVER_LOG
 __all__ = ["shorten_log", "start_in_background"]
 
 KEPT_LOG_BYTES: Final = 1024 * 1024
-"""The size in bytes to which a running server shortens the log file. At its start, a server empties a log file that
-is larger than this.
+"""The size in bytes to which a running server shortens the log file. When a server starts, it empties a log file
+that is larger than this size.
 """
 MAX_LOG_BYTES: Final = 8 * KEPT_LOG_BYTES
 """The size in bytes beyond which a running server shortens the log file."""
@@ -45,9 +45,9 @@ contain secrets.
 
 
 def start_in_background(home: str, environ: Mapping[str, str]) -> None:
-    """Start a resident server, and return when the server is ready or has ended.
+    """Start a resident server, and return when the server is ready or has exited.
 
-    The server ends immediately if another resident server is running.
+    The server exits immediately if another resident server of the home directory is running.
 
     Raises:
         OSError: the server cannot be started.
@@ -72,11 +72,11 @@ def start_in_background(home: str, environ: Mapping[str, str]) -> None:
 
 
 def shorten_log(home: str, stderr: int = 2) -> None:
-    """If the log file of the home is larger than `MAX_LOG_BYTES` and is the stderr of this process, keep only its
-    newest `KEPT_LOG_BYTES`. Otherwise do nothing. `stderr` is the descriptor of stderr.
+    """If stderr is the log file of the home and is larger than `MAX_LOG_BYTES`, keep only the newest
+    `KEPT_LOG_BYTES` of the log file. Otherwise do nothing. `stderr` is the descriptor of stderr.
 
     Raises:
-        OSError: the file cannot be read or changed.
+        OSError: the log file cannot be read or changed.
     """
     if os.fstat(stderr).st_size <= MAX_LOG_BYTES:
         return
@@ -91,8 +91,8 @@ def shorten_log(home: str, stderr: int = 2) -> None:
 
 
 def _start(home: str, environ: Mapping[str, str], *, log: int, report: int) -> NoReturn:
-    """Start the server as a grandchild in a new session, so that the server is not a child of the process that
-    needs it. Then exit.
+    """Start the server as a grandchild process in a new process session, so that the server is not a child of the
+    process that needs it. Then exit.
 
     A child process calls this function. The descriptor `report` becomes the server's stdout, and the descriptor
     `log` becomes the server's stderr.

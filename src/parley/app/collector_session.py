@@ -14,7 +14,7 @@ import requests
 __all__ = ["MAX_RESPONSE_BYTES", "CollectorSession"]
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""The maximum size of a response, in bytes. A response contains at most an explanation."""
+"""The maximum size of a response from the collector, in bytes. A response contains at most an explanation."""
 
 
 class CollectorSession(requests.Session):

@@ -19,9 +19,9 @@ def sandboxed_commands(
     """Return the runner of sandboxed commands.
 
     The runner starts no process before the first command. `home` returns the home directory, in which the self-test
-    of the sandbox runs. A failure of the self-test is logged as a warning if `warns` is True, and otherwise as a
-    debug message. `max_commands` returns the maximum number of concurrent commands; 0 means no limit.
-    `max_commands` is called before the first command.
+    of the sandbox runs; None if there is no home directory. A failure of the self-test is logged as a warning if
+    `warns` is True, and otherwise as a debug message. `max_commands` returns the maximum number of concurrent
+    commands; 0 means no limit. `max_commands` is called before the first command.
     """
 
     def executor() -> Starter:

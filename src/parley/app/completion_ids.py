@@ -16,8 +16,8 @@ def completion_ids(kind: str, environ: Mapping[str, str], directory: str) -> lis
     """Return ids of conversations or of open approvals, each with a title. `kind` is `conversations` or
     `approvals`.
 
-    The home is named by `environ`, and a relative path is resolved against `directory`. The result is empty if no
-    home is named, or if the conversations are not in the database of the home.
+    The variables in `environ` name the home, and a relative path is resolved against `directory`. The result is
+    empty if no home is named, or if the conversations are not in the database of the home.
     """
     from parley.stores.sqlite.recent_ids import open_approvals, recent_conversations
 

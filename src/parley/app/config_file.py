@@ -37,10 +37,10 @@ def config_path(home: str) -> str:
 
 def change_config(home: str, change: Callable[[str], str | None]) -> str:
     """Replace the text of config.toml with the text that `change` returns. The argument of `change` is the current
-    text, which is empty if the file does not exist. If `change` returns None, do nothing. Return the path of the
-    file that was written.
+    text, which is empty if the file does not exist. If `change` returns None, leave the file unchanged. Return the
+    path of the file, with symbolic links resolved.
 
-    If two commands call this function at the same time, one of them waits for the other.
+    If another command is changing the file, wait until that command has finished.
 
     Raises:
         BadHome: the home cannot be created.
@@ -77,7 +77,7 @@ def create_config(home: str, text: str) -> str:
 
 
 def store_key(home: str, variable: str, key: str) -> str:
-    """Store an API key in auth.json, under the name of the environment variable that could also contain the key.
+    """Store an API key in auth.json, under the name of the environment variable that could contain the key instead.
 
     Only the user can read the file. The other members of the file are kept. Return the path of the file that was
     written.
@@ -114,11 +114,11 @@ def _members(path: str) -> dict[str, Any]:
 
 
 def _target(path: str) -> str:
-    """Return the path of the file that `path` names, with symbolic links resolved.
+    """Return `path` with symbolic links resolved.
 
     Raises:
-        BadSetting: the target of a symbolic link does not exist or belongs to another user, or `path` names
-            something other than a regular file.
+        BadSetting: `path` exists and is not a regular file, or `path` is a symbolic link whose target does not
+            exist or belongs to another user.
     """
     if not os.path.lexists(path):
         return path
@@ -136,11 +136,13 @@ def _target(path: str) -> str:
 
 
 def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) -> None:
-    """Write a file atomically. If the file exists, replace it if `overwrite` is True; otherwise raise
-    `FileExistsError`.
+    """Write a file atomically. An existing file is replaced only if `overwrite` is True.
 
     `mode` contains the permissions of the file. If `mode` is None, only the user can read a new file, and an
     existing file keeps its permissions.
+
+    Raises:
+        FileExistsError: the file exists and `overwrite` is False.
     """
     with AtomicFile(path) as file:
         with open(file.name, "w", encoding="utf-8", newline="") as out:
@@ -155,8 +157,8 @@ def _write(path: str, text: str, *, overwrite: bool, mode: int | None = None) ->
 
 @contextmanager
 def _locked(home: str) -> Iterator[None]:
-    """Hold a lock on the home in this block, so that no other command changes config.toml. If another command holds
-    the lock, wait for it.
+    """Hold a lock on the home in the `with` block, so that no other command changes config.toml or auth.json. If
+    another command holds the lock, wait until that command releases it.
 
     Raises:
         BadHome: the home cannot be opened.
@@ -174,7 +176,7 @@ def _locked(home: str) -> Iterator[None]:
 
 @contextmanager
 def _write_errors(path: str) -> Iterator[None]:
-    """Convert an `OSError` in this block to a `BadSetting` that names the file."""
+    """Convert an `OSError` in the `with` block to a `BadSetting` that names the file `path`."""
     try:
         yield
     except OSError as error:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Deliveries(Generic[K, T]):
-    """Notifications that have not been delivered yet.
+    """The notifications that have not been delivered yet, and the tasks that deliver them.
 
     A new notification replaces an older notification with the same key.
     """
@@ -43,9 +43,9 @@ class Deliveries(Generic[K, T]):
     ) -> None:
         """Create an object without notifications.
 
-        `kind` is a name for the notifications in the log, such as `webhook`. `attempt` sends a notification once.
-        `attempt` returns None if no retry is needed, and otherwise a description of the problem. `max_waiting` is
-        the maximum number of undelivered notifications.
+        `kind` is a name for the notifications in log messages, such as `webhook`. `attempt` tries once to send the
+        notification with a key. `attempt` returns None if no retry is needed, and otherwise a description of the
+        problem. `max_waiting` is the maximum number of undelivered notifications.
         """
         self._kind, self._attempt, self._clock, self._log = kind, attempt, clock, log
         self._max_waiting = max_waiting
@@ -53,12 +53,12 @@ class Deliveries(Generic[K, T]):
         """The newest undelivered notification for each key."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._delayed: set[K] = set()
-        """The keys that are waiting for the time of their next attempt."""
+        """The keys whose notifications are waiting for the next attempt."""
         self._room = asyncio.Semaphore(MAX_CONCURRENT)
         self._closed = False
 
     def put(self, key: K, notification: T) -> None:
-        """Deliver a notification in the background. The call returns immediately and never raises an error.
+        """Deliver a notification in the background. This method returns immediately and never raises an error.
 
         If the maximum number of undelivered notifications is reached, a notification with a new key is discarded.
         After `close`, every notification is discarded.
@@ -73,8 +73,8 @@ class Deliveries(Generic[K, T]):
             self._tasks[key] = asyncio.get_running_loop().create_task(self._deliver(key))
 
     async def close(self, *, seconds: float = DRAIN_SECONDS) -> None:
-        """Wait until the attempts in progress have ended, for at most `seconds` or `DRAIN_SECONDS`, whichever is
-        less. Discard all other notifications.
+        """Wait until the attempts in progress have ended, for at most `seconds` and at most `DRAIN_SECONDS`.
+        Discard all other notifications.
         """
         self._closed = True
         for key in self._delayed:
@@ -99,11 +99,11 @@ class Deliveries(Generic[K, T]):
         return not self._tasks
 
     async def _deliver(self, key: K) -> None:
-        """Deliver the notification with the key `key`. Each failed attempt is followed by a retry after a delay, up
-        to `MAX_ATTEMPTS` attempts; then the notification is discarded.
+        """Deliver the notification with the key `key`. Each failed attempt is followed by a retry after a delay.
+        After `MAX_ATTEMPTS` attempts, the notification is discarded.
 
-        If a newer notification with the same key arrives in the meantime, that notification is delivered instead.
-        The call returns when no notification with the key is left.
+        If a newer notification with the same key arrives before the delivery, the newer notification is delivered
+        instead. Return when no notification with the key is left.
         """
         try:
             await self._deliver_all(key)

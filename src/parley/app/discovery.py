@@ -1,8 +1,8 @@
 """Lets processes find the resident server of a home directory by means of a lock, a socket and a description file.
 
-A server holds the lock `serve.lock` while it is running, and the operating system releases the lock when the server
-dies. The running server creates the lock file again if it was removed. The file `serve.json` describes the server.
-A server that is killed leaves this file behind.
+A server holds a lock on the file `serve.lock` while it is running, and the operating system releases the lock when
+the process of the server ends. If the lock file is removed, the running server creates it again. The file
+`serve.json` describes the server. A server that is killed does not remove this file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class ResidentLock:
             self._fd = self._open()
 
     def keep(self) -> bool:
-        """Acquire the lock again if its file was removed or replaced, and return whether that was necessary.
+        """If the lock file was removed or replaced, acquire the lock of the new file. Return whether this was
+        necessary.
 
         Raises:
             OSError: the file cannot be created, or another process holds the lock of the new file.
@@ -82,7 +83,7 @@ class ResidentLock:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
     def _is_current(self) -> bool:
-        """Return whether the open file is still the lock file of the home directory."""
+        """Return whether the lock file that this object has open is still the lock file of the home directory."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.lstat(self._path))
         except FileNotFoundError:
@@ -108,7 +109,7 @@ def is_running(home: str) -> bool:
 
 
 def describe_holder(home: str) -> str:
-    """Describe the process that holds the lock of the resident server, for error messages."""
+    """Return a description of the process that holds the lock of the resident server, for error messages."""
     from parley.stores.sqlite.lock_holders import UNKNOWN, holder_of
 
     return holder_of(os.path.join(home, LOCK)) or UNKNOWN
@@ -131,7 +132,8 @@ def wait_until_stopped(home: str) -> None:
 
 
 def describe(home: str, description: dict[str, Any]) -> None:
-    """Write the description of this server to `serve.json`. The server must hold the lock.
+    """Write the description of this server to `serve.json`. Only the server that holds the lock may call this
+    function.
 
     Raises:
         OSError: the file cannot be written.

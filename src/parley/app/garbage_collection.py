@@ -15,13 +15,15 @@ generation after which the next older generation is collected.
 
 
 def collect_rarely() -> None:
-    """Enable the garbage collector with high thresholds. `parley mcp` disables the collector during its imports."""
+    """Enable the garbage collector with high thresholds, so that it runs rarely. `parley mcp` disables the
+    collector during its imports.
+    """
     gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
 
 
 def skip_final_collection() -> None:
-    """Exclude all objects from the garbage collection at exit. The collection would be useless, because the end of
-    the process frees all memory.
+    """Exclude all objects from the garbage collection when the process exits. This collection is useless, because
+    the exit frees all memory.
     """
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The first line of a connection to the resident server, and the server's response to this line."""
+"""The first line of a connection to the resident server (the hello), and the server's response to this line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ __all__ = ["Hello", "decode_hello", "encode_answer", "is_path", "read_first_line
 
 MAX_HELLO_BYTES: Final = 8 * 1024 * 1024
 """The maximum length of a hello, in bytes. A hello contains the environment of a process, and the limit is larger
-than any environment. A longer first line is the first message of an ordinary MCP client.
+than any environment. If the first line of a connection is longer, it is the first message of an ordinary MCP
+client.
 """
 
 
 class Hello(Struct):
-    """The first line of a relay, or of a connection with a request about the server."""
+    """The first line that a relay sends, or the first line of a connection with a request about the server."""
 
     parley: str
     """`relay`, or the name of a request about the server, such as `status`."""
@@ -32,8 +33,8 @@ class Hello(Struct):
     cwd: str = "/"
     overrides: tuple[str, ...] = ()
     installed: tuple[str, ...] = ()
-    """The paths where the relay's Parley is installed, beginning with the path of its package. The server protects
-    these paths from commands.
+    """The paths where the Parley program of the relay is installed, beginning with the path of its package. The
+    server protects these paths from commands.
     """
     client: int | None = None
     """In the request `interrupt`, the number that the server has assigned to the relay of the client; None in other
@@ -42,9 +43,9 @@ class Hello(Struct):
 
 
 async def read_first_line(channel: socket.socket) -> tuple[bytes, bytes]:
-    """Return the first line with its line end, and the bytes after that line.
+    """Return the first line of a connection with its line end, and the bytes after that line.
 
-    If the line is too long or incomplete, return the bytes that were read.
+    If the line is too long or incomplete, return the bytes that were received, and empty bytes.
     """
     loop, received = asyncio.get_running_loop(), bytearray()
     while len(received) < MAX_HELLO_BYTES:

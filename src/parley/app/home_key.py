@@ -1,6 +1,6 @@
 """The secret key of a home directory.
 
-The resident server uses the key to authenticate data that clients send back.
+The resident server uses the key to authenticate data that it gives to clients and that they send back later.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ is running.
 
 
 class HttpChoice(Struct, frozen=True, kw_only=True):
-    """The HTTP options of the command line. If a field is None, the value from the settings is used."""
+    """The HTTP options of the command line. If a field with an equivalent setting is None, the setting is used."""
 
     host: str | None = None
     port: int | None = None
@@ -34,7 +34,7 @@ class HttpChoice(Struct, frozen=True, kw_only=True):
     """True if the server creates a token that is valid while the process is running."""
 
     def applied_to(self, settings: ServeSettings) -> ServeSettings:
-        """Return the settings, overridden by the options of the command line."""
+        """Return the settings, overridden by these options."""
         given = {
             "host": self.host,
             "port": self.port,

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 MIN_TOKEN_CHARACTERS: Final = 32
 CLOSE_SECONDS: Final = 0.5
-"""The maximum time that a shutdown waits for the last responses, in seconds."""
+"""The maximum time, in seconds, that a shutdown waits until the last responses have been sent."""
 
 
 class HttpService:
@@ -67,16 +67,16 @@ class HttpService:
     ) -> None:
         """Start the service and begin to listen.
 
-        `metrics` returns the metrics of the server as text; None if there are no metrics.
-        `nodes` is the cluster membership of this process; None if the server accepts no connections from other
-        nodes. `page_files` replaces the files of the web page. `now` returns the time for the sign-ins to the page.
-        `open_push` creates the sender of push messages. Its arguments are the sign-ins and a function that returns
-        the current settings.
+        `metrics` returns the metrics of the server as text; None if there are no metrics. `nodes` is the cluster
+        membership of this process; None if the server accepts no connections from other nodes. `page_files`
+        replaces the files of the web page. `now` returns the time, in seconds since the epoch, for the sign-ins to
+        the page. `open_push` creates the sender of push messages. Its arguments are the sign-ins and a function
+        that returns the current settings.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
-        without a session has ended. `tokens` are the tokens of the home directory; the caller has already loaded
-        them. `store` contains the sessions and the sign-ins to the page. If `store` is None, sessions are kept only
-        in memory and there is no page.
+        without a session has ended. `tokens` are the tokens of the home directory, which the caller loads. `store`
+        contains the sessions and the sign-ins to the page. If `store` is None, sessions are kept only in memory and
+        there is no page.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
@@ -94,7 +94,7 @@ class HttpService:
         self._core, self._choice, self._tokens, self._nodes = core, choice, tokens, nodes
         self._check_exposure(settings)
         self.sign_ins = None if store is None else SignIns(self._authenticator, store, now=now)
-        """The sign-ins to the page; None if there is no page."""
+        """The sign-ins to the web page; None if there is no page."""
         self.sessions = HttpSessions(
             core,
             key=core.context.signing_key,
@@ -142,13 +142,13 @@ class HttpService:
         self.host = settings.host
         """The address or name on which the server listens."""
         self.page_url = f"{self.url.removesuffix(PATH)}/" if page is not None and page.files.build else None
-        """The URL of the page; None if there is no page."""
+        """The URL of the web page; None if there is no page."""
         self._keeping: list[asyncio.Task[None]] = []
         if tokens is not None:
             tokens.on_revoked(self._end_all_of)
 
     def keep_current(self) -> None:
-        """Begin to load the tokens and the sign-ins to the page periodically."""
+        """Begin to load the tokens, and the sign-ins to the web page, periodically."""
         loop = asyncio.get_running_loop()
         if self._tokens is not None:
             self._keeping.append(loop.create_task(self._tokens.keep_current()))
@@ -168,7 +168,7 @@ class HttpService:
         return "ok" if self._core.context.availability == AVAILABLE else "store unavailable"
 
     async def sign_in_url(self) -> str | None:
-        """Return the URL of the page with a new one-time code; None if there is no page.
+        """Return the URL of the web page with a new one-time sign-in code; None if there is no page.
 
         Raises:
             StoreError: the code cannot be stored.
@@ -178,7 +178,9 @@ class HttpService:
         return f"{self.page_url}#code={await self.sign_ins.new_code()}"
 
     async def reload_sign_ins(self) -> None:
-        """Load the sign-ins to the page from the store, and end the sign-ins that were removed from the store."""
+        """Load the sign-ins to the web page from the store, and end the sign-ins that were removed from the
+        store.
+        """
         if self.sign_ins is None:
             return
         try:
@@ -189,7 +191,7 @@ class HttpService:
     def _is_valid(self, principal: Principal) -> bool:
         """Return whether the token of a principal is valid.
 
-        If the principal has signed in to the page, the sign-in must be valid too.
+        If the principal has signed in to the web page, the sign-in must be valid too.
         """
         if principal.sign_in and (self.sign_ins is None or not self.sign_ins.is_current(principal)):
             return False
@@ -200,11 +202,11 @@ class HttpService:
         self._stateless.end_all_of(principal)
 
     def apply(self, settings: ServeSettings) -> None:
-        """Use new settings. New limits, hosts and origins apply from the next request on. A new certificate applies
-        to new connections.
+        """Apply new settings. New limits, hosts and origins take effect with the next request. A new certificate
+        takes effect for new connections.
 
-        The host, the port and the use of TLS must be the same as before, because changing them requires a restart
-        of the server.
+        The host, the port and the use of TLS must be the same as before, because a change of them requires a
+        restart of the server.
 
         Raises:
             BadSetting: the settings cannot be used; nothing has changed.
@@ -233,8 +235,8 @@ class HttpService:
         )
 
     def stop_accepting_clients(self) -> None:
-        """Accept no more clients. A node still accepts connections from other nodes, because these nodes may follow
-        the turns that it is running.
+        """Accept no more clients. A node still accepts connections from other nodes, because the other nodes may
+        follow the turns that this node is running.
         """
         self._endpoint.refuse_new_clients()
 
@@ -252,14 +254,14 @@ class HttpService:
         forget_tls_files()
 
     def _check_exposure(self, settings: ServeSettings) -> None:
-        """Check that an address other than loopback is protected: by TLS, in this server or in a proxy, and by a
-        token.
+        """Check that a listening address other than loopback is protected by TLS and by a token. A proxy may
+        provide TLS instead of this server.
 
         A node may start without a token. The database of its tokens may be reachable only from a node, so the first
-        token is created when a node is already running.
+        token may be created when a node is already running.
 
         Raises:
-            BadSetting: one of these protections is missing.
+            BadSetting: TLS or a token is missing.
         """
         if _bracketed(settings.host) in LOOPBACK_NAMES:
             return
@@ -298,7 +300,9 @@ def _tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
 
 
 def _tls_files(settings: ServeSettings) -> tuple[str, ...]:
-    """Return the paths of the certificate and the private key. The result is empty without TLS."""
+    """Return the paths of the certificate and the private key. The result is empty if the server does not
+    use TLS.
+    """
     return tuple(os.path.expanduser(path) for path in (settings.tls_cert, settings.tls_key) if path is not None)
 
 
@@ -335,14 +339,14 @@ def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
 
 
 def _url(settings: ServeSettings, port: int) -> str:
-    """Return the URL at which clients reach the server."""
+    """Return the URL at which clients reach the server: the public URL or, if none is set, the server's own URL."""
     if settings.public_url is not None:
         return settings.public_url.rstrip("/") + PATH
     return _own_url(settings, port) + PATH
 
 
 def _own_url(settings: ServeSettings, port: int) -> str:
-    """Return the server's own URL, without a path and regardless of a proxy."""
+    """Return the URL at which the server itself listens, without a path and regardless of a proxy."""
     host = "127.0.0.1" if settings.host in ("", "0.0.0.0") else "[::1]" if settings.host == "::" else settings.host
     return f"{_scheme(settings)}://{_bracketed(host)}:{port}"
 

@@ -16,7 +16,7 @@ __all__ = ["LazyWorkspaces"]
 
 class LazyWorkspaces:
     """An implementation of `Workspaces` that imports `GitWorktrees` when one of its methods is first called, so
-    that a server starts faster.
+    that servers start faster.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class LazyWorkspaces:
         *,
         node: Callable[[], str | None],
     ) -> None:
-        """Create the object. The arguments are passed to `GitWorktrees` when it is imported."""
+        """Create the object. The arguments are passed to `GitWorktrees` after the import."""
         self._commands, self._settings, self._environ, self._node = commands, settings, environ, node
 
     @cached_property

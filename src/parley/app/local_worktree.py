@@ -1,6 +1,6 @@
 """Creates a Git worktree of a repository on this computer, for one conversation.
 
-The repository may be hostile. All Git commands run in the sandbox, without hooks and helpers. Each command can
+The repository may be hostile. All Git commands run in the sandbox, without hooks and helpers. Each Git command can
 write only to the directory that the command needs. The worktree is complete before it appears at its path.
 """
 
@@ -29,13 +29,11 @@ __all__ = ["LocalWorktree", "WorktreeFailed", "create_worktree"]
 
 ID_LENGTH: Final = 8
 FIND_SECONDS: Final = 60.0
-"""The timeout, in seconds, for each Git command that reads only the paths and the current commit of a
-repository.
-"""
+"""The timeout, in seconds, for each Git command that only reads the paths or the current commit of a repository."""
 
 
 class WorktreeFailed(Exception):
-    """Raised when a worktree cannot be created. Nothing was changed. The text gives the reason."""
+    """Raised when a worktree cannot be created. The message gives the reason."""
 
 
 class LocalWorktree(Struct, frozen=True, kw_only=True):
@@ -47,8 +45,8 @@ class LocalWorktree(Struct, frozen=True, kw_only=True):
 
 
 async def create_worktree(settings: Settings) -> LocalWorktree:
-    """Create a worktree of the repository that contains the working directory of the settings. The worktree is next
-    to the repository.
+    """Create a worktree of the repository that contains the working directory of the settings. The worktree is
+    created next to the repository.
 
     Raises:
         WorktreeFailed: the directory is not in a repository with a commit, or the worktree cannot be created.
@@ -74,11 +72,11 @@ async def create_worktree(settings: Settings) -> LocalWorktree:
 
 
 def _check_files(directory: str) -> None:
-    """Check that Git can read the repository that contains a directory without waiting for a named pipe, and
+    """Check that Git can read the repository that contains `directory`, without waiting for a named pipe and
     without reading from a device that never ends.
 
     Raises:
-        GitFailed: the repository contains such a file. The text names the file.
+        GitFailed: the repository contains a named pipe or a device. The message names the file.
     """
     folder = os.path.realpath(directory)
     while True:
@@ -162,10 +160,10 @@ class _Repository:
         return LocalWorktree(path=path, branch=branch, cwd=await asyncio.to_thread(self._directory_in, path))
 
     def _directory_in(self, path: str) -> str:
-        """Return the directory in the worktree at `path` that corresponds to the working directory.
+        """Return the directory in the worktree at `path` that corresponds to the working directory of the settings.
 
-        Create the directory if the commit does not contain it. If the directory would be outside the worktree
-        because of a symbolic link in the commit, return `path`.
+        Create the directory if the commit does not contain it. If a symbolic link in the commit leads out of the
+        worktree, return `path`.
         """
         directory = os.path.realpath(os.path.join(path, self._prefix))
         if not is_below(directory, os.path.realpath(path)):

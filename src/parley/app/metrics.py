@@ -1,6 +1,6 @@
 """The metrics of a server.
 
-Some metrics are counted from the telemetry, and others are read from the objects of the server.
+Some metrics are counted from telemetry reports, and the values of others are read from the parts of the server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from parley.version import __version__
 __all__ = ["ServerMetrics"]
 
 SHORT: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""The upper bounds of the histogram buckets, in seconds, for operations of this process."""
+"""The upper bounds of the histogram buckets, in seconds, for operations that wait only for this process."""
 LONG: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """The upper bounds of the histogram buckets, in seconds, for operations that wait for models, commands or
 people.
@@ -46,9 +46,10 @@ class ServerMetrics:
     ) -> None:
         """Begin to count.
 
-        `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log, and
-        `free_bytes` returns the free space on the disk of the log, both in bytes. These two functions return None
-        if the store is not a file. `is_store_available` returns whether the store can be used.
+        `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log of
+        the store, and `free_bytes` returns the free space on the disk of this log, both in bytes. `wal_bytes` and
+        `free_bytes` return None if the store is not a file. `is_store_available` returns whether the store can be
+        used.
         """
         self._conversations = conversations
         self.requests = Counter(
@@ -138,7 +139,9 @@ class ServerMetrics:
         return render(self.metrics)
 
     def watch_loop(self) -> None:
-        """Begin to measure the delay of the event loop. Before the first call, an idle server has no timer."""
+        """Begin to measure the delay of the event loop, if the measurement has not begun yet. Before the first
+        call, no timer wakes an idle server.
+        """
         if self._lag is None:
             loop = asyncio.get_running_loop()
             self._lag = loop.call_later(LAG_SECONDS, self._measure_lag, loop, loop.time() + LAG_SECONDS)

@@ -20,10 +20,10 @@ PROVIDER_SECONDS: Final = 20.0
 
 
 async def models_of(settings: Settings) -> tuple[str, ...]:
-    """Return the names of the models that the provider of these settings offers.
+    """Return the names of the models that the provider in `settings` offers.
 
     Raises:
-        ModelError: the key is missing, the provider cannot be reached, or it refuses the request.
+        ModelError: the key is missing, the provider cannot be reached, or the provider refuses the request.
     """
     http = Http()
     try:
@@ -33,8 +33,8 @@ async def models_of(settings: Settings) -> tuple[str, ...]:
 
 
 async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[str, ...]]:
-    """Return the names of each provider's models, keyed by the name of the provider. A provider that cannot be
-    reached, refuses the request or has no models is left out.
+    """Return the names of each provider's models, keyed by the id of the provider. A provider is left out if it
+    cannot be reached, refuses the request or has no models.
 
     `choices` contains settings for each provider. The providers must be servers on this computer, because the
     timeout is `LOCAL_SECONDS`. All requests are sent concurrently.

@@ -28,7 +28,7 @@ __all__ = ["NodeMembership"]
 
 
 class NodeMembership:
-    """The membership of this process in the group of nodes.
+    """The membership of this process in the cluster of nodes.
 
     The process has the token of the nodes, so it can follow conversations on other nodes. After `join`, the process
     is a node itself.
@@ -44,14 +44,14 @@ class NodeMembership:
         serve: Callable[[Connection, str], Coroutine[Any, Any, None]],
         versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Create the membership. `local` connects to the processes of the same home, and `token` is the token of
+        """Create the membership. `local` connects to the processes with the same home, and `token` is the token of
         the nodes. `serve` and `versions` have the same meaning as for `NodePeers`.
         """
         self.token, self._store, self._loader = token, store, loader
         self._node: Node | None = None
         self._running: Callable[[], int] = lambda: 0
         self._missing: tuple[str, ...] = ()
-        """The roots of this node that did not exist at the last check."""
+        """The workspace roots of this node that did not exist at the last check."""
         self._looking: asyncio.Task[None] | None = None
         self.is_draining = False
         self.peers = NodePeers(
@@ -65,8 +65,8 @@ class NodeMembership:
 
     @property
     def signing_key(self) -> bytes:
-        """The key with which every node seals the data that clients send back later. Every node can open sealed
-        data, because all nodes have the same key.
+        """The key with which every node seals the data that clients send back later. All nodes have the same key,
+        so every node can open the data that another node has sealed.
         """
         return hmac.digest(self.token.encode(), b"signing key", "sha256")
 
@@ -86,7 +86,8 @@ class NodeMembership:
         return settings
 
     async def wait_for_database(self) -> None:
-        """Wait until this process can use the database. If the database is being migrated, wait for the end.
+        """Wait until this process can use the database. If the database is being migrated, wait until the migration
+        has ended.
 
         Raises:
             BadHome: the database cannot be used.
@@ -95,7 +96,8 @@ class NodeMembership:
         await self._store.wait_until_usable()
 
     async def join(self, url: str, *, running: Callable[[], int]) -> None:
-        """Become a node that other nodes reach at `url`. `running` returns the number of running turns.
+        """Become a node that other nodes reach at `url`. `running` returns the number of turns that this process is
+        running.
 
         Raises:
             BadHome: another running node has the same id, or the database cannot be used.
@@ -119,9 +121,10 @@ class NodeMembership:
         self._node = node
 
     def _load(self, roots: Sequence[str]) -> NodeLoad:
-        """Return the current load of this node.
+        """Return the current load of this node, with the workspace roots in `roots` that were missing at the last
+        check.
 
-        In the background, check which roots are missing, because their file system may not respond.
+        Begin a new check in the background, because the file system of a root may not respond.
         """
         if roots and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look_for(roots))
@@ -164,9 +167,9 @@ class NodeMembership:
         return None if chosen.id == own.id else chosen
 
     def _live(self, node: Node, own: Node) -> Node:
-        """If `node` is this node (`own`), return it with the current load.
+        """If `node` is this node (`own`), return it with its current load.
 
-        Return any other node unchanged, because its current load is known only from the database.
+        Return any other node unchanged, because its load is known only from the database.
         """
         if node.id != own.id:
             return node
@@ -188,7 +191,7 @@ def _missing(roots: Collection[str]) -> tuple[str, ...]:
 
 
 def _expanded(roots: Collection[str]) -> tuple[str, ...]:
-    """Return the absolute paths of directories.
+    """Return the absolute paths of directories, of which a leading `~` is expanded.
 
     For each directory, return the given path and the path with symbolic links resolved.
     """

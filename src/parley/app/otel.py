@@ -1,6 +1,7 @@
 """Sends traces and metrics to an OpenTelemetry collector, if the standard variables `OTEL_*` enable this.
 
-Names and attributes follow the semantic conventions for generative AI. The libraries are imported only here.
+Names and attributes follow the semantic conventions for generative AI. Only this module and `collector_session.py`
+import the OpenTelemetry libraries and `requests`.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ log = logging.getLogger(__name__)
 
 EXTRA: Final = "parley-server[otel]"
 READ_SECONDS: Final = 2.0
-"""The maximum time for which the thread that exports metrics waits for the event loop, in seconds."""
+"""The maximum time, in seconds, for which the thread that exports metrics waits for the event loop."""
 CLOSE_SECONDS: Final = 1.0
-"""The maximum time for which a shutdown waits for the last export, in seconds."""
+"""The maximum time, in seconds, for which a shutdown waits for the last export."""
 
 _ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
@@ -68,9 +69,10 @@ _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
 
 
 def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetrics]) -> OpenTelemetry | None:
-    """Begin to send traces and metrics if the environment variables enable this. Return None if nothing is sent.
+    """Begin to send traces, metrics or both, as the environment variables enable them. Return None if nothing is
+    sent.
 
-    `metrics` returns the metrics of the server. `metrics` is called only if metrics are sent.
+    `metrics` returns the metrics of the server. It is called only if metrics are sent.
     """
     traces, numbers = _is_on(environ, "TRACES"), _is_on(environ, "METRICS")
     if not (traces or numbers):
@@ -87,7 +89,7 @@ def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetri
 
 
 def _is_on(environ: Mapping[str, str], signal: str) -> bool:
-    """Return whether the variables enable a signal, which is `TRACES` or `METRICS`."""
+    """Return whether the environment variables enable the signal `TRACES` or `METRICS`."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporter = environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower()
@@ -99,7 +101,7 @@ def _is_on(environ: Mapping[str, str], signal: str) -> bool:
 
 
 class OpenTelemetry:
-    """Sends traces and metrics. It is an observer of the telemetry if it sends traces."""
+    """Sends traces and metrics. If traces are sent, the object is an observer of the telemetry."""
 
     def __init__(self, environ: Mapping[str, str], metrics: ServerMetrics | None, *, has_traces: bool) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -228,9 +230,9 @@ class OpenTelemetry:
         return read
 
     async def close(self, *, seconds: float) -> None:
-        """Stop observing, and send the remaining traces and metrics.
+        """Stop observing the telemetry, and send the remaining traces and metrics.
 
-        The call takes at most `seconds`, and at most `CLOSE_SECONDS`.
+        This takes at most `seconds`, and at most `CLOSE_SECONDS`.
         """
         telemetry.remove(self)
         telemetry.takes_parents = False
@@ -257,7 +259,9 @@ class OpenTelemetry:
 
 
 def _session(environ: Mapping[str, str]) -> Any:
-    """Return the HTTP session for an exporter; None if a variable names a program that provides the session."""
+    """Return the HTTP session for an exporter. Return None if an environment variable names a credential provider,
+    which then provides the session.
+    """
     from parley.app.collector_session import CollectorSession
 
     return None if any(name.endswith("_CREDENTIAL_PROVIDER") for name in environ) else CollectorSession()

@@ -1,5 +1,5 @@
-"""Imports all modules that a server may need, before a command could change their files. By default, most modules
-are imported when they are first used.
+"""Imports all modules that a server may need, before a command can change the files of these modules. By default,
+most modules are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMPORTED_LATE: Final = (
     "pathlib",
     "random",
 )
-"""The packages that Parley imports only inside functions."""
+"""The modules outside Parley that Parley imports only inside functions."""
 _IMPORTED_BY_OTHERS: Final = (
     "encodings.idna",
     "stringprep",
@@ -38,16 +38,18 @@ _IMPORTED_BY_OTHERS: Final = (
     "urllib.request",
     "inspect",
 )
-"""The modules that Python or the packages in `_IMPORTED_LATE` import only when a function is called."""
+"""The modules that Python, or a module in `_IMPORTED_LATE`, imports only when a function is called."""
 
 _SWITCH_SECONDS: Final = 0.0005
-"""The maximum time, in seconds, for which an import may hold the interpreter lock before the event loop can
+"""The maximum time, in seconds, for which an import holds the interpreter lock before the event loop can
 continue.
 """
 
 
 def load_all_modules() -> None:
-    """Import all modules. Call this in a thread. A module that is not installed is skipped."""
+    """Import all modules that a server may need. Call this function in a thread. A module that is not installed is
+    skipped.
+    """
     before = sys.getswitchinterval()
     sys.setswitchinterval(min(before, _SWITCH_SECONDS))
     try:
@@ -61,7 +63,9 @@ def load_all_modules() -> None:
 
 
 def _modules_of(package: str) -> Iterator[str]:
-    """Yield the names of the modules of a package and of its subpackages."""
+    """Yield the names of the modules in a package and its subpackages, without the modules that a server never
+    imports.
+    """
     folders = importlib.import_module(package).__path__
     for module in pkgutil.iter_modules(folders, f"{package}."):
         if module.name not in _NOT_IN_A_SERVER:

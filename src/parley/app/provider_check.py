@@ -1,4 +1,4 @@
-"""Sends one tiny request to the provider of a model, and explains a failure."""
+"""Sends one small request to the provider of a model, and explains a failure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CONVERSATION: Final = ConversationId("00000000-0000-4000-8000-000000000000")
 
 
 class ProviderAnswer(Struct, frozen=True, kw_only=True):
-    """The result of a successful check."""
+    """The result of a successful check. `seconds` is the duration of the request."""
 
     seconds: float
     usage: TokenCount | None
@@ -65,13 +65,13 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
     reason: str
     to_do: str
     is_about_model: bool = False
-    """True if the check failed because the provider does not offer the model; False if it failed for another
+    """True if the check failed because the provider does not offer the model. False if the check failed for another
     reason.
     """
 
 
 async def check_provider(settings: Settings) -> ProviderAnswer | ProviderFault:
-    """Send one request without tools to the model of these settings, without retries."""
+    """Send one request without tools to the model in `settings`, without retries."""
     began = time.monotonic()
     try:
         usage = await _request(_without_retries(settings))
@@ -165,7 +165,7 @@ def _without_credit(provider: str, detail: str) -> ProviderFault:
 
 
 async def _refused(error: UnexpectedStatus, settings: Settings) -> ProviderFault:
-    """Return an explanation of a refused request.
+    """Return an explanation of why the provider refused a request with the error `error`.
 
     If the provider's list of models does not contain the model, the explanation says that the provider does not
     offer the model.
@@ -225,7 +225,9 @@ class _Error(Struct, frozen=True):
 
 
 def _message(body: str) -> str:
-    """Return the error message in the body of a response. If the body has no known form, return its beginning."""
+    """Return the error message in the body of a response. If the body has an unknown form, return the beginning of
+    the body.
+    """
     try:
         found = msgspec.json.decode(body, type=_Error).error
     except (ValueError, RecursionError):

@@ -42,14 +42,14 @@ KNOWN_HOSTS: Final = (
     "updates.push.services.mozilla.com",
     "web.push.apple.com",
 )
-"""The push services of the common browsers."""
+"""The host names of the push services that common browsers use."""
 KNOWN_DOMAINS: Final = (".push.services.mozilla.com", ".push.apple.com", ".notify.windows.com")
-"""The domains whose hosts are push services of the common browsers."""
+"""The domains in which every host is a push service that common browsers use."""
 MAX_UNDELIVERED: Final = 1000
 ATTEMPT_SECONDS: Final = 10.0
-"""The timeout for the response of a push service, in seconds."""
+"""The timeout, in seconds, for the response from a push service."""
 LIFE_SECONDS: Final = 24 * 3600
-"""The time in seconds for which a push service keeps a message for a browser that is not connected."""
+"""The time, in seconds, for which a push service keeps a message for a browser that is not connected."""
 AUTH_BYTES: Final = 16
 MAX_URL_CHARACTERS: Final = 2048
 GONE: Final = frozenset({403, 404, 410})
@@ -59,7 +59,7 @@ key.
 REFUSED: Final = frozenset({400, 401, 413})
 """The HTTP statuses of requests that would fail again if they were repeated."""
 NO_CONTACT: Final = "https://localhost"
-"""The contact URL of a server without a public https URL. Some push services require a contact URL."""
+"""The contact URL of a server that has no public https URL. Some push services require a contact URL."""
 
 
 class _Keys(Struct, frozen=True):
@@ -91,14 +91,14 @@ class PushSender:
         clock: Clock,
         environ: Mapping[str, str],
     ) -> None:
-        """Create the sender. `key` is the key of the home. `load` returns the current settings. `environ` contains
-        the proxy variables.
+        """Create the sender. `key` is the key of the home. `load` returns the current settings. `environ` holds the
+        environment variables that select a proxy.
         """
         self._sign_ins, self._key, self._load = sign_ins, key, load
         self._http, self._clock, self._environ = http, clock, environ
         self._sender: asyncio.Future[SenderKey | None] | None = None
         self.deliveries = Deliveries("push", self._attempt, clock, LimitedLog(log), max_waiting=MAX_UNDELIVERED)
-        """The messages that have not been delivered yet, keyed by sign-in and conversation."""
+        """The push messages that have not been delivered yet, keyed by sign-in and conversation."""
 
     async def public_key(self) -> str | None:
         """Return the public key to which browsers bind their subscriptions; None if Web Push is not installed."""
@@ -128,8 +128,8 @@ class PushSender:
         return msgspec.json.encode(subscription)
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
-        """Notify the subscribed browsers about the state of a conversation. The call returns immediately and never
-        raises an error.
+        """Notify the subscribed browsers about the state of a conversation. This method returns immediately and
+        never raises an error.
         """
         try:
             for principal, stored in self._sign_ins.subscriptions():
@@ -139,12 +139,12 @@ class PushSender:
             log.exception("browsers are not notified")
 
     async def close(self, *, seconds: float) -> None:
-        """Wait for attempts in progress for at most `seconds`, and discard all other messages."""
+        """Wait for the attempts in progress for at most `seconds`, and discard all other messages."""
         await self.deliveries.close(seconds=seconds)
 
     async def _sender_key(self) -> SenderKey | None:
-        """Return the sender's key; None if the optional package `cryptography` is not installed. The first call
-        imports the package in a thread.
+        """Return the key with which the server signs push messages; None if the optional package `cryptography` is
+        not installed. The first call imports the package in a thread.
         """
         if self._sender is None:
             self._sender = asyncio.ensure_future(asyncio.to_thread(_sender_key, self._key))
@@ -171,11 +171,11 @@ class PushSender:
         return port is None and (host in KNOWN_HOSTS or host.endswith(KNOWN_DOMAINS))
 
     async def _attempt(self, key: tuple[str, ConversationId], state: AttentionState) -> str | None:
-        """Try once to notify a browser of the state of a conversation. `key` consists of the sign-in of the browser
-        and the id of the conversation.
+        """Try once to notify a browser about the state of a conversation. `key` consists of the id of the browser's
+        sign-in and the id of the conversation.
 
-        Return None if no retry is needed, because the message was accepted or a retry would be refused too.
-        Otherwise return a description of the problem.
+        Return None if no retry is needed: the push service accepted the message, a retry would be refused too, or
+        the subscription no longer exists. Otherwise return a description of the problem.
         """
         sign_in, conversation_id = key
         subscriptions = {principal.sign_in: (principal, push) for principal, push in self._sign_ins.subscriptions()}

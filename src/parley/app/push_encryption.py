@@ -21,7 +21,7 @@ CURVE_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2F
 """The order of the curve P-256."""
 RECORD_BYTES: Final = 4096
 VALID_SECONDS: Final = 12 * 3600
-"""The validity of a signature in seconds. Push services accept at most 24 hours."""
+"""The time, in seconds, for which a signature is valid. Push services accept at most 24 hours."""
 
 _KEY_LABEL: Final = b"Web Push sender key"
 
@@ -42,8 +42,8 @@ def decode_base64url(text: str) -> bytes:
 class SenderKey:
     """The key with which a server signs its requests to push services (VAPID).
 
-    The key is derived from the key of the home, so that no other secret has to be stored. Servers with the same
-    home key have the same sender key. Browsers bind a subscription to the sender key.
+    The key is derived from the key of the home, so that no other secret has to be stored. Servers with the same key
+    of the home have the same sender key. Browsers bind a subscription to the sender key.
     """
 
     def __init__(self, key: bytes) -> None:

@@ -32,7 +32,9 @@ CONTINUE: Final = "Continue."
 """The message that begins a turn for which no message was recorded."""
 
 END: Final = "The recording ends here."
-"""The reply to the outputs of the last calls, if the recording contains no such reply."""
+"""The text of the model's reply to the outputs of the last tool calls, if the recording contains no reply
+to them.
+"""
 
 NAME_CHARACTERS: Final = 40
 LINE_CHARACTERS: Final = 88
@@ -64,7 +66,7 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 
 class Reply(Struct, frozen=True, kw_only=True):
     """One reply of the model, and the message that was new in the request. `message` is empty if the request
-    contained no new message.
+    contained no new message, and `steps` are the steps of the reply in a script.
     """
 
     message: str
@@ -86,7 +88,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
     @property
     def texts(self) -> list[str]:
-        """The messages of the agent in the reply. Consecutive texts are one message."""
+        """The messages of the agent in the reply. Consecutive text steps are one message."""
         texts: list[str] = []
         is_open = False
         for step in self.steps:
@@ -120,8 +122,8 @@ def _of_exchanges(exchanges: Sequence[Exchange]) -> Iterator[Reply]:
 
 
 def _new_message(items: Sequence[RecordedItem]) -> str:
-    """Return the text of the user's messages at the end of the history `items`. The text is empty if the last item
-    is not a message of the user.
+    """Return the text of the consecutive user messages at the end of the history `items`. The text is empty if the
+    last item is not a user message.
     """
     texts: list[str] = []
     for item in items:
@@ -169,15 +171,15 @@ async def replies_in_log(store: Store, named: str, settings: Iterable[Settings])
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """A message and the replies to it. Each reply except the last one contains calls."""
+    """A message and the replies to it. Each reply except the last one contains tool calls."""
 
     message: str
     replies: list[Reply]
 
 
 def _joined(replies: Iterable[Reply]) -> Iterator[Reply]:
-    """Yield the replies, without those whose request was repeated. Join each paused reply with the replies that
-    continue it.
+    """Yield the replies, without each failed reply whose request was repeated. Join each paused reply with the
+    replies that continue it.
     """
     message, steps = "", list[Step]()
     last: Reply | None = None
@@ -195,7 +197,7 @@ def _joined(replies: Iterable[Reply]) -> Iterator[Reply]:
 
 
 def _turns(replies: Iterable[Reply]) -> list[Turn]:
-    """Divide replies into turns as a server would divide them if the model gave these replies."""
+    """Divide the replies into turns, as a server would divide them if a model gave these replies."""
     turns: list[Turn] = []
     for reply in _joined(replies):
         if turns and turns[-1].replies[-1].has_calls and turns[-1].replies[-1].failure is None:
@@ -212,7 +214,9 @@ def _turns(replies: Iterable[Reply]) -> list[Turn]:
 
 
 def as_tests(conversations: Iterable[Iterable[Reply]]) -> str:
-    """Return the text of a file with a test for each conversation. Conversations without replies are left out."""
+    """Return the text of a Python file with a test for each conversation. Conversations without replies are left
+    out.
+    """
     tests: dict[str, str] = {}
     for replies in conversations:
         if turns := _turns(replies):
@@ -244,7 +248,7 @@ def _name(message: str) -> str:
 
 
 def _test(name: str, turns: Sequence[Turn]) -> Iterator[str]:
-    """Yield the lines of a test."""
+    """Yield the lines of a test with the given name, for the turns of one conversation."""
     yield "@pytest.mark.asyncio"
     yield f"async def {name}(parley_model: ScriptedModel) -> None:"
     yield '    async with ParleyProcess(parley_model, api="responses", config=CONFIG) as parley:'
@@ -265,7 +269,7 @@ def _test(name: str, turns: Sequence[Turn]) -> Iterator[str]:
 
 
 def _model_says(reply: Reply) -> Iterator[str]:
-    """Yield the lines that queue a reply."""
+    """Yield the lines of a test that make the scripted model give a reply."""
     failure = reply.failure
     if failure is not None and failure.error is not UNSET:
         yield f"        parley_model.fails(400, body={failure.error!r})"
@@ -284,7 +288,7 @@ def _model_says(reply: Reply) -> Iterator[str]:
 
 
 def _written(step: Step) -> str | None:
-    """Return the Python code for a step; None if tests do not need steps of this kind."""
+    """Return the Python code for a step; None if tests do not need steps of its type."""
     if step.text:
         return repr(step.text)
     if reasoning := step.reasoning or step.raw_reasoning:

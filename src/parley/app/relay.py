@@ -1,7 +1,7 @@
 """The relay, which copies bytes between the client of `parley mcp` and the resident server of the home directory.
 
-The relay first sends one line of its own, called the hello. Then the relay copies all bytes without interpreting
-them. This module imports only the standard library, so that the relay starts faster than a server.
+The relay first sends one line of its own, the hello. Then the relay copies all bytes without interpreting them.
+This module imports only the standard library, so that a relay starts faster than a server.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Relay"]
 COPY_BYTES: Final = 256 * 1024
 
 SERVER_ENDED: Final = 1
-"""The exit code of `parley mcp` if the server ended before the client."""
+"""The exit code of `parley mcp` if the resident server closes the connection before the client leaves."""
 
 
 class Relay:
-    """The connection of one client to the resident server, from the client's side."""
+    """The connection of one client to the resident server, as the process `parley mcp` of the client sees it."""
 
     def __init__(
         self, home: str, *, environ: Mapping[str, str], directory: str, overrides: Sequence[str] = ()
@@ -39,8 +39,8 @@ class Relay:
         of `parley mcp`.
 
         Raises:
-            NoResident: no resident server is running, so this process has to serve the client itself.
-            Refused: the resident server refused the client, so this process has to serve the client itself.
+            NoResident: no resident server is running. This process must serve the client itself.
+            Refused: the resident server refused the client. This process must serve the client itself.
         """
         self._home = home
         self._channel = connect(home)
@@ -62,8 +62,8 @@ class Relay:
         """True if the relay ended the connection, because the client has left or a signal has arrived."""
 
     def run(self) -> int:
-        """Copy bytes until either side ends, and return the exit code: 0 if the client has left or a signal has
-        arrived, and `SERVER_ENDED` if the server has ended first.
+        """Copy bytes until the client or the server ends the connection, and return the exit code: 0 if the client
+        has left or a signal has arrived, and `SERVER_ENDED` if the server has ended the connection first.
         """
         on_terminal = os.isatty(0)
         for number in SIGNALS:
@@ -113,13 +113,17 @@ class Relay:
             return 0
 
     def _close(self, number: int, frame: FrameType | None) -> None:
-        """End the connection. The server removes the client, and the client's turns continue."""
+        """End the connection. The server removes the client, whose turns continue unless a setting requires an
+        interrupt. The arguments are those of a signal handler.
+        """
         self._is_closing = True
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Interrupt the turns of this client. If the client has no running turns, end the connection."""
+        """Interrupt the turns of this client. If the client has no running turns, end the connection. The arguments
+        are those of a signal handler.
+        """
         try:
             with connect(self._home) as second:
                 interrupted = ask(second, "interrupt", client=self._client_id).get("interrupted")

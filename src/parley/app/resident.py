@@ -49,17 +49,17 @@ __all__ = ["Resident"]
 log = logging.getLogger(__name__)
 
 FIRST_LINE_SECONDS: Final = 30.0
-"""The timeout for the first line of a connection, in seconds."""
+"""The timeout, in seconds, for the first line of a connection."""
 MAX_SILENT: Final = 128
-"""The maximum number of connections that are waiting for their first line. If another connection arrives, the
-server closes the connection that has waited longest.
+"""The maximum number of connections whose first line has not arrived yet. If another connection arrives, the server
+closes the connection that has waited longest.
 """
 CHECK_SECONDS: Final = 60.0
-"""The maximum interval, in seconds, between two checks in a server that exits when idle. The server checks whether
+"""The maximum interval, in seconds, between two checks by a server that exits when idle. The server checks whether
 it is idle and whether its log is too long.
 """
 CLOSE_SECONDS: Final = 1.0
-"""The maximum time that a shutdown waits for the tasks that serve connections, in seconds."""
+"""The maximum time, in seconds, that a shutdown waits for the tasks that serve connections."""
 
 
 class Resident:
@@ -75,7 +75,7 @@ class Resident:
         first_line_seconds: float = FIRST_LINE_SECONDS,
     ) -> None:
         """Create the server. `http` contains the HTTP options of the command line; None if the server must not
-        serve HTTP.
+        serve HTTP. `now` returns a monotonic time in seconds.
         """
         self._server, self._home, self._now = server, home, now
         self._choice = http
@@ -94,8 +94,8 @@ class Resident:
         self._stopping = asyncio.Event()
         self._stopping_now = asyncio.Event()
         self._is_limited = asyncio.Event()
-        """An event that is set by the first call of `stop`. From then on, the server waits at most `drain_seconds`
-        for running turns.
+        """An event that the first call of `stop` sets. When it is set, the server waits at most `drain_seconds` for
+        running turns.
         """
         self._idle_since = now()
         self._lock_log = LimitedLog(log)
@@ -103,7 +103,8 @@ class Resident:
     # --- running -----------------------------------------------------------------------
 
     def listen(self, path: str | None = None, *, lock: ResidentLock | None = None) -> None:
-        """Accept connections on the socket of the home directory and, if `path` is given, on a second socket.
+        """Accept connections on the socket of the home directory and, if `path` is given, on a second socket at
+        `path`.
 
         While the server is listening, it holds `lock`. If the lock file is removed, the server acquires the lock
         again.
@@ -121,7 +122,9 @@ class Resident:
         )
 
     def _keep(self, lock: ResidentLock) -> None:
-        """If the lock file was removed, acquire the lock again, so that no second server can be started."""
+        """If the lock file was removed or replaced, acquire the lock again, so that no second server can be
+        started.
+        """
         try:
             if lock.keep():
                 log.warning("the lock file of the resident server was removed or replaced; it is locked again")
@@ -129,7 +132,7 @@ class Resident:
             self._lock_log.warning("the lock file of the resident server cannot be locked again: %s", error)
 
     def _describe_again(self) -> None:
-        """Rewrite the file that describes the server, because it may have been removed together with the socket."""
+        """Rewrite the description file of the server, because it may have been removed together with the socket."""
         with suppress(OSError):
             describe(self._home, self.description)
 
@@ -147,7 +150,7 @@ class Resident:
         """
         if (choice := self._choice) is None:
             return
-        # imported here: it imports the HTTP library, which few servers need
+        # imported here: these modules import the HTTP library, which few servers need
         from parley.app.http_service import HttpService
         from parley.server.http.tokens import StoredTokens
 
@@ -176,8 +179,8 @@ class Resident:
         self._tokens = tokens
 
     async def reload(self) -> None:
-        """Load the tokens, the certificate and the connection limits again. Other settings are read whenever they
-        are used.
+        """Reload the tokens, the sign-ins to the web page, and those HTTP settings that do not need a restart.
+        Other settings are read whenever they are used.
         """
         if self._tokens is not None:
             await self._tokens.reload()
@@ -194,11 +197,11 @@ class Resident:
 
     @property
     def token(self) -> str | None:
-        """The HTTP token that was created for this process; None if no token was created."""
+        """The bearer token that was created for this process; None if no token was created."""
         return None if self._http is None else self._http.token
 
     async def sign_in_url(self) -> str | None:
-        """Return the URL of the web page with a new one-time code; None if the page cannot be used."""
+        """Return the URL of the web page with a new one-time sign-in code; None if the page cannot be used."""
         try:
             return None if self._http is None else await self._http.sign_in_url()
         except StoreError as error:
@@ -223,26 +226,28 @@ class Resident:
         return why_not_node(self._server.loader) or "it does not serve HTTP"
 
     def _node_fault(self) -> str | None:
-        """Return the reason why the server is not a node, although it has a setting or the token of nodes; None if
-        the server is a node or has neither.
+        """Return the reason why the server is not a node, although the settings of nodes or a token of the nodes
+        are set. Return None if the server is a node, or if neither is set.
         """
         loader = self._server.loader
         is_meant = loader.node_settings() != NodeSettings() or loader.node_token() is not None
         return self.why_not_node() if is_meant else None
 
     def _changed_settings(self) -> list[str]:
-        """Return the names of the settings that were changed in config.toml and need a restart to take effect."""
+        """Return the names of the settings that have changed since the server started and need a restart to take
+        effect.
+        """
         now = restart_settings(self._server.loader, self._choice)
         return [
             name
             for name, value in now.items()
             if self._began_with.get(name, value) != value
-            and (self._http is not None or name in ("serve.http", "store.url"))  # the others have no effect
+            and (self._http is not None or name in ("serve.http", "store.url"))  # other settings have no effect
         ]
 
     def stop(self) -> None:
-        """Shut the server down when the running turns have ended, or after `drain_seconds`. A second call shuts the
-        server down immediately.
+        """Request a shutdown as soon as the running turns have ended, but at most `drain_seconds` later. A second
+        call requests an immediate shutdown.
         """
         if self._is_limited.is_set():
             self._stopping_now.set()
@@ -250,14 +255,14 @@ class Resident:
         self._stopping.set()
 
     def drain(self) -> None:
-        """Shut the server down when the running turns have ended. There is no time limit unless `stop` is
+        """Request a shutdown as soon as the running turns have ended. There is no time limit unless `stop` is
         called.
         """
         self._stopping.set()
 
     async def run(self, *, exits_when_idle: bool) -> None:
-        """Serve until `stop` is called or, if `exits_when_idle` is true, until the server has been idle for the
-        configured time.
+        """Serve until `stop` or `drain` is called. If `exits_when_idle` is True, also return when the server has
+        been idle for the configured time.
         """
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -279,7 +284,7 @@ class Resident:
             self._sockets.close()
 
     async def shut_down(self) -> None:
-        """Refuse new clients, wait for running turns, and then close everything."""
+        """Refuse new clients, wait for running turns, and then close all sessions and connections."""
         if self._is_limited.is_set():
             self.stop_listening()
         if self._server.nodes is not None:
@@ -301,8 +306,8 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn is running, but at most `drain_seconds` after a call of `stop`. Do not wait for turns
-        that are waiting for an approval.
+        """Wait until no turn is running, but at most `drain_seconds` after the first call of `stop`. Do not wait
+        for turns that are waiting for an approval.
         """
         seconds = self._settings().drain_seconds
         drained = asyncio.ensure_future(self._server.conversations.drain())
@@ -322,8 +327,8 @@ class Resident:
                 log.error("waiting for the running turns failed", exc_info=failure)
 
     def _seconds_to_idle_exit(self) -> float:
-        """Return the time in seconds until the server exits if it stays idle; infinity if the settings disable this
-        exit.
+        """Return the time, in seconds, after which the server exits if it stays idle. Return infinity if the
+        settings disable the exit of idle servers.
         """
         if self.client_count or self._greeting or self._server.conversations.running:
             self._note_use()
@@ -440,8 +445,8 @@ class Resident:
             transport.close()
 
     def _watch(self, client: ClientConnection) -> None:
-        """Interrupt the turns of a client when it leaves, if the setting `[mcp] when_client_leaves` requires
-        this.
+        """Arrange that the turns of a client are interrupted when the client leaves, if the setting `[mcp]
+        when_client_leaves` requires this.
         """
         client.session.on_leave(self, lambda: self._left(client.session))
 

@@ -1,4 +1,4 @@
-"""The Unix sockets of the resident server. A socket whose file has been removed is bound again."""
+"""The Unix sockets of the resident server. If the file of a socket is removed, the socket is bound again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ CHECK_SECONDS: Final = 5.0
 
 
 class ResidentSockets:
-    """The socket in the home directory, and a second socket if the user has requested one."""
+    """The socket of the resident server in the home directory, and a second socket if the user has
+    requested one.
+    """
 
     def __init__(
         self,
@@ -36,9 +38,8 @@ class ResidentSockets:
     ) -> None:
         """Listen in the home directory and, if `path` is given, at `path`.
 
-        `on_channel` is called for each new connection, with the connection as its argument. `on_bound_again` is
-        called after a missing socket file has been created again. `on_check` is called at each check of the socket
-        files.
+        `on_channel` is called with each new connection. `on_bound_again` is called after missing socket files have
+        been created again. `on_check` is called at each check of the socket files.
 
         Raises:
             OSError: the server cannot listen on one of the sockets.

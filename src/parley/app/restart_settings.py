@@ -15,11 +15,11 @@ __all__ = ["restart_settings"]
 
 
 def restart_settings(loader: Loader, choice: HttpChoice | None) -> Mapping[str, object]:
-    """Return the settings that a running server does not reload, by their names; an empty mapping if the settings
-    cannot be used.
+    """Return the values of the settings that a running server does not reload, keyed by the name of the setting.
+    The mapping is empty if the settings cannot be used.
 
-    Options of the command line take precedence over the settings. `choice` contains the HTTP options; None if the
-    server does not serve HTTP because of an option.
+    Options of the command line take precedence over the settings. `choice` contains the HTTP options; None if an
+    option disables HTTP.
     """
     try:
         node = loader.node_settings()

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LOCK_AGAIN_SECONDS: Final = 0.02
 LOCK_SECONDS: Final = 5.0
 """The time, in seconds, for which a server tries to acquire the lock while another server holds it. The other
-server needs less time to begin to listen if it is starting, or to release the lock if it is ending.
+server may be starting or shutting down. It needs less time to begin to listen or to release the lock.
 """
 
 
@@ -42,8 +42,8 @@ class AlreadyRunning(ParleyError):
     """Raised when the home directory already has a running resident server."""
 
     def __init__(self, description: Mapping[str, Any], holder: str) -> None:
-        """Create the error. `description` contains the URL and the socket of the running server, as far as they are
-        known. `holder` describes the process that holds the lock.
+        """Create the error. `description` contains the URL and the socket of the running server, if they are known.
+        `holder` describes the process that holds the lock.
         """
         self.description = description
         super().__init__(f"a resident server of this home is already running: {holder}")
@@ -59,12 +59,14 @@ async def run_resident(
 ) -> None:
     """Run the resident server of the home directory until a signal or `parley serve --stop` stops it.
 
-    If `exits_when_idle` is True, the server also stops when it has been idle for the configured time. `http` is
-    None if the server must not serve HTTP. Otherwise the settings determine whether the server serves HTTP. The
-    server listens on the socket of the home directory and, if `socket_path` is given, also on that socket. When the
-    server accepts connections, `ready` is called with the description of the server and the members `token` and
-    `page`. `token` is the HTTP token that was created for this process; None if no token was created. `page` is the
-    URL of the web page with a one-time code; None if the page cannot be used.
+    If `exits_when_idle` is True, the server also stops when it has been idle for the configured time. If `http` is
+    None, the server does not serve HTTP. Otherwise, `http` contains the HTTP options of the command line, and the
+    settings and `exits_when_idle` determine whether the server serves HTTP. The server listens on the socket of the
+    home directory and, if `socket_path` is given, also on a socket at that path.
+
+    When the server accepts connections, `ready` is called with the description of the server and the members
+    `token` and `page`. `token` is the bearer token that was created for this process; None if no token was created.
+    `page` is the URL of the web page with a one-time sign-in code; None if the page cannot be used.
 
     Raises:
         AlreadyRunning: another resident server of the home directory is running.
@@ -127,10 +129,10 @@ def _serves_http(settings: ServeSettings, *, exits_when_idle: bool) -> bool:
 
 
 async def _acquire(lock: ResidentLock, home: str) -> None:
-    """Acquire the lock of the resident server. If another server holds it, wait some seconds, because that server
-    may be ending.
+    """Acquire the lock of the resident server. If another server holds the lock, try again for `LOCK_SECONDS`,
+    because the other server may be shutting down.
 
-    Also connect to the socket of the home directory, because the lock file of a running server may have been
+    Also try to connect to the socket of the home directory, because the lock file of a running server may have been
     removed.
 
     Raises:

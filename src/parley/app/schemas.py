@@ -1,5 +1,5 @@
-"""One document with the JSON Schemas of all messages that a client with protocol version 2025-11-25 can receive or
-send.
+"""The JSON Schemas of all messages that a client with protocol version 2025-11-25 can receive or send, in one
+document.
 
 The schemas are generated from the structs and tables that the server uses. No schema contains references.
 """
@@ -36,7 +36,7 @@ GROUPS: Final = ("events", "notifications", "requests", "tools")
 
 
 def schema_document() -> Schema:
-    """Return a document with all schemas, in groups such as `events` and `tools`."""
+    """Return the document with all schemas, in groups such as `events` and `tools`."""
     events = {kind: _sent(event) for kind, event in EVENT_TYPES.items()}
     return {
         "dialect": DIALECT,
@@ -58,8 +58,8 @@ def schema_document() -> Schema:
 
 
 def schema_named(name: str) -> Schema | None:
-    """Return the group of schemas or the single schema with this name; None if neither a group nor a schema has
-    this name.
+    """Return the group or the single schema with the given name; None if neither a group nor a schema has this
+    name.
 
     If `name` is an event type, return the schema of the event, not of the notification with the same name.
     """
@@ -70,7 +70,9 @@ def schema_named(name: str) -> Schema | None:
 
 
 def _notifications(events: Mapping[str, Schema]) -> dict[str, Schema]:
-    """Return the schemas of the params of all notifications, keyed by method."""
+    """Return the schemas of the `params` of all notifications, keyed by method. `events` maps each event type to
+    its schema.
+    """
     any_event = {"anyOf": list(events.values())}
     state = _sent(InitialState)
     _set_msg(state["properties"]["initial_state"]["properties"]["events"]["items"], any_event)
@@ -98,8 +100,8 @@ def _sent(struct: type[Struct]) -> Schema:
 
 
 def _set_msg(schema: Schema, event: Schema) -> Schema:
-    """Set the schema of the member `msg` to the schema `event`, because the type of the member in the struct is
-    only encoded JSON.
+    """Set the schema of the member `msg` in `schema` to the schema `event`, and return `schema`. The struct
+    declares this member only as encoded JSON.
     """
     schema["properties"]["msg"] = event
     return schema

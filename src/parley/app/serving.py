@@ -64,18 +64,19 @@ shared with another program.
 """
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
-"""The time, in seconds, within which a second Ctrl-C ends the server instead of interrupting running turns."""
+"""The time, in seconds, within which a second Ctrl-C shuts the server down instead of interrupting running
+turns.
+"""
 
 
 WARM_UP_SECONDS: Final = 0.25
-"""The delay, in seconds, between the first response and the loading of the HTTP library, unless a turn needs the
-library earlier. The delay is necessary because loading the library immediately would delay the first calls of the
-client.
+"""The delay, in seconds, between the first response to the client and the loading of the HTTP library, unless a
+turn needs the library earlier. Loading the library immediately would delay the first requests from the client.
 """
 
 
 class Server:
-    """A server with all its parts, except the transport."""
+    """A server with all its parts except the transport."""
 
     def __init__(
         self,
@@ -88,16 +89,17 @@ class Server:
         prepare_process: Callable[[], None] = lambda: None,
         node_versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
-        """Create the components of the server. Nothing is read, written or started yet.
+        """Create the parts of the server. Nothing is read, written or started yet.
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
-        running commands, because any number of clients may begin turns. A resident server also seals data with the
-        key of the home directory. `prepare_process` is called after the first response to the client.
-        `node_versions` are the supported versions of the protocol between nodes, the newest first.
+        running commands, because any number of clients may begin turns. A resident server also seals the data that
+        clients send back later, with the key of the nodes or of the home directory. `prepare_process` is called
+        after the first response to the client. `node_versions` are the supported versions of the protocol between
+        nodes, the newest first.
 
         Raises:
-            ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes
-                cannot be used.
+            ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes cannot
+                be used.
         """
         clock = SystemClock()
         loader = Loader(environ=environ, server_dir=server_dir, overrides=overrides)
@@ -162,13 +164,15 @@ class Server:
         )
 
     def _find_key(self) -> bytes:
-        """Return the key with which the server seals the data that clients send back later: the key of the nodes,
-        or the key of the home if this process cannot be a node.
+        """Return the key with which the server seals the data that clients send back later. This is the key of the
+        nodes, or the key of the home if this process cannot be a node.
         """
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 
     def _on_initialized(self) -> None:
-        """Do the work that was postponed until after the first response so that the server starts faster."""
+        """Do the work that is postponed until after the first response to a client, so that the server starts
+        faster.
+        """
         self._prepare_process()
         if self._warming is None:
             self._warming = asyncio.get_running_loop().call_later(WARM_UP_SECONDS, self._http.warm_up)
@@ -176,7 +180,7 @@ class Server:
             report_unknown_keys(self.loader)
 
     def open_push(self, sign_ins: SignIns, load: Callable[[], ServeSettings]) -> PushSender:
-        """Create the sender that notifies the browsers of `sign_ins`. `load` returns the current settings.
+        """Create the sender that notifies the browsers in `sign_ins`. `load` returns the current settings.
 
         Raises:
             OSError: the key of the home directory cannot be read or created.
@@ -201,7 +205,7 @@ class Server:
 
     def metrics(self, clients: Callable[[], int] | None = None) -> ServerMetrics:
         """Return the metrics of this server. The first call begins to count. `clients` returns the number of
-        connected clients.
+        connected clients; by default, the clients of the server core are counted.
         """
         if self._metrics is None:
             from parley.app.metrics import ServerMetrics
@@ -216,8 +220,8 @@ class Server:
         return self._metrics
 
     def _wal_bytes(self) -> int | None:
-        """Return the size of SQLite's write-ahead log in bytes. Return None if the conversations are in a database
-        server, or if the size cannot be read.
+        """Return the size of SQLite's write-ahead log in bytes. Return None if the conversations are in a
+        PostgreSQL database, or if the size cannot be read.
         """
         try:
             return None if self.loader.store_url() is not None else log_bytes(self.loader.home)
@@ -226,7 +230,7 @@ class Server:
 
     def _free_bytes(self) -> int | None:
         """Return the free space on the disk of the home in bytes. Return None if the conversations are in a
-        database server, or if the free space cannot be read.
+        PostgreSQL database, or if the free space cannot be read.
         """
         try:
             if self.loader.store_url() is not None:
@@ -294,7 +298,7 @@ async def serve_stdio(overrides: Sequence[str] = (), *, is_ephemeral: bool = Fal
 
 
 def prepare_process() -> None:
-    """Install a thread pool that checks whether enough memory is left before it starts a thread.
+    """Install a thread pool that checks whether enough memory is free before it starts a thread.
 
     Also make the allocator return each large block to the operating system as soon as the block is freed.
     """
@@ -304,7 +308,7 @@ def prepare_process() -> None:
 
 
 def report_unknown_keys(loader: Loader) -> None:
-    """Log unknown keys in config.toml, because a misspelt key has no effect."""
+    """Log the unknown keys in config.toml, because a misspelt key has no effect."""
     try:
         unknown = loader.unknown_keys()
     except ConfigError:
@@ -333,8 +337,8 @@ def _home(loader: Loader) -> str | None:
 def _take_signals(transport: DescriptorTransport, conversations: ConversationRegistry) -> None:
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
-    If stdin is not a terminal, SIGINT also shuts the server down, because Claude Code ends its servers with SIGINT.
-    On a terminal, SIGINT interrupts the running turns, or shuts the server down if no turns are running.
+    If stdin is not a terminal, SIGINT also shuts the server down, because Claude Code sends SIGINT to stop its
+    servers. On a terminal, SIGINT interrupts the running turns, or shuts the server down if no turns are running.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)

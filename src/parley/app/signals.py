@@ -1,4 +1,4 @@
-"""The signals that end a program."""
+"""The signals that terminate a program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The exit code of a program that a signal has ended is this number plus the number of the signal."""
+"""The number that is added to the number of a signal to form the exit code of a program that the signal has
+terminated.
+"""
 
 
 def ignore_signals() -> None:

@@ -22,18 +22,18 @@ from parley.tools.commands.environment import command_environment
 __all__ = ["exposed_files", "has_price", "run_confined", "sandbox_report", "why_no_conversations", "why_no_key"]
 
 TIMEOUT_SECONDS: Final = 7 * 24 * 3600.0
-"""The timeout for a command that the user runs, in seconds. The timeout is very long because the user can end the
+"""The timeout, in seconds, for a command that the user runs. The timeout is very long because the user can end the
 command at any time.
 """
 CHECK_SECONDS: Final = 20.0
-"""The timeout for the command that prints its control group, in seconds. The command ends at once, but the computer
-may be busy.
+"""The timeout, in seconds, for the command that prints its control group. The command exits at once, but the
+computer may be busy.
 """
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command as the agent would under these settings, but with the timeout `TIMEOUT_SECONDS`. `output` is
-    called with each piece of the command's output.
+    """Run one command as the agent would run it under the given settings, but with the timeout `TIMEOUT_SECONDS`.
+    `output` is called with each piece of the command's output.
 
     Raises:
         CommandNotStarted: the program does not exist, or the operating system could not start it.
@@ -62,8 +62,8 @@ async def run_confined(settings: Settings, argv: Sequence[str], *, output: Outpu
 
 
 async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
-    """Return a report about the sandbox of these settings, and a description of the limits on memory and processes
-    that all commands share.
+    """Return a report about the sandbox that the given settings select, and a description of the limits on memory
+    and processes that all commands share.
 
     If `settings` is None, the report is about the sandboxes that the system supports.
 
@@ -79,8 +79,8 @@ async def sandbox_report(settings: Settings | None) -> tuple[Report, str]:
 
 
 async def _limits(commands: Sandboxed) -> str:
-    """Return a description of the limits on memory and processes that all commands share, or the reason why there
-    are no such limits.
+    """Return a description of the limits on memory and processes that all commands share. If there are no such
+    limits, the description gives the reason.
     """
     why = scope.why_none("/")
     if why is None:
@@ -113,10 +113,10 @@ def why_no_conversations(home: str) -> str | None:
 
 
 def exposed_files(home: str) -> Iterator[str]:
-    """Yield a sentence for each path with unsafe permissions. The checked paths are the home directory, and its
+    """Yield a sentence for each path with unsafe permissions. The checked paths are the home directory and its
     files with settings, keys and conversations.
 
-    Permissions are unsafe if another user can change a file, or can read a file that contains secrets or
+    Permissions are unsafe if another user can change a path, or can read a file that contains secrets or
     conversations.
     """
     for name, private in (
@@ -142,16 +142,16 @@ def _is_closed(directory: str) -> bool:
 
 
 def has_price(settings: Settings) -> bool:
-    """Return whether the price of the model is known."""
+    """Return whether the price of the model in the settings is known."""
     from parley.agent.cost import price_of
 
     return price_of(settings) is not None
 
 
 def why_no_key(settings: Settings) -> str | None:
-    """Return the reason why the model has no API key; None if no key is missing.
+    """Return the reason why there is no API key for the model; None if no key is missing.
 
-    The text never contains a part of a key.
+    The reason never contains a part of a key.
     """
     from parley.models.credentials import credentials
 

@@ -21,8 +21,9 @@ NO_DRIVER: Final = "the Python package asyncpg is not installed; install parley-
 def server_store(loader: Loader) -> Store:
     """Create the store of a server. The store is opened when it is first used.
 
-    If config.toml cannot be read now, the store is in the home. If the file cannot be read or names a database when
-    the store is first used, the call that uses the store raises `BadSetting`, and nothing is created.
+    If config.toml cannot be read now, the store is the database of the home. config.toml is read again when the
+    store is first used. If it then cannot be read or names a database, the call that uses the store raises
+    `BadSetting`, and nothing is created.
 
     Raises:
         BadSetting: the URL of the database is invalid.
@@ -40,7 +41,7 @@ def server_store(loader: Loader) -> Store:
 
 @runtime_checkable
 class _Listening(Protocol):
-    """A store that is notified by its database when other processes change conversations."""
+    """A store whose database reports the conversations that other processes change."""
 
     def listen(self, callback: Callable[[list[ConversationId]], None]) -> None: ...
 
@@ -48,7 +49,7 @@ class _Listening(Protocol):
 def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
     """Call `changed` with the id of each conversation that another process changes.
 
-    Do nothing if the store does not report changes by other processes.
+    Do nothing if the store does not report such changes.
     """
     if isinstance(store, _Listening):
 
@@ -60,7 +61,8 @@ def on_changes(store: Store, changed: Callable[[ConversationId], None]) -> None:
 
 
 def _database(loader: Loader) -> StoreUrl | None:
-    """Return the URL of the database; None if the conversations are in the home, or if config.toml cannot be read.
+    """Return the URL of the PostgreSQL database; None if the conversations are in the home, or if config.toml
+    cannot be read.
 
     Raises:
         BadSetting: the URL is invalid.
@@ -87,11 +89,11 @@ def _postgres_store(url: str) -> MaintainedStore:
 
 @asynccontextmanager
 async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator[MaintainedStore]:
-    """Open the store for a command. If `to_write` is True, create the home directory if it is missing.
+    """Open the store for a command of `parley`. If `to_write` is True, create the home directory if it is missing.
 
     Raises:
         BadHome: the home directory contains no conversations, or the conversations cannot be used.
-        BadSetting: config.toml cannot be read, or names no valid database.
+        BadSetting: config.toml cannot be read, or the URL of the database is invalid.
     """
     from parley.app.files.homes import open_home  # imported here: servers do not need this module
 
@@ -108,7 +110,8 @@ async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator
 
 
 async def inspect_postgres(url: str) -> tuple[bool, list[str]]:
-    """Connect to a database. Return whether the database can be used, and sentences that describe the database.
+    """Connect to the PostgreSQL database at `url`. Return whether the database can be used, and sentences that
+    describe the database.
 
     If the database cannot be used, the only sentence states the reason. No sentence contains the password.
     """

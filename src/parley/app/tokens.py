@@ -96,7 +96,7 @@ async def create_share_token(
 
 
 async def code_sign_ins(store: Store) -> list[StoredSignIn]:
-    """Return the sign-ins to the web page for which a one-time code was used.
+    """Return the sign-ins to the web page that began with a one-time code.
 
     Raises:
         StoreError: the store cannot be read.
@@ -105,7 +105,7 @@ async def code_sign_ins(store: Store) -> list[StoredSignIn]:
 
 
 async def end_code_sign_ins(store: Store) -> None:
-    """End all sign-ins for which a one-time code was used, and make unused codes invalid.
+    """End all sign-ins that began with a one-time code, and make unused codes invalid.
 
     Raises:
         StoreError: the store cannot be read or changed.
@@ -116,7 +116,7 @@ async def end_code_sign_ins(store: Store) -> None:
 
 
 def described(token: StoredToken) -> dict[str, Any]:
-    """Return the stored fields of a token as JSON values, without its digest."""
+    """Return the stored fields of a token as a JSON object, without the digest of the token."""
     return {
         "type": "token",
         "name": token.name,
@@ -141,10 +141,10 @@ async def all_conversations(store: Store) -> list[ConversationId]:
 
 
 def reload_resident_tokens(home: str) -> bool:
-    """Make the resident server of the home directory load its tokens again, and return True.
+    """Make the resident server of the home directory reload its tokens, and return True.
 
     Return False if no server is running, or if the server does not respond or refuses the request. A running server
-    loads the tokens within half a minute in any case.
+    reloads its tokens within half a minute in any case.
     """
     try:
         with connect(home) as channel:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 MAX_CONVERSATIONS: Final = 1000
 """The maximum number of conversations with an undelivered notification."""
 ATTEMPT_SECONDS: Final = 10.0
-"""The timeout for the receiver's response, in seconds."""
+"""The timeout, in seconds, for the response from the receiver of the webhook."""
 
 
 class _Notification(Struct, frozen=True, kw_only=True):
@@ -67,16 +67,17 @@ class WebhookSender:
     ) -> None:
         """Create the sender.
 
-        `load` returns the webhook of the current settings. `environ` contains the proxy variables.
+        `load` returns the webhook in the current settings; None if they contain no webhook. `environ` holds the
+        environment variables that select a proxy.
         """
         self._load, self._http, self._clock, self._environ = load, http, clock, environ
         self._log = LimitedLog(log)
         self.deliveries = Deliveries("webhook", self._attempt, clock, self._log, max_waiting=MAX_CONVERSATIONS)
-        """The notifications that have not been delivered yet, keyed by conversation."""
+        """The undelivered notifications, keyed by conversation."""
 
     def notify(self, conversation_id: ConversationId, state: AttentionState) -> None:
-        """Notify the receiver about the state of a conversation. The call returns immediately and never raises an
-        error.
+        """Notify the receiver about the state of a conversation. This method returns immediately and never raises
+        an error.
         """
         webhook = self._webhook()
         if webhook is None or state not in webhook.events:
@@ -90,7 +91,7 @@ class WebhookSender:
         self.deliveries.put(conversation_id, notification)
 
     async def close(self, *, seconds: float) -> None:
-        """Wait for attempts in progress for at most `seconds`, and discard all other notifications."""
+        """Wait for the attempts in progress for at most `seconds`, and discard all other notifications."""
         await self.deliveries.close(seconds=seconds)
 
     def _webhook(self) -> Webhook | None:
@@ -103,7 +104,7 @@ class WebhookSender:
         return None
 
     async def _attempt(self, conversation_id: ConversationId, due: _Notification) -> str | None:
-        """Send a notification once.
+        """Try once to send the notification `due`.
 
         Return None if the receiver accepted the notification, or if the settings no longer contain a webhook.
         Otherwise return a description of the problem.

@@ -143,7 +143,7 @@ class RecordingModel:
         except BadRecording as error:
             before.forget()
             log.warning("cannot record an exchange in %s: %s", self._path, error)
-        except (ValueError, RecursionError) as error:  # the next exchange omits what cannot be encoded
+        except (ValueError, RecursionError) as error:  # the next exchange omits the value that cannot be encoded
             log.warning("cannot record an exchange in %s: %s", self._path, error)
 
 
@@ -245,7 +245,7 @@ class _Reply:
             case ResponseDone():
                 self._end(chunk)
             case Retrying():
-                pass  # the request is repeated before the provider has answered
+                pass  # the request is repeated before the provider has responded
 
     def fail(self, error: ModelError) -> None:
         self._keep_pieces()

@@ -16,7 +16,7 @@ __all__ = ["atomic_write", "export_conversation"]
 
 
 async def export_conversation(store: Store, named: str, write: Callable[[bytes], object], *, now: float) -> None:
-    """Export the conversation with the id `named`: call `write` once for each line.
+    """Export the conversation with the id `named`, by calling `write` once for each line of the export.
 
     `now` is the time of the export, in seconds since the epoch. Entries that another process appends during the
     export are not exported.
@@ -47,8 +47,8 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 @contextmanager
 def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
-    """Open a new file for writing. The file appears at `path` only when the block ends without an error. At that
-    time, the file is complete and synced to disk.
+    """Open a new file for writing. The file appears at `path` only if the `with` block ends without an error. At
+    that time, the file is complete and synced to disk.
 
     If `over` is True, an existing file is replaced.
 

@@ -1,4 +1,4 @@
-"""Garbage collection: finds and removes the data of a store that is no longer needed."""
+"""Garbage collection: finds and removes data in a store that is no longer needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ async def find_unneeded(store: MaintainedStore, *, keep_days: int, now: float) -
 
 
 async def _archived_before(store: Store, before: float) -> list[ConversationListing]:
-    """Return the archived conversations that were last active before the given time, in seconds since the epoch."""
+    """Return the archived conversations whose last activity was earlier than the time `before`, in seconds since
+    the epoch.
+    """
     found: list[ConversationListing] = []
     after: PageCursor = (before, ConversationId(""))  # all conversations with this time are before this position
     while True:
@@ -58,8 +60,8 @@ async def _archived_before(store: Store, before: float) -> list[ConversationList
 
 
 async def remove_unneeded(store: MaintainedStore, unneeded: Unneeded) -> Removed:
-    """Remove the given conversations, and then all unused blobs. Conversations that have become active again are
-    not removed.
+    """Remove the conversations in `unneeded`, and then all unused blobs. A conversation is not removed if it has
+    been active or is no longer archived since `unneeded` was determined.
     """
     removed = 0
     for listed in unneeded.conversations:

@@ -59,8 +59,8 @@ def _refuse_empty(home: str) -> None:
 
 
 def why_not_overwrite(home: str, path: str) -> str | None:
-    """Return the reason why a `parley` command must not write to the file `path`; None if it may write to the
-    file.
+    """Return the reason why a `parley` command must not write to the file `path`. Return None if the command may
+    write to this file.
     """
     is_there = os.path.lexists(path)
     if os.path.basename(path) in ("", os.curdir, os.pardir):

@@ -51,8 +51,8 @@ class Imported(NamedTuple):
 
 
 def files_below(path: str) -> list[str]:
-    """Return the *.jsonl files in a directory and its subdirectories. If the path is a file, return
-    only this file.
+    """Return the paths of the *.jsonl files in a directory and its subdirectories. If `path` is not a directory,
+    return only `path`.
     """
     if not os.path.isdir(path):
         return [path]
@@ -67,7 +67,7 @@ def files_below(path: str) -> list[str]:
 async def import_file(
     store: Store, path: str, settings: Settings, *, is_named: bool = True, new_id: bool = False
 ) -> Imported:
-    """Create a conversation from a file. `settings` are used if the file contains no settings.
+    """Create a conversation from the file `path`. `settings` are used if the file contains no settings.
 
     `is_named` is True if the user named this file. If the file is neither an export nor a supported rollout file,
     the outcome is `FAILED` for a named file and `SKIPPED` for any other file. If `new_id` is True, a new
@@ -111,14 +111,14 @@ async def import_file(
 
 
 class _Existing(NamedTuple):
-    """A conversation that begins with the content of the file."""
+    """An existing conversation that begins with the content of the imported file."""
 
     conversation_id: ConversationId
 
 
 async def _place_for(store: Store, file: SourceFile) -> ConversationId | _Existing:
-    """Return the existing conversation that begins with the content of the file. If there is none, return a free id
-    for the new conversation.
+    """Return the existing conversation that begins with the content of the file. If there is no such conversation,
+    return an unused id for the new conversation.
     """
     for conversation_id in file.ids():
         try:
@@ -142,7 +142,7 @@ async def _is_there(store: Store, conversation_id: ConversationId) -> bool:
 
 
 async def _is_all_in(store: Store, conversation_id: ConversationId, file: SourceFile) -> bool:
-    """Return whether a conversation begins with all entries of the file.
+    """Return whether the conversation begins with all entries of the file.
 
     Raises:
         UnknownConversation: the conversation does not exist.
@@ -157,10 +157,10 @@ async def _is_all_in(store: Store, conversation_id: ConversationId, file: Source
 
 
 async def _entries(store: Store, file: SourceFile, conversation_id: ConversationId) -> Iterator[Entry]:
-    """Yield the entries of the file, as the conversation `conversation_id` stores them.
+    """Return the entries of the file in the form in which the conversation `conversation_id` stores them.
 
-    Approvals get new ids if the conversation gets a new id, or if a stored approval has the same id. New ids are
-    necessary because an answer identifies an approval only by its id.
+    Approvals get new ids if the conversation gets a new id, or if the store contains an approval with the same id.
+    New ids are necessary because an answer identifies an approval only by its id.
     """
     is_copy = conversation_id != file.conversation_id or (
         file.approval_ids and await store.has_approvals(file.approval_ids)
@@ -170,7 +170,9 @@ async def _entries(store: Store, file: SourceFile, conversation_id: Conversation
 
 
 def _is_same(kept: Entry, imported: Entry | None, conversation_id: ConversationId) -> bool:
-    """Return whether two entries are equal, except for settings and approval ids, which an import may change."""
+    """Return whether a stored entry equals an imported entry. Settings and approval ids are not compared, because
+    an import may change them.
+    """
     if imported is None:
         return False
     if kept.type == imported.type == _SETTINGS_CHOSEN or entry_line(kept) == entry_line(imported):

@@ -28,7 +28,7 @@ class Migrated(NamedTuple):
     conversations: int
     """The number of conversations in the database."""
     copied: int
-    """The number of conversations that this run has copied. The other conversations were copied by earlier runs."""
+    """The number of conversations that this run has copied. Earlier runs have copied the other conversations."""
     tokens: int
 
 
@@ -37,8 +37,8 @@ async def migrate_home(
 ) -> Migrated:
     """Copy all conversations, tokens and read marks of a home to an empty database. The home is not changed.
 
-    A migration that was interrupted continues with the first conversation that the database lacks. `report` is
-    called with the number of conversations that are already in the database, and the number of conversations in the
+    A migration that was interrupted continues with the first conversation that the database lacks. The arguments of
+    `report` are the number of conversations that are already in the database and the number of conversations in the
     home.
 
     Raises:
@@ -71,7 +71,7 @@ async def migrate_home(
 
 
 def _name_of(home: str) -> str:
-    """Return a name for the home that differs from the name of any other home. The database stores this name, so
+    """Return a name that identifies the home among the homes of all computers. The database stores this name, so
     that an interrupted migration can be continued only from the same home.
     """
     return f"{os.uname().nodename}:{os.path.realpath(home)}"
@@ -92,7 +92,7 @@ def _listening(home: str) -> str | None:
 
 
 async def _listed(store: SqliteStore) -> AsyncIterator[ConversationListing]:
-    """Yield all conversations, beginning with the latest activity."""
+    """Yield all conversations in the store, beginning with the latest activity."""
     query = Query(archived=None, limit=500)
     while True:
         page = await store.find(query)

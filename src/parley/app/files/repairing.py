@@ -39,16 +39,16 @@ class Repaired(NamedTuple):
 
 
 class _Log(NamedTuple):
-    """The entries and the summary of a repaired conversation."""
+    """The entries and the summary of one repaired conversation."""
 
     entries: list[Entry]
     summary: Summary
 
 
 async def repair_home(home: str, target: str, *, report: Callable[[str], None]) -> Repaired:
-    """Copy the readable part of all conversations of the home directory `home` to the new home directory `target`.
+    """Copy the readable part of all conversations in the home directory `home` to the new home directory `target`.
 
-    `report` is called with a line for each conversation that could not be copied completely.
+    `report` is called with a line of text for each conversation that could not be copied completely.
 
     Raises:
         BadHome: `target` is not empty or cannot be created, or nothing in `home` can be read.
@@ -106,7 +106,7 @@ def _is_whole(found: Salvaged) -> bool:
 
 
 def _log(found: Salvaged) -> _Log | None:
-    """Return the longest log that can be made from the entries that were read; None if no entry was read.
+    """Return the longest log that can be made from the readable entries of a conversation; None if there are none.
 
     The log begins with settings, and its positions have no gaps. The log ends before the first entry that cannot
     follow the previous entries.

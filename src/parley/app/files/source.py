@@ -1,7 +1,7 @@
 """A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-This module reads the entries, and the caller stores them. Reading raises `BadFile` if a conversation could not
-continue from the entries of the file.
+This module reads the entries, and the caller stores them. If a conversation could not continue from the entries in
+the file, reading raises `BadFile`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from parley.wire.jsonrpc import encode
 __all__ = ["SourceFile", "with_new_approval_id"]
 
 LINE_BYTES: Final = 256 * 1024**2
-"""The maximum length of a line, in bytes. Parley never writes longer lines."""
+"""The maximum length of a line in the file, in bytes. Parley never writes longer lines."""
 
 _SQLITE: Final = b"SQLite format 3\0"
 """The first bytes of an SQLite database, such as a backup."""
 
 CHECKED_AT_ONCE: Final = 500
-"""The number of entries between two checks for cancellation."""
+"""The number of entries after which `SourceFile.check` lets other tasks run, so that it can be cancelled."""
 
 
 class SourceFile:
@@ -59,8 +59,8 @@ class SourceFile:
 
     @property
     def is_empty(self) -> bool:
-        """True if the file contains no messages. The only entry is then the one with the settings, which this class
-        adds to the entries of a rollout file.
+        """True if the file is a rollout file without messages. Its only entry then contains the settings, which
+        this class adds.
         """
         return self._is_rollout and self.count == 1
 
@@ -97,7 +97,7 @@ class SourceFile:
             yield ConversationId(str(uuid5(UUID(self.conversation_id), str(number))))
 
     async def check(self) -> Summary:
-        """Read the whole file and return a summary.
+        """Read the whole file, and return the summary of the conversation.
 
         Raises:
             BadFile: the content is invalid.
@@ -169,8 +169,8 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_default_settings(entry: Entry) -> Entry:
-    """If an entry contains settings, return the entry without the secrets in its settings. Return any other entry
-    unchanged.
+    """If an entry contains settings, return the entry without the secrets and unknown keys in its settings. Return
+    any other entry unchanged.
 
     Raises:
         BadFile: the settings are invalid, so the conversation could not continue with them.
