@@ -29,7 +29,7 @@ SERVER_ENDED: Final = 1
 
 
 class Relay:
-    """The connection of one client to the resident server, as the process `parley mcp` of the client sees it."""
+    """The connection of one client to the resident server, in the client's `parley mcp` process."""
 
     def __init__(
         self, home: str, *, environ: Mapping[str, str], directory: str, overrides: Sequence[str] = ()

@@ -10,9 +10,7 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The number that is added to the number of a signal to form the exit code of a program that the signal has
-terminated.
-"""
+"""The exit code of a program that a signal has terminated is this number plus the number of the signal."""
 
 
 def ignore_signals() -> None:

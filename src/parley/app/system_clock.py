@@ -1,4 +1,4 @@
-"""The clock of the operating system."""
+"""The clock that a server uses outside tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["SystemClock"]
 
 
 class SystemClock:
-    """The clock of the operating system."""
+    """A `Clock` with the time of the operating system and the delays of the event loop."""
 
     def now(self) -> float:
         return time.time()

@@ -22,7 +22,7 @@ from parley.common.paths import is_below
 __all__ = ["DirFds", "HiddenPath", "Identity", "UnexpectedSymlink", "identity_of", "read_named"]
 
 _OPEN_AT_ONCE: Final = 128
-"""The maximum number of directories that are open at the same time. When the maximum is reached, the least recently
+"""The maximum number of directories that one `DirFds` holds open. When the maximum is reached, the least recently
 used directory is closed. A directory that is opened again must have the same identity as before.
 """
 

@@ -39,8 +39,8 @@ def connection_detail(error: OSError) -> str:
 
 
 def with_limit(text: str, number: int) -> str:
-    """Return the text of the error with the errno `number`. If this errno means that a limit of the operating
-    system was reached, append a description of the limit.
+    """Return `text`, which describes an error with the errno `number`. If this errno means that a limit of the
+    operating system was reached, append a description of the limit.
     """
     limit = _limit(number)
     return f"{text}: {limit}" if limit else text

@@ -423,7 +423,7 @@ def _refusal(raw: Raw | UnsetType) -> str:
     """Return the category and the explanation of a refusal by the model, as text that begins with the category in
     parentheses or with a colon.
 
-    If the provider does not state the category or the explanation, it is left out.
+    A category or an explanation that the provider does not state is left out.
     """
     details = read_payload(_STOP_DETAILS, raw) if raw is not UNSET else None
     if details is None:

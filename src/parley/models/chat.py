@@ -122,8 +122,7 @@ class Adjustments(Struct, frozen=True, kw_only=True):
     thought_signature: bool = False
     """True to add a thought signature to the first tool call of a response if this call lacks one."""
     left_out: frozenset[str] = frozenset()
-    """The names of the members that contain reasoning and are left out because the provider does not accept them.
-    """
+    """The names of the members with reasoning that are left out because the provider does not accept them."""
     short_ids: bool = False
     """True to replace the ids of tool calls with ids of nine letters and digits."""
 

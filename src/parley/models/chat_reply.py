@@ -240,8 +240,7 @@ class _Reasoning:
 
     def __init__(self, size: ReplySize) -> None:
         self.got_content = False
-        """True if the last delta contained reasoning in `reasoning_details`, even if clients see no text from it.
-        """
+        """True if the last delta contained reasoning in `reasoning_details`, even if clients see none of it."""
         self.size = 0
         """The number of characters of reasoning that were received so far."""
         self._reply_size = size

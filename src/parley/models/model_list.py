@@ -18,7 +18,8 @@ from parley.models.http import Http
 __all__ = ["offered_models"]
 
 MAX_BYTES: Final = 8 * 1024 * 1024
-"""The maximum size of a list of models, in bytes. The largest known list, from OpenRouter, is smaller than 1 MiB.
+"""The maximum size of a list of models, in bytes. The largest known list is from OpenRouter and is smaller than 1
+MiB.
 """
 
 
