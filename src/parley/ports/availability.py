@@ -21,7 +21,7 @@ class ReportsAvailability(Protocol):
 
     @property
     def availability(self) -> AvailabilityState:
-        """The availability of the store when this process last observed it."""
+        """The availability of the store at the last time that this process observed it."""
         ...
 
     @property
@@ -32,7 +32,7 @@ class ReportsAvailability(Protocol):
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call `call` with the new state, in the event loop, after each future change of the availability. Each
-        call of this method adds a callback.
+        """Call the callback `call` with the new state, in the event loop, after each later change of the
+        availability. Callbacks that were added before stay registered.
         """
         ...

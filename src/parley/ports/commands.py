@@ -41,8 +41,8 @@ output as soon as the piece is read.
 
 
 class WritableRoot(Struct, frozen=True, kw_only=True):
-    """A writable directory, with the device and inode numbers that it had when the policy was created. If another
-    directory has replaced it since then, commands with the policy do not start.
+    """A writable directory, with the device and inode numbers that it had when the sandbox policy was created. If
+    the directory was replaced after that, commands with this policy do not start.
     """
 
     path: str
@@ -78,9 +78,9 @@ class Approved(Struct, frozen=True, kw_only=True):
     """
 
     directory: tuple[int, int]
-    """The identity of the command's working directory, as device and inode numbers."""
+    """The device and inode numbers of the command's working directory."""
     program: tuple[int, int]
-    """The identity of the executable file that the first word of the command names."""
+    """The device and inode numbers of the executable file that the first word of the command names."""
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -134,8 +134,8 @@ class CommandRunner(Protocol):
         it is read, but never after this call has returned.
 
         When the call returns or raises, no process of the command is left, unless a command without a sandbox has
-        attacked its supervisor. If a process that does not belong to the command holds the command's pipes open,
-        the call returns at most half a second later.
+        attacked its supervisor process. If a process that does not belong to the command holds the command's pipes
+        open, the call returns at most half a second later.
 
         A cancellation kills all processes of the command and restores protected files. The call then raises the
         cancellation, usually within half a second.
@@ -148,15 +148,14 @@ class CommandRunner(Protocol):
         ...
 
     async def why_unconfined(self, policy: SandboxPolicy) -> str | None:
-        """Return the reason why this system cannot enforce a policy, as a clause for use in a longer sentence; None
-        if the system can enforce the policy. The first call takes longer, because it runs a self-test of the
-        sandbox.
+        """Return the reason why this system cannot enforce `policy`, as a clause for use in a longer sentence; None
+        if the system can enforce it. The first call takes longer, because it runs a self-test of the sandbox.
         """
         ...
 
     async def unrestored(self, policy: SandboxPolicy) -> tuple[str, ...]:
         """Return the protected files that an earlier command changed and that could not be restored. Only files in
-        the writable roots of the policy are returned.
+        the writable roots of `policy` are returned.
 
         A command with these writable roots does not start until a person has accepted the files
         (`Command.accepted`).
@@ -164,7 +163,7 @@ class CommandRunner(Protocol):
         ...
 
     def confine_thread(self, policy: SandboxPolicy) -> bool:
-        """Allow the calling thread, and the threads that it starts, to write only where the policy allows.
+        """Allow the calling thread, and the threads that it starts, to write only where `policy` allows it.
 
         Return True if the restriction was applied. It is permanent, so the thread should end soon afterwards.
         Return False, and restrict nothing, if this system does not support such a restriction.
@@ -193,10 +192,10 @@ class Rule(Struct, frozen=True):
 
 
 class Restriction(Struct, frozen=True, kw_only=True):
-    """The rights that a process gives up permanently before it executes the command.
+    """The rights that a process gives up permanently before it executes a command.
 
     The process loses every right in `handled_files` and `handled_network` that no rule grants. `scoped` is the set
-    of Landlock scopes. All three are bit masks as in the Landlock system calls.
+    of Landlock scopes. These three fields are bit masks as in the Landlock system calls.
     """
 
     handled_files: int
@@ -214,7 +213,7 @@ class Mount(Struct, frozen=True, kw_only=True):
     place: str
     """The mount point."""
     source: str | None
-    """The path that is mounted, together with the mounts below it; None for a new file system."""
+    """The path that is mounted, together with the mounts below it; None for a new, empty file system."""
     writable: bool
 
 
@@ -251,7 +250,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
 
 
 class Starter(Protocol):
-    """Starts a process, and ends it together with all its descendants."""
+    """Starts processes, and ends each of them together with all its descendants."""
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
         """Run the process that `start` describes, as `CommandRunner.run` does. The caller has already translated
@@ -261,7 +260,7 @@ class Starter(Protocol):
             CommandNotStarted: the program does not exist, or the operating system could not start it.
             CommandReplaced: the directory or the program is not the approved one; the command has not run.
             SandboxUnavailable: the restriction could not be applied, a mount of the launcher is wrong, or the
-                launcher ended without starting the command; the command has not run.
+                launcher exited without starting the command; the command has not run.
         """
         ...
 

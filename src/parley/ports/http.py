@@ -23,7 +23,9 @@ class MessageStream(FrameOutbox, Protocol):
 
     @property
     def is_in_message(self) -> bool:
-        """True while a message is being sent in parts (`begin_frame`). Other messages are delayed until its end."""
+        """True while a message is being sent in parts (`begin_frame`). Other messages are delayed until the end of
+        this message.
+        """
         ...
 
     def send(self, frame: bytes, event_id: str | None = None) -> None:
@@ -50,7 +52,7 @@ class MessageStream(FrameOutbox, Protocol):
         ...
 
     def end(self) -> None:
-        """Close the stream as soon as all messages are written. Return without waiting for this."""
+        """Close the stream as soon as all messages are written. Return without waiting."""
         ...
 
     def close(self) -> None:
@@ -71,7 +73,7 @@ class HttpRequest(Protocol):
 
     @property
     def remote(self) -> str:
-        """The IP address of the client; empty if it is unknown."""
+        """The IP address of the client; empty if the address is unknown."""
         ...
 
     @property
@@ -84,9 +86,8 @@ class HttpRequest(Protocol):
         ...
 
     def authenticated(self, limited_as: str | None = None) -> bool:
-        """Record that the client is authenticated, and return True. The server closes connections of clients that
-        are not authenticated when there are too many connections, but does not close this connection for that
-        reason.
+        """Record that the client is authenticated, and return True. If there are too many connections, the server
+        closes connections of unauthenticated clients, but not this connection.
 
         `limited_as` names a principal that may have at most half of all connections; None means no such limit. If
         the principal already has that many connections, record nothing and return False.
@@ -112,8 +113,8 @@ class HttpRequest(Protocol):
         ...
 
     def add_headers(self, headers: Mapping[str, str]) -> None:
-        """Add headers to the response. They are sent in addition to the headers of the response that the endpoint
-        returns.
+        """Add headers to the response. These headers are sent in addition to the headers that the endpoint sets in
+        its response.
         """
         ...
 
@@ -121,7 +122,8 @@ class HttpRequest(Protocol):
         """Return the response that upgrades the connection to a WebSocket with the subprotocol `protocol`. The
         endpoint returns this response to the HTTP library.
 
-        When the WebSocket is open, `accept` is called with a socket whose bytes the WebSocket carries.
+        When the WebSocket is open, `accept` is called with a socket. The WebSocket carries the bytes that are
+        written to and read from this socket.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The interface of a model that streams its responses.
 
-`Model.stream` yields *batches*: all chunks of one read from the network. A fast model sends hundreds of deltas in
-one read, and a loop over a list is much faster than an await for each of them.
+`Model.stream` yields *batches*. A batch contains all chunks of one read from the network. A fast model sends
+hundreds of deltas in one read, and a loop over a list is much faster than one await per delta.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     developer_instructions: str = ""
     """Further instructions from the client; empty if there are none."""
     context: tuple[str, ...]
-    """Texts that the model gets as user messages before the history: a description of the environment, and project
-    notes.
+    """The user messages that the model gets before the history: a description of the environment, and the notes of
+    the user and the project.
     """
     history: Sequence[HistoryItem]
     breaks: Sequence[int] = ()
-    """The indices in `history` at which a response from the model ends, together with the outputs of its calls.
-    Some model APIs need these boundaries to group the items into messages.
+    """The indices in `history` at which a response of the model ends. The outputs of the tool calls in a response
+    belong to this response. Some model APIs need these boundaries to group the items into messages.
     """
     tools: tuple[ToolSpec, ...] = ()
     output_schema: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ class TextDelta(Struct, frozen=True, gc=False):
 
 
 class ReasoningDelta(Struct, frozen=True, gc=False):
-    """A piece of a summary of the model's reasoning."""
+    """A piece of the summary of the model's reasoning."""
 
     text: str
 
@@ -103,32 +103,32 @@ class ReasoningDone(Struct, frozen=True):
 
 
 class CallDone(Struct, frozen=True):
-    """A complete function call. It is executed only after the response has ended."""
+    """A complete tool call. It is executed only after the response has ended."""
 
     item: CallItem
 
 
 class OpaqueDone(Struct, frozen=True):
-    """An item of the response that later requests must contain unchanged, a web search of the provider, or both."""
+    """An item that later requests must contain unchanged, a web search that the provider has run, or both."""
 
     item: OpaqueItem | MessageFields | None
-    """The item that later requests must contain; None for a web search without such an item."""
+    """The item that later requests must contain; None for a web search that later requests need not contain."""
     search: WebSearch | None = None
-    """The web search that the response reports here; None if there was no search."""
+    """The web search that the provider has run; None if there was no search."""
 
 
 class ResponseDone(Struct, frozen=True):
-    """The end of a response, which is always its last chunk."""
+    """The last chunk of a response."""
 
     usage: TokenCount | None
     cut_by: str | None = None
     """The provider's reason for ending the response early, such as `length`; None if the model ended the response.
-    If the response ended early, the arguments of its last call may be incomplete.
+    If the response ended early, the arguments of its last tool call may be incomplete.
     """
     refused: str | None = None
     """The model's explanation for declining the request, with the provider's category; None if the model did not
-    decline. An empty explanation means that the model declined without one. If the model declined, the calls in the
-    response must not be executed.
+    decline. An empty string means that the model declined without an explanation. If the model declined, the tool
+    calls in the response must not be executed.
     """
     is_paused: bool = False
     """True if the provider has paused the response. The response to the next request continues the paused
@@ -144,7 +144,7 @@ class Retrying(Struct, frozen=True, kw_only=True):
     """Reports that a request failed with a transient error, and that it will be sent again after a delay."""
 
     attempt: int
-    """The number of the retry, starting at 1."""
+    """The number of the retry that follows the delay; 1 for the first retry."""
     max_attempts: int
     delay_seconds: float
     reason: str
@@ -183,11 +183,11 @@ class Model(Protocol):
         ...
 
     def why_unsupported(self, item: InputItem) -> str | None:
-        """Return the reason, as a sentence, why an item of a new message cannot be sent to the model; None if it
-        can be sent.
+        """Return the reason why `item`, an item of a new message, cannot be sent to the model. The reason is a
+        sentence; None means that the item can be sent.
 
-        Call this method only for new messages. For an item of the history that cannot be sent, `stream` sends a
-        text that describes it.
+        Call this method only for new messages. If an item of the history cannot be sent, `stream` sends a
+        description of the item instead.
         """
         ...
 

@@ -15,7 +15,7 @@ __all__ = ["Node", "NodeLoad", "Nodes", "Placement", "WorkingDirectory"]
 
 
 class Node(Struct, frozen=True, kw_only=True):
-    """A server that other servers can reach."""
+    """A server that other servers with the same PostgreSQL database can reach over HTTP."""
 
     id: str
     url: str
@@ -27,13 +27,13 @@ class Node(Struct, frozen=True, kw_only=True):
     system that all nodes share, and `git` means worktrees of Git repositories on the node's own disk.
     """
     roots: tuple[str, ...] = ()
-    """The directories below which the node can run turns. If empty, the node can run turns in every directory that
-    exists on its disk.
+    """The directories below which the node can run turns. If the tuple is empty, the node can run turns in every
+    directory that exists on its disk.
     """
     missing: tuple[str, ...] = ()
-    """The roots that currently do not exist, for example because a file system is not mounted."""
+    """The directories in `roots` that currently do not exist, for example because a file system is not mounted."""
     repositories: tuple[str, ...] = ()
-    """The names of the repositories of which the node can create worktrees."""
+    """The names of the Git repositories for which the node can create worktrees."""
     running: int = 0
     """The number of turns that the node is running."""
     is_draining: bool = False
@@ -52,7 +52,7 @@ class WorkingDirectory(Struct, frozen=True, kw_only=True):
     path: str
     """The absolute path of the directory."""
     repository: str | None = None
-    """The name of the repository of which the directory is a worktree; None if it is not a worktree."""
+    """The name of the Git repository, if the directory is a worktree; otherwise None."""
     node: str | None = None
     """The id of the node on whose disk the directory is; None if that node is unknown, or if every node can use the
     directory.
@@ -67,7 +67,7 @@ class NodeLoad(Struct, frozen=True, kw_only=True):
     running: int
     is_draining: bool
     missing: tuple[str, ...] = ()
-    """The roots of the node that currently do not exist."""
+    """The directories in `Node.roots` that currently do not exist."""
 
 
 class Placement(Protocol):
@@ -79,8 +79,9 @@ class Placement(Protocol):
         ...
 
     async def node_for(self, directory: WorkingDirectory, *, refused: Collection[str]) -> Node | None:
-        """Return the other node that is to run a turn in `directory`; None if this node is to run it. Nodes whose
-        ids are in `refused` are not considered, because they have already refused the turn.
+        """If another node is to run the next turn in `directory`, return that node. If this node is to run the
+        turn, return None. Nodes whose ids are in `refused` are not considered, because they have already refused
+        the turn.
 
         Raises:
             NoNodeForDirectory: no node can run the turn.
@@ -89,8 +90,8 @@ class Placement(Protocol):
         ...
 
     def node_of(self, directory: str) -> str | None:
-        """Return the id of this node if `directory` is on this node's own disk, so that other nodes cannot use the
-        directory; otherwise None.
+        """Return the id of this node if `directory` is on this node's own disk, which other nodes cannot access;
+        otherwise None.
         """
         ...
 
@@ -100,7 +101,8 @@ class Nodes(Protocol):
     """The part of a shared store that lists the nodes."""
 
     async def wait_until_usable(self) -> None:
-        """Wait for the database, but not longer than a starting node may wait. A migration may take any time.
+        """Wait until the database accepts connections and its schema is up to date. The wait for a connection is
+        limited; a migration of the schema may take any time.
 
         Raises:
             BadHome: the database cannot be used.
@@ -121,8 +123,8 @@ class Nodes(Protocol):
         ...
 
     def announce_load(self) -> None:
-        """Store the load of this process immediately. Call this method after a change that the other nodes must see
-        without delay.
+        """Store the load of this process immediately. Call this method after a change of the load that the other
+        nodes must see without delay.
         """
         ...
 

@@ -54,7 +54,7 @@ class OpenFrame(Protocol):
         ...
 
     def end(self) -> None:
-        """End the message. Other messages that were delayed since its beginning are then sent."""
+        """End the message. Then send the other messages that were delayed since the message began."""
         ...
 
 

@@ -64,7 +64,7 @@ class Peers(Protocol):
     async def connect(
         self, address: str, *, on_notification: Callable[[str, Raw], None], on_lost: Callable[[], None]
     ) -> Link | None:
-        """Connect to the process at an address. Return None if the process is no longer listening or cannot be
+        """Connect to the process at `address`. Return None if the process is no longer listening or cannot be
         reached.
 
         `on_notification` is called with the method and the parameters of each notification, in order. `on_lost` is
@@ -73,8 +73,8 @@ class Peers(Protocol):
         ...
 
     def can_reach(self, address: str) -> bool:
-        """Return whether this process can connect to the process at an address: a process of the same home, or
-        another node if this process is a node.
+        """Return whether this process can connect to the process at `address`. A process can connect to the
+        processes of its home. A node can also connect to the other nodes.
         """
         ...
 
@@ -82,7 +82,8 @@ class Peers(Protocol):
         """Send a notification to all other processes of the home and, if this process is a node, to all other
         nodes. Return without waiting.
 
-        A process that misses the notification finds the change in the store later.
+        A notification announces a change in the store. A process that misses the notification finds the change in
+        the store later.
         """
         ...
 

@@ -63,7 +63,7 @@ unread by a principal if it ended after the position up to which the principal h
 """
 CALL_SECONDS: Final = 5.0
 """The maximum time, in seconds, for which a client's call waits for another process that holds the write lock or is
-running the turn.
+running the turn of the conversation.
 """
 TURN_SECONDS: Final = 60.0
 """The maximum time for which an append waits for the write lock, in seconds. After this time, the running turn
@@ -94,7 +94,7 @@ class Owner(Struct, frozen=True, kw_only=True):
 
     node: str
     """The id of the computer or container on which the process is running; empty if unknown. The field is needed
-    because process ids are unique only within a node.
+    because process ids are unique only within a computer or container.
     """
     pid: int
     address: str
@@ -203,8 +203,8 @@ class Query(Struct, frozen=True, kw_only=True):
     are ignored.
     """
     text: str | None = None
-    """A text that must occur in the title, or in a message from the user or the agent; None means any conversation.
-    Case is ignored.
+    """A string that must occur in the title, or in a message from the user or the agent; None means any
+    conversation. Case is ignored.
     """
     state: StateName | None = None
     archived: bool | None = False
@@ -239,7 +239,7 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
     conversation is orphaned.
     """
     unread: bool = False
-    """True if the last turn ended after the position up to which the viewer has read."""
+    """True if the conversation is unread, as defined in `Viewer`, by the principal that requests the list."""
 
     @property
     def cursor(self) -> PageCursor:
@@ -247,7 +247,7 @@ class ConversationListing(Struct, frozen=True, kw_only=True):
 
 
 class ConversationPage(Struct, frozen=True, kw_only=True):
-    """A page of a list.
+    """A page of a list of conversations.
 
     The conversation with the latest activity is first; for equal times, the conversation with the greatest id is
     first.
@@ -264,7 +264,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     text: str
     """The text to find; not empty. Case is ignored."""
     conversation: ConversationId | None = None
-    """The only conversation to search; None means all conversations that are not archived."""
+    """The id of the only conversation to search; None means all conversations that are not archived."""
     before: int | None = None
     """The value of `SearchPage.next` from the previous page of the same search; None for the first page."""
     limit: int = 20
@@ -285,11 +285,9 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     snippet: str
     """The part of the message that contains the first occurrence of the search text, on one line."""
     start: int
-    """The offset of the search text in the snippet, in code points."""
+    """The offset of the search text in `snippet`, in code points."""
     end: int
-    """The offset of the end of the search text in the snippet, in code points; the character at this offset is the
-    first one after the search text.
-    """
+    """The offset, in code points, of the first character after the search text in `snippet`."""
 
 
 class SearchPage(Struct, frozen=True, kw_only=True):
@@ -312,7 +310,7 @@ class StoredToken(Struct, frozen=True, kw_only=True):
     conversation_id: ConversationId | None = None
     """The only conversation to which the token gives access; None means all conversations."""
     created_at: float
-    """The time of the creation, in seconds since the epoch."""
+    """The time when the token was created, in seconds since the epoch."""
     expires_at: float | None = None
     used_at: float | None = None
     """The time of the last use, in seconds since the epoch; None if the token was never used. Uses are stored with
@@ -338,7 +336,9 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     data: bytes
     """The state of the session. The store does not interpret it."""
     used_at: float
-    """The time of the last use, in seconds since the epoch. It may be some minutes too early."""
+    """The time of the last use, in seconds since the epoch. Uses are stored with a delay, so the last use may be
+    some minutes later than this time.
+    """
 
 
 class StoredSignIn(Struct, frozen=True, kw_only=True):
@@ -347,17 +347,21 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
     """
 
     digest: bytes
-    """The SHA-256 digest of the cookie or of the code."""
+    """The SHA-256 digest of the browser's cookie or of the one-time code."""
     secret: bytes = b""
     """The SHA-256 digest of the secret that the page sends in a header, in addition to the cookie; empty for a
-    code.
+    one-time code.
     """
     token: bytes = b""
-    """The SHA-256 digest of the token with which the person signed in; empty for a sign-in with a code."""
+    """The SHA-256 digest of the bearer token with which the person signed in; empty for a one-time code, and for a
+    sign-in with a one-time code.
+    """
     created_at: float
-    """The time when the person signed in or the code was created, in seconds since the epoch."""
+    """The time when the person signed in or the one-time code was created, in seconds since the epoch."""
     used_at: float
-    """The time of the last use, in seconds since the epoch. It may be some minutes too early."""
+    """The time of the last use, in seconds since the epoch. Uses are stored with a delay, so the last use may be
+    some minutes later than this time.
+    """
     push: bytes | None = None
     """The push subscription of the browser; None if the browser has no subscription. The store does not interpret
     the subscription.
@@ -375,7 +379,7 @@ class Freed(Struct, frozen=True, kw_only=True):
 
     blobs: int
     bytes: int
-    """The size of the blobs in the store, in bytes."""
+    """The total size of the blobs in the store, in bytes."""
 
 
 class Draft(Protocol):
@@ -398,7 +402,7 @@ class Draft(Protocol):
         checkpoint: Checkpoint | None = None,
     ) -> None:
         """Turn the draft into a conversation without an owner, and make it visible. `checkpoint` is a checkpoint of
-        its log; None if there is no checkpoint. `archived` is True for an archived conversation.
+        the draft; None if there is no checkpoint. `archived` is True for an archived conversation.
 
         Turns in the draft count as read by every principal.
 
@@ -489,8 +493,8 @@ class Store(Protocol):
         """Replace the checkpoint of the log to which the lease belongs. The checkpoint is written after all appends
         that were submitted earlier.
 
-        A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is less
-        than `CHECKPOINT_ENTRIES` entries after the saved one.
+        A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is
+        fewer than `CHECKPOINT_ENTRIES` entries after the checkpoint that is already saved.
 
         Fails with:
             ValueError: the data is larger than `CHECKPOINT_BYTES`.
@@ -500,16 +504,16 @@ class Store(Protocol):
         ...
 
     async def checkpoint(self, conversation_id: ConversationId) -> Checkpoint | None:
-        """Return the saved checkpoint of a log; None if there is no checkpoint or the checkpoint cannot be
+        """Return the saved checkpoint of the log; None if there is no checkpoint or the checkpoint cannot be
         decoded.
         """
         ...
 
     def watch(self, lost: Callable[[HomeLost], None]) -> None:
-        """Add a callback. It is called once with the error, in the event loop, when the store detects that files of
-        the home directory were removed or replaced.
+        """Register the callback `lost`. It is called once with the error, in the event loop, when the store detects
+        that files of the home directory were removed or replaced.
 
-        From that time on, every call that needs the files raises `HomeLost`.
+        After that, every call that needs these files raises `HomeLost`.
         """
         ...
 
@@ -555,8 +559,8 @@ class Store(Protocol):
     async def read_before(
         self, conversation_id: ConversationId, *, before: Seq, limit: int = PAGE, max_bytes: int = PAGE_BYTES
     ) -> list[Entry]:
-        """Return a page of the last entries before the position `before`, in order; an empty list if there are
-        none.
+        """Return a page of the last entries before the position `before`, in order; an empty list if the log has no
+        earlier entries.
 
         The limits are the same as for `read`, counted backwards from the last entry.
 
@@ -581,7 +585,7 @@ class Store(Protocol):
         """Return the ids of the conversations in `ends` that have new entries or no longer exist. `ends` maps each
         conversation to the last position that the caller knows.
 
-        One query handles all conversations. Repeating the query is cheap while no process writes to the store.
+        One query handles all conversations. Repeated calls are cheap while no process writes to the store.
         """
         ...
 
@@ -590,10 +594,11 @@ class Store(Protocol):
         ...
 
     async def search(self, query: SearchQuery) -> SearchPage:
-        """Find messages that contain a text. The message that was stored last is first.
+        """Return a page of the messages that contain the text of `query`. The message that was stored last is
+        first.
 
         A call examines at most `SEARCH_ENTRIES` entries and about `SEARCH_BYTES` of messages. A page may therefore
-        have few or no hits even if later pages have some. Messages that were stored after the first page was read
+        have few or no hits even if later pages have hits. Messages that were stored after the first page was read
         are not on later pages.
         """
         ...
@@ -613,10 +618,10 @@ class Store(Protocol):
         ...
 
     async def mark_read(self, conversation_id: ConversationId, reader: str, seq: Seq) -> bool:
-        """Record that a principal has read a log up to the position `seq`. Return False, and change nothing, if
-        this position or a later one is already recorded.
+        """Record that a principal has read the log up to the position `seq`. Return False, and change nothing, if
+        this position or a later position is already recorded.
 
-        `reader` is the identity of the principal (`Viewer`).
+        `reader` is the identity of the principal (`Viewer.identity`).
         """
         ...
 
@@ -652,10 +657,10 @@ class Store(Protocol):
         ...
 
     async def save_session(self, session: StoredSession, *, replacing: bytes | None) -> bool:
-        """Store a session if its currently stored state (`StoredSession.data`) is `replacing`. If `replacing` is
-        None, store the session only if no session with its digest is stored.
+        """Store `session` if the currently stored state of this session (`StoredSession.data`) is `replacing`. If
+        `replacing` is None, store the session only if no session with its digest is stored.
 
-        Return True if the session is stored, even if an earlier call whose result was lost has stored it. Return
+        Return True if the session is stored, even if it was stored by an earlier call whose result was lost. Return
         False and change nothing if another process has stored another state or has removed the session.
         """
         ...
@@ -679,21 +684,23 @@ class Store(Protocol):
         ...
 
     async def add_sign_in(self, sign_in: StoredSignIn) -> None:
-        """Store a new sign-in or a new code. If a sign-in or a code with this digest exists, it is not changed."""
+        """Store a new sign-in or a new one-time code. If the store already contains the digest of `sign_in`,
+        nothing is changed.
+        """
         ...
 
     async def subscribe_sign_in(self, digest: bytes, push: bytes | None) -> bool:
-        """Store `push` as the push subscription of a sign-in, or remove the subscription if `push` is None. Return
-        False, and store nothing, if the sign-in was removed.
+        """Store `push` as the push subscription of the sign-in with the digest `digest`. If `push` is None, remove
+        the subscription. Return False, and store nothing, if the sign-in was removed.
         """
         ...
 
     async def sign_in(self, digest: bytes) -> StoredSignIn | None:
-        """Return the sign-in or the code with the digest `digest`; None if neither exists."""
+        """Return the sign-in or the one-time code with the digest `digest`; None if neither exists."""
         ...
 
     async def sign_ins(self) -> list[StoredSignIn]:
-        """Return all sign-ins and codes, ordered by digest."""
+        """Return all sign-ins and one-time codes, ordered by digest."""
         ...
 
     async def note_sign_ins_used(self, used: Mapping[bytes, float]) -> None:
@@ -703,8 +710,8 @@ class Store(Protocol):
         ...
 
     async def remove_sign_ins(self, digests: Collection[bytes]) -> int:
-        """Remove the sign-ins and codes with these digests, and return how many of them existed. If several callers
-        remove the same code at the same time, it is counted for only one of them.
+        """Remove the sign-ins and one-time codes with these digests, and return the number of entries that were
+        removed. If several callers remove the same entry at the same time, it is counted for only one caller.
         """
         ...
 
@@ -733,9 +740,10 @@ class MaintainedStore(Store, Protocol):
         ...
 
     async def tidy(self) -> Freed:
-        """Remove the entries of deleted conversations, and unused blobs.
+        """Remove the log entries of deleted conversations, and unused blobs.
 
-        Return the number and size of the blobs that this store object has removed since the last call, by this call
-        or by deletions. The work is done in steps, between which other processes can write.
+        Return the number and size of the blobs that this store object has removed since the last call of `tidy`, in
+        this call or when conversations were deleted. The work is done in steps, and other processes can write
+        between two steps.
         """
         ...

@@ -1,7 +1,7 @@
 """The interface of the tools that a model can call.
 
-`Tools` contains all tools of the process, and `TurnTools` the tools of one turn. A tool appends its events to the
-transcript of the turn, and returns the text for the model.
+`Tools` provides the tools of the process, and `TurnTools` provides the tools of one turn. A tool appends its events
+to the transcript of the turn, and returns the text for the model.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ApplyPatch(Struct, frozen=True, kw_only=True):
     inside_cwd: bool
     """True if every file is inside the working directory of the conversation."""
     has_failed: bool = False
-    """True if writing the files has failed in the sandbox, and this is a request to repeat it without the sandbox.
+    """True if applying the patch has failed in the sandbox, and this is a request to repeat it without the sandbox.
     """
     covers: str = ""
     """A string that identifies the directories of the patch and the current contents of its files. An approval is
@@ -99,10 +99,10 @@ class Granted(Struct, frozen=True, kw_only=True):
     policy: SandboxPolicy | None = None
     """The sandbox policy for the action; None means no sandbox."""
     by_person: bool = False
-    """True if a person approved the action; False if the settings allow it."""
+    """True if a person approved the action; False if the settings allow the action."""
     known_safe: bool = False
-    """True for a command that is known to be safe, because it only reads. If such a command fails, the tool does
-    not assume that the sandbox was the cause.
+    """True for a command that is known to be safe, because it only reads and prints. If such a command fails, the
+    tool does not assume that the sandbox was the cause.
     """
     ask_again: bool = False
     """True if the tool, after a failure in the sandbox, must call `authorize` again with `has_failed` set. If
@@ -136,8 +136,8 @@ Verdict = Granted | RejectedByPolicy | RejectedByUser
 class Authorize(Protocol):
     """Decides whether an action is allowed: by the settings or, if they require an approval, by asking a person.
 
-    Tools get a `Granted` only from this function. A person may interrupt the turn instead of deciding, which
-    cancels the call.
+    Tools get a `Granted` only from this function. A person may interrupt the turn instead of deciding. The
+    interrupt cancels the call of this function.
     """
 
     async def __call__(self, action: Action) -> Verdict:
@@ -159,17 +159,17 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
 
 class TurnTools(Protocol):
-    """The tools of one turn."""
+    """The tools that the model can call in one turn."""
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return the tools that the model may call, in the order in which the model gets them."""
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return the output for the model. Events are appended while the call is running. If the
-        call fails, the output describes the error; the method never raises an error. A cancellation ends running
-        commands and leaves no partially written file. After a cancellation, the caller records an output for the
-        call.
+        """Run a tool call and return the output for the model. Events are appended while the tool call is running.
+        If the tool call fails, the output describes the error; the method never raises an error. A cancellation
+        ends running commands and leaves no partially written file. After a cancellation, the caller records an
+        output for the tool call.
         """
         ...
 
@@ -178,7 +178,7 @@ class Tools(Protocol):
     """The tools that this process can offer to models."""
 
     def open(self, context: ToolContext) -> AbstractAsyncContextManager[TurnTools]:
-        """Open the tools of one turn. The result is a context manager, at whose exit the tools are closed.
+        """Return a context manager that opens the tools of one turn and closes them at its exit.
 
         The tool servers that the turn may use keep running until the tools are closed.
         """
@@ -187,9 +187,9 @@ class Tools(Protocol):
     async def start_servers(self, settings: Settings) -> tuple[tuple[str, str], ...]:
         """Start the tool servers in the settings that are not running yet.
 
-        Wait until all of them have started or failed, but at most until ten seconds after the last one began to
-        start. Return a pair for each server that could not be started, in the order of the settings: its name and a
-        sentence about the failure. A server that needs longer continues to start and is not reported.
+        Wait until each of these servers has started or failed, but at most until ten seconds after the last server
+        began to start. Return a pair for each server that could not be started, in the order of the settings: its
+        name and a sentence about the failure. A server that needs longer continues to start and is not reported.
         """
         ...
 

@@ -28,7 +28,7 @@ class Transcript(Protocol):
     def queue(self) -> Queue: ...
 
     async def append(self, *payloads: LogPayload) -> None:
-        """Append either all entries or none, without other entries between them.
+        """Append the payloads as consecutive entries. Append either all of them or none.
 
         Return when the entries are durable and readers may see them.
         """
@@ -39,28 +39,28 @@ class Transcript(Protocol):
         ...
 
     def extend(self, kind: ItemKind, text: str) -> None:
-        """Append `text` to the open text of a kind, and send it to clients as a delta. If no text of this kind is
-        open, open one.
+        """Append `text` to the open item of the given kind, and send `text` to clients as a delta. If there is no
+        open item of this kind, begin one.
 
-        The delta is not stored, because the event that ends the text contains the complete text and is stored.
+        The delta is not stored. The event that ends the open item is stored and contains the complete text.
         """
         ...
 
     def unfinished(self, kind: ItemKind) -> str:
-        """Return what the model has written so far of the open text of a kind; an empty string if no text of this
-        kind is open.
+        """Return the text that the open item of the given kind contains so far; an empty string if there is no open
+        item of this kind.
         """
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Send further output of a command to clients. Of a long output, only the beginning and the end are stored
-        (`output_so_far`).
+        """Send further output of the tool call `call_id` to clients. If the output is long, only its beginning and
+        its end are stored (`output_so_far`).
         """
         ...
 
     def output_so_far(self, call_id: CallId) -> CommandOutput | None:
-        """Return the record with the stored output of the call `call_id`, which is a command or a patch; None if
-        there was no output. The caller appends the record directly before the event that ends the command or the
-        patch.
+        """Return the record with the stored output of the tool call `call_id`, which runs a command or applies a
+        patch; None if there was no output. The caller appends the record directly before the event that ends the
+        command or the patch.
         """
         ...

@@ -50,8 +50,9 @@ class Workspaces(Protocol):
         is_urgent: bool,
     ) -> WorkspaceUpdated | None:
         """Commit the files in the worktree of a conversation, and push its branch. The commit message is made from
-        `message`, which is the message of the turn or the title. `last` is the last `workspace_updated` event in
-        the log. If `is_urgent` is True, the push is given up after a few seconds.
+        `message`, which is the user's message that began the turn, or the title of the conversation. `last` is the
+        last `workspace_updated` event in the log. If `is_urgent` is True, the push is abandoned after a few
+        seconds.
 
         Return the event to append to the log; None if nothing has changed. The call never raises an error. After a
         failure, the event describes the failure, and the files and commits stay on the disk.
