@@ -1,7 +1,7 @@
-"""Checks for the values that a setting may have, and for tables of settings.
+"""Functions that check values of settings and tables of settings.
 
-The arguments of a check are a value, as TOML or JSON represents it, and the key of the value. A failed check raises
-`Wrong`. The caller, which knows the file or argument with the value, converts this error to a `BadSetting`.
+The arguments of a check are a value that was parsed from TOML or JSON, and the key of the value. A failed check
+raises `Wrong`. The caller, which knows the file or argument with the value, converts this error to a `BadSetting`.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def webhook_address(value: Any, at: KeyPath) -> str:
 
 
 def _is_webhook_address(url: str) -> bool:
-    """Return whether a string is an https URL, or an http URL with a loopback address.
+    """Return whether `url` is an https URL, or an http URL with a loopback address, and contains no password.
 
     An http URL with a host name is not accepted, because the name may resolve to any address.
     """
@@ -216,7 +216,9 @@ def _is_webhook_address(url: str) -> bool:
 
 
 def origin(value: Any, at: KeyPath) -> str:
-    """Check and return the origin of a web page: its scheme, host and port, in the form that a browser sends."""
+    """Check that a value is the origin of a web page, and return the value. An origin consists of a scheme, a host
+    and an optional port, in the form that a browser sends.
+    """
     given = text(value, at)
     scheme, _, host = given.partition("://")
     if not is_address(given) or scheme != scheme.lower() or set(host) & set("/?#@ ") or host != host.lower():
@@ -225,7 +227,7 @@ def origin(value: Any, at: KeyPath) -> str:
 
 
 def push_host(value: Any, at: KeyPath) -> str:
-    """Check and return the host of a push service, with a port if it is not 443."""
+    """Check that a value is the host of a push service, optionally with a port, and return the value."""
     given = text(value, at)
     if not is_address(f"https://{given}") or not is_host_name(given.partition(":")[0]):
         raise _invalid("value", value, at, "a host in lower case, such as `push.example` or `push.example:8443`")
@@ -253,7 +255,7 @@ MAX_AMOUNT: Final = 1e9
 
 
 def amount(value: Any, at: KeyPath) -> float:
-    """Check that a value is an amount of money, and return the value."""
+    """Check that a value is an amount of money, from 0 to `MAX_AMOUNT`, and return the value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid("type", value, at, "a number")
     if not 0 <= value <= MAX_AMOUNT:  # the comparison is false for NaN
@@ -307,7 +309,7 @@ def is_database_address(url: str) -> bool:
     """Return whether a string is the URL of a PostgreSQL database.
 
     A URL whose password contains an unescaped special character is not accepted, because a part of the password
-    would be taken for the host, the port or the database.
+    could be mistaken for the host, the port or the database.
     """
     from urllib.parse import parse_qsl, urlsplit  # imported here: few homes have a database elsewhere
 
@@ -332,7 +334,7 @@ def is_database_address(url: str) -> bool:
 
 
 def _is_database_host(host: str) -> bool:
-    """Return whether a string is a host, or a host and a port."""
+    """Return whether `host` is a host name or an IP address, optionally with a port."""
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
         name, port = host, "1"
@@ -362,7 +364,7 @@ def is_secret(check: Check) -> bool:
 
 
 def described(value: Any) -> str:
-    """Return a description of a value for error messages, in the wording that clients know from Codex."""
+    """Return a description of a value for error messages, with the same wording as in Codex."""
     match value:
         case None:
             return "null"

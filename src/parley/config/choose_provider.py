@@ -1,4 +1,6 @@
-"""Finds the provider of a conversation by its name, among the preconfigured providers and those in the settings."""
+"""Finds the provider of a conversation by its name, among the preconfigured providers and the providers in the
+settings.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ def choose_provider(
     home: str,
     sources: Sequence[Source],
 ) -> Provider:
-    """Return the provider called `name`. `named_by` is the source that contains the name. `tables` contains the
-    tables of the providers in the settings, keyed by name.
+    """Return the provider called `name`. `named_by` is the source of the settings that contains this name, for
+    errors. `tables` contains the tables of the providers in the settings, keyed by the name of the provider.
 
     Raises:
         BadSetting: the provider has no URL, or an environment variable contains an invalid URL.
@@ -72,8 +74,8 @@ def choose_provider(
 def with_provider_of(before: str, model: str, *, tables: Container[str], environ: Mapping[str, str]) -> str:
     """Return `model` with the provider of the model `before` as its prefix, as in `anthropic/claude-opus-4-5`.
 
-    Return `model` unchanged if it already has a provider, if `before` has no provider, or if OPENAI_BASE_URL is
-    set, because a prefix does not select a provider in this case.
+    Return `model` unchanged if it already has a provider, or if `before` has no provider. Also return it unchanged
+    if OPENAI_BASE_URL is set to a URL other than the URL of OpenAI: a prefix then does not select a provider.
     """
     if environ.get("OPENAI_BASE_URL", "").strip() not in ("", URL_OF_OPENAI):
         return model

@@ -28,7 +28,7 @@ __all__ = ["with_setting", "without_setting"]
 def with_setting(text: str, key: str, value: str) -> tuple[str, KeyPath, Any]:
     """Set one setting in the text of config.toml. Return the new text, the path of the setting and the value.
 
-    `value` is a TOML value, or a text without quotes as in the option `-c`.
+    `value` is a TOML value, or a string without quotes as in the option `-c`.
 
     Raises:
         BadSetting: the key is not a setting, or the value is invalid.
@@ -89,9 +89,7 @@ def _path(key: str) -> KeyPath:
 
 
 def _refuse_tables(path: KeyPath) -> None:
-    """Check that a path names a setting, and not a table of settings, because replacing a table could remove
-    comments.
-    """
+    """Check that `path` names a setting, and not a table of settings. Replacing a table could remove comments."""
     check = check_at(path)
     if isinstance(check, Table) or (isinstance(check, Named) and isinstance(check.entry, Table)):
         example = next(iter(check.fields)) if isinstance(check, Table) else "NAME"
@@ -114,7 +112,8 @@ def _table_at(table: Any, path: KeyPath) -> MutableMapping[str, Any]:
 
 
 def _with_line(text: str, path: KeyPath, value: Any) -> str:
-    """Return the text with one more line for a new key. A new table is added at the end of the text.
+    """Return `text` with one more line, which sets the new key `path` to `value`. A new table is added at the end
+    of the text.
 
     If the key or its table already exists, the result may be invalid or may have other values than expected, so the
     caller must check the result.
@@ -137,8 +136,8 @@ def _with_line(text: str, path: KeyPath, value: Any) -> str:
 
 
 def _with_item(text: str, path: KeyPath, value: Any) -> str:
-    """Return the text with a changed value, or with a new key in an existing table. Return an empty string if
-    tomlkit cannot make this change.
+    """Return `text` with the new value of an existing key, or with a new key in an existing table. Return an empty
+    string if tomlkit cannot make this change.
     """
     if isinstance(value, dict):
         inline = tomlkit.inline_table()
@@ -158,7 +157,9 @@ def _with_item(text: str, path: KeyPath, value: Any) -> str:
 
 
 def _is_expected(changed: str, expected: dict[str, Any]) -> bool:
-    """Return whether a changed text contains exactly the expected values. Empty tables make no difference."""
+    """Return whether the TOML text `changed` contains exactly the values in `expected`. Empty tables make no
+    difference.
+    """
     try:
         return bool(_without_empty_tables(parse_toml(changed)) == _without_empty_tables(expected))
     except ValueError:

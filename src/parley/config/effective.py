@@ -63,8 +63,8 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
 
 
 def effective_settings(loader: Loader) -> Iterator[EffectiveSetting]:
-    """Yield every setting in the order of the documentation. Settings of entries with a name that the user chose,
-    such as providers, are included if a source sets them, or if a conversation with default settings uses them.
+    """Yield every setting in the order of the documentation. The settings of a named entry, such as a provider, are
+    included if a source sets them, or if a conversation with default settings uses the entry.
 
     Raises:
         ConfigError: the settings cannot be used.
@@ -124,7 +124,7 @@ class _Report:
                 yield self._setting(at, default if value is None else value)
 
     def _entry(self, at: KeyPath, check: Check, value: Mapping[str, Any]) -> Iterator[EffectiveSetting]:
-        """Yield those settings of an entry, such as a provider, that a source sets.
+        """Yield the settings in a named entry, such as a provider, that a source sets.
 
         The other settings of the entry have their documented defaults and are not yielded.
         """
@@ -136,7 +136,9 @@ class _Report:
                 yield self._setting((*at, name), one)
 
     def _provider_in_use(self) -> Iterator[EffectiveSetting]:
-        """Yield the URL, the API and the key variable of the provider, even if no source sets them."""
+        """Yield the URL, the API and the key variable of the provider that a conversation with default settings
+        uses, even if no source sets them.
+        """
         provider: Provider = self._provider
         for name in ("base_url", "wire_api", "env_key"):
             value = "OPENAI_API_KEY" if name == "env_key" and provider.is_openai else getattr(provider, name)
@@ -168,8 +170,8 @@ class _Report:
         )
 
     def _source_of(self, path: KeyPath) -> tuple[bool, Source | None]:
-        """Return whether the value of a setting comes from the profile, and the source that contains the value. The
-        source is None if no source sets the setting.
+        """Return whether the value of a setting comes from the profile in use, and the source that contains the
+        value. The source is None if no source sets the setting.
         """
         places = [path]
         if self._profile is not None and len(path) == 1:

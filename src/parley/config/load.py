@@ -1,7 +1,9 @@
-"""Combines config.toml, the command line and the arguments of a call into the settings of one conversation.
+"""Combines config.toml, the command line and the arguments of a client's call into the settings of one
+conversation.
 
-This module decides which source takes precedence. The settings do not contain the keys of providers, but only the
-names of the environment variables with the keys. No settings are read from the working directory of a conversation.
+This module decides which source takes precedence. The settings do not contain the API keys of providers, but only
+the names of the environment variables that contain the keys. No settings are read from the working directory of a
+conversation.
 """
 
 from __future__ import annotations
@@ -168,7 +170,7 @@ class Loader:
         """Return config.toml and the command line. The command line takes precedence.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         self._load_if_changed()
         return self._file, self._overrides
@@ -183,7 +185,7 @@ class Loader:
         """Return the settings for the store, from config.toml and the command line.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         return StoreSettings(**_without_url(self._table("store")))
 
@@ -192,7 +194,7 @@ class Loader:
         config.toml; None if the conversations are in the home.
 
         Raises:
-            BadSetting: the file cannot be read, or the URL is invalid.
+            BadSetting: config.toml cannot be read, or the URL is invalid.
         """
         if given := self._environ.get(STORE_VARIABLE, "").strip():
             if not is_database_address(given):
@@ -206,15 +208,15 @@ class Loader:
         """Return the settings for the resident server, from config.toml and the command line.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         return ServeSettings(**self._table("serve"))
 
     def node_settings(self) -> NodeSettings:
-        """Return the settings for this server as a node, from config.toml and the command line.
+        """Return the settings for a server that is a node, from config.toml and the command line.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         return NodeSettings(**self._table("node"))
 
@@ -222,7 +224,7 @@ class Loader:
         """Return the settings for the working directories of a node, from config.toml and the command line.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         return workspace_settings(self._table("workspace"), (self._file, self._overrides))
 
@@ -249,7 +251,7 @@ class Loader:
         profile.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         return self._table("profiles")
 
@@ -257,7 +259,7 @@ class Loader:
         """Return the names of the providers that config.toml and the command line define.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         return tuple(self._table("model_providers"))
 
@@ -293,7 +295,8 @@ class Loader:
         """Return the webhook; None if there is no webhook. Only config.toml can define a webhook.
 
         Raises:
-            BadSetting: the file cannot be read, a value in it is invalid, or the secret is missing or too short.
+            BadSetting: config.toml cannot be read, a value in it is invalid, or the secret of the webhook is
+                missing or too short.
         """
         self._load_if_changed()
         return read_webhook(self._file, self._environ)
@@ -301,11 +304,11 @@ class Loader:
     def unknown_keys(self) -> Iterator[str]:
         """Yield a sentence about each unknown key of config.toml, with the most similar known setting.
 
-        The sentences are computed one at a time, so that the caller can stop early if a file has very many unknown
-        keys.
+        The sentences are computed one at a time, so that the caller can stop early if config.toml has very many
+        unknown keys.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         self._load_if_changed()
         source = self._file
@@ -315,7 +318,7 @@ class Loader:
         """Return the settings for MCP clients, from config.toml and the command line.
 
         Raises:
-            BadSetting: the file cannot be read, or a value in it is invalid.
+            BadSetting: config.toml cannot be read, or a value in it is invalid.
         """
         may_answer = self._table("approvals").get("model_may_answer", False)
         return McpSettings(**self._loaded_table("mcp"), model_may_answer=may_answer)
@@ -332,8 +335,8 @@ class Loader:
         self._version = version
 
     def _begin(self, overrides: SettingsOverrides, argument: Source) -> ResolvedSettings:
-        """Resolve the settings of a new conversation with the current config.toml. Equal calls return the same
-        object.
+        """Resolve the settings of a new conversation with the current config.toml. Cache the result, unless it
+        contains instructions from a file.
         """
         self._load_if_changed()
         key = (replace(overrides, config=None), msgspec.json.encode(argument.values))
@@ -364,9 +367,10 @@ class Loader:
         *,
         profile: str | None = None,
     ) -> Settings:
-        """Apply the overrides of one call to `values` in place, and return the resulting settings.
+        """Apply the overrides of one client call to `values` in place, and return the resulting settings.
+        `argument` contains the settings in the `config` argument of the call.
 
-        `profile` is used if the call names no profile.
+        If the call names no profile, the profile `profile` is used.
         """
         said = dict(argument.values)
         self._apply(said, values)
@@ -476,24 +480,26 @@ class Loader:
         return settings
 
     def _database_variables(self) -> frozenset[str]:
-        """Return the names of the variables that contain the password of the database. The set is empty if no
-        database is configured.
+        """Return the names of the environment variables that contain the password of the database. The set is empty
+        if no database is configured.
         """
         is_named = self._environ.get(STORE_VARIABLE) or "url" in self._file.values.get("store", {})
         return frozenset({"PGPASSWORD"} if is_named else ())
 
     def _repository_tables(self) -> dict[str, dict[str, Any]]:
-        """Return the tables of the repositories, keyed by name. Only config.toml can define repositories."""
+        """Return the settings tables of the Git repositories, keyed by name. Only config.toml can define
+        repositories.
+        """
         tables: dict[str, dict[str, Any]] = self._file.values.get("workspace", {}).get("repositories", {})
         return tables
 
     def _repository_variables(self) -> frozenset[str]:
-        """Return the names of the variables that contain passwords of repositories."""
+        """Return the names of the environment variables that contain passwords of Git repositories."""
         return frozenset(table["token_env"] for table in self._repository_tables().values() if "token_env" in table)
 
     def _clones(self) -> tuple[str, ...]:
-        """Return the path of the directory with the clones, and the same path with symbolic links resolved. The
-        result is empty if the settings contain no directory for worktrees.
+        """Return the path of the directory that contains the clones of Git repositories, and the same path with
+        symbolic links resolved. The result is empty if the settings contain no directory for worktrees.
         """
         directory: str | None = self._loaded_table("workspace").get("directory")
         if directory is None:
@@ -502,7 +508,8 @@ class Loader:
         return tuple(dict.fromkeys((path, *targets_of_links((path,)))))
 
     def _repository(self, name: str | None) -> str | None:
-        """Check the name of the repository of a conversation, and return the name. Return None if `name` is None.
+        """Check that `name` is the name of a configured Git repository, and return `name`. Return None if `name` is
+        None.
 
         Raises:
             BadSetting: config.toml does not define the repository, or the server has no worktrees.
@@ -560,10 +567,10 @@ def _key_variables(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _without_private(source: Source) -> Source:
-    """Check that a source defines no webhook, no repositories and no database with the conversations, and return
-    the source unchanged.
+    """Check that `source` defines no webhook, no Git repositories and no database, and return `source` unchanged.
 
-    Raises: BadSetting: the source defines one of these, which only config.toml may do.
+    Raises:
+        BadSetting: the source defines a webhook, a repository or a database.
     """
     if "webhook" in source.values:
         raise setting_error([source], ("webhook",), "can only be set in config.toml")
@@ -583,10 +590,8 @@ def _without_repositories(workspace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
-    """Return those keys in the settings of a tool server whose values are missing.
-
-    An earlier call supplied these values, but they were not stored, because they may be secrets, and no current
-    source supplies them.
+    """Return the keys in the settings of a tool server whose values are missing. Such a value was supplied by an
+    earlier call, and was not stored because it may be a secret. No current source supplies the value.
     """
     lost = (
         path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not mentions(table, path[2:])
@@ -595,7 +600,8 @@ def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath
 
 
 def check_overrides(overrides: SettingsOverrides) -> None:
-    """Check the overrides of a call without resolving them. The profile and the provider need not exist.
+    """Check the overrides of a call without resolving them. The profile and the provider that they name need not
+    exist.
 
     Raises:
         BadSetting: a value is invalid.
@@ -605,7 +611,7 @@ def check_overrides(overrides: SettingsOverrides) -> None:
 
 
 def why_unusable(loader: Loader) -> ConfigError | None:
-    """Return the error that a server would report if it used the settings of a loader; None if the settings can be
+    """Return the error that a server would report if it used the settings of `loader`; None if the settings can be
     used.
     """
     try:
@@ -640,8 +646,8 @@ def _approvals(values: Mapping[str, Any]) -> Approvals:
 
 
 def _read_instructions(named: str, settings: Settings) -> str:
-    """Return the base instructions from a file. The file may be in Parley's home, but not in any other
-    hidden path.
+    """Return the base instructions from the file at the path `named`, which is relative to the working directory.
+    The file may be in Parley's home, but not in any other hidden path.
     """
     path = os.path.join(settings.cwd, named)
     failed = f"failed to read experimental instructions file {path}"

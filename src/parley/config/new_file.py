@@ -18,8 +18,9 @@ def new_config(
     providers: Mapping[str, Mapping[str, Any]],
     model_provider: str | None = None,
 ) -> str:
-    """Return the text of a config.toml with these settings. `providers` contains the tables of providers, keyed by
-    name. If `model_provider` is None, `model` begins with the name of the provider, or names a model of OpenAI.
+    """Return the text of a config.toml with the given settings. `providers` contains the settings tables of
+    providers, keyed by name. If `model_provider` is None, `model` begins with the name of a provider, or names a
+    model of OpenAI.
     """
     provider = "" if model_provider is None else f"model_provider = {written_value(model_provider)}\n"
     text = f"""\

@@ -1,7 +1,7 @@
 """The prices of models that are used if the settings contain no price.
 
-docs/models.md names the source and the date of each price. The table contains only prices that do not depend on the
-length of the prompt or the time of the day.
+docs/models.md names the source and the date of each price. The prices of models whose price depends on the length
+of the prompt or on the time of day are not included.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _DATED: Final = re.compile(r"(.+)-(?:\d{8}|\d{4}-\d{2}-\d{2})", re.ASCII)
 
 
 def default_price(provider: Provider, model: str) -> Price | None:
-    """Return the price of a model at this provider; None if the price is unknown.
+    """Return the price of the model `model` at the provider `provider`; None if the price is unknown.
 
-    Another provider of the same model may have another price.
+    Different providers may charge different prices for the same model.
     """
     from urllib.parse import urlsplit  # imported here: start-up does not need this module
 

@@ -1,4 +1,4 @@
-"""Finds the key of a provider, in the environment or in auth.json in the home."""
+"""Finds the API key of a provider, in the environment or in auth.json in the home."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from parley.config.types import Provider
 __all__ = ["AUTH_FILE", "find_key", "key_variable", "may_use_stored_key"]
 
 AUTH_FILE: Final = "auth.json"
-"""The name of the file that stores keys. The file contains a JSON object, which maps names of environment variables
-to the keys that replace the values of these variables.
+"""The name of the file that stores API keys. The file contains a JSON object that maps names of environment
+variables to API keys. These keys replace the values of the variables.
 """
 OPENAI_KEY: Final = "OPENAI_API_KEY"
 
@@ -53,7 +53,9 @@ def may_use_stored_key(provider: Provider) -> bool:
 
 
 def _stored_key(home: str, variable: str) -> str | None:
-    """Return the key in auth.json; None if the file does not contain the key or cannot be used."""
+    """Return the key that auth.json contains for `variable`; None if the file does not contain the key or cannot be
+    used.
+    """
     try:
         members = msgspec.json.decode(read_file(os.path.join(home, AUTH_FILE)), type=dict[str, Any])
     except (OSError, ValueError):

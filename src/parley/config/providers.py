@@ -1,4 +1,4 @@
-"""The preconfigured providers, which need no settings. Most of them need a key in the environment."""
+"""The preconfigured providers, which need no settings. Most of them need an API key in the environment."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ READY_PROVIDERS: Final[Mapping[str, Mapping[str, Any]]] = {
 def provider_table(
     name: str, tables: Mapping[str, Mapping[str, Any]], *, azure_endpoint: str | None
 ) -> dict[str, Any] | None:
-    """Return the settings table of a provider; None if there is no such provider.
+    """Return the settings table of the provider `name`; None if there is no such provider. `azure_endpoint` is the
+    URL of the Azure resource; None if there is none.
 
     The settings in `tables` override the settings of the preconfigured provider with the same name. The key of a
-    preconfigured provider is sent only to the preconfigured URL. If the table in `tables` contains another URL,
-    that table must also contain the name of the variable with the key.
+    preconfigured provider is sent only to the preconfigured URL. If the table in `tables` contains a different URL,
+    this table must also contain the name of the environment variable with the key.
     """
     ready, own = READY_PROVIDERS.get(name), tables.get(name)
     if ready is None:
@@ -66,8 +67,8 @@ def provider_table(
 
 
 def split_model(model: str, tables: Container[str]) -> tuple[str, str] | None:
-    """Split a text such as `anthropic/claude-opus-4-5` into the name of the provider and the name of the model.
-    Return None if the text does not begin with `openai`, the name of a preconfigured provider, or the name of a
+    """Split a string such as `anthropic/claude-opus-4-5` into the name of the provider and the name of the model.
+    Return None if `model` does not begin with `openai`, the name of a preconfigured provider, or the name of a
     provider in `tables`.
     """
     provider, slash, name = model.partition("/")

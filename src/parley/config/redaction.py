@@ -2,7 +2,7 @@
 
 Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user,
 query and fragment of a URL. Unknown keys are also removed, because they have no effect and may contain a secret of
-another program. The names of the keys that are removed from tool servers are recorded.
+another program. The paths of the keys that are removed from the settings of tool servers are recorded.
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""The check for the arguments of a call that are themselves settings. The argument `config` is not among them."""
+"""The check for the arguments of a call that have the meaning of one setting each. It does not include the argument
+`config`.
+"""
 
 
 def check_at(path: KeyPath) -> Check | None:
@@ -92,8 +94,8 @@ def check_at(path: KeyPath) -> Check | None:
 
 
 def check_below(check: Check | None, name: str) -> Check | None:
-    """Return the check for a key in a table; None if the table has no such key, or if `check` is not the check of a
-    table.
+    """Return the check for the key `name` in the table that `check` checks; None if the table has no such key, or
+    if `check` is not the check of a table.
     """
     match check:
         case Table():

@@ -1,4 +1,5 @@
-"""Removes the directories that commands may write to from the `PATH` of the programs that the server runs itself.
+"""Computes the `PATH` of the programs that the server runs itself. This `PATH` contains no directories that
+commands may write to.
 
 These programs are tool servers and the notify program. They run outside the sandbox. If a directory of `PATH` is in
 the project, such as `node_modules/.bin`, a command could create a program there with the same name as one of these
@@ -18,8 +19,8 @@ __all__ = ["environ_of_programs"]
 
 
 def environ_of_programs(settings: Settings) -> Environment:
-    """Return the environment of the client. Directories that confined commands may write to are removed from
-    `PATH`.
+    """Return the environment of the client in `settings`. If `sandbox_mode` is `workspace-write`, the directories
+    that sandboxed commands may write to are removed from `PATH`.
 
     Relative directories are removed too. Directories in which Parley is installed remain, because commands cannot
     write to them.

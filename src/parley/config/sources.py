@@ -42,7 +42,7 @@ __all__ = [
 
 
 class Source(Struct, frozen=True):
-    """The checked settings of one source, such as config.toml or the command line."""
+    """The settings from one source, such as config.toml or the command line, after they were checked."""
 
     name: str | None
     """The name of the source for errors; None if errors do not name the source."""
@@ -66,7 +66,7 @@ def mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
 
 
 def checked(name: str | None, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
-    """Check tables and merge them into one source. Later tables take precedence.
+    """Check `tables` and merge them into one source with the name `name`. Later tables take precedence.
 
     Raises:
         BadSetting: a value is invalid.
@@ -91,16 +91,16 @@ def merge(over: Mapping[str, Any], *, into: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_of(sources: Sequence[Source], *paths: KeyPath) -> str | None:
-    """Find the first of the `paths` that a source set, and return the name of the last source that set it. Return
-    None if no source set any of the paths.
+    """Find the first of the `paths` that any source sets, and return the name of the last source that sets this
+    path. Return None if no source sets any of the paths.
     """
     found = (source.name for path in paths for source in reversed(sources) if source.mentions(path))
     return next(found, None)
 
 
 def setting_error(sources: Sequence[Source], path: KeyPath, detail: str) -> BadSetting:
-    """Return an error that names the last source which set `path`. If no source set `path`, the error names the
-    last source which set an enclosing table.
+    """Return an error that names the last source that sets `path`. If no source sets `path`, the error names the
+    last source that sets an enclosing table.
     """
     for depth in range(len(path), 0, -1):
         for source in reversed(sources):
@@ -223,7 +223,8 @@ def _read_text(path: str) -> str:
 
 
 def utf8(text: str, *, source: str) -> str:
-    """Return a string unchanged after checking that it can be encoded as UTF-8.
+    """Return `text` unchanged after checking that it can be encoded as UTF-8. `source` is the source of the string
+    in errors.
 
     Raises:
         BadSetting: the string contains lone surrogates. Python uses lone surrogates for bytes that are not UTF-8.

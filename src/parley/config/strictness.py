@@ -20,10 +20,11 @@ _HARMLESS: Final = frozenset({"model", "cwd", "output_schema", *STRICTEST_FIRST}
 
 
 def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
-    """Return the values of a setting that are at least as strict as the value in `limit`; the strictest is first.
+    """Return the values of the setting `name` that are at least as strict as the value in `limit`; the strictest
+    value is first.
 
-    If `limit` uses a sandbox, the policy `never` keeps every command in the sandbox. Every other policy is looser,
-    because a command can leave the sandbox with an approval.
+    If `limit` uses a sandbox, the approval policy `never` keeps every command in the sandbox. Every other approval
+    policy is looser, because a command can leave the sandbox with an approval.
     """
     value = getattr(limit, name)
     if name == "approval_policy" and value == "never" and limit.sandbox_mode != "danger-full-access":

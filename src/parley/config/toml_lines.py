@@ -97,10 +97,10 @@ def _unquoted(part: str) -> str:
 
 
 def line_of(path: KeyPath, text: str) -> int | None:
-    """Return the line of a key in a TOML document.
+    """Return the line number of a key in a TOML document; the first line is 1.
 
-    If the key is not in the document, return the line of the nearest enclosing table; None if there is no such
-    table.
+    If the key is not in the document, return the line number of the nearest enclosing table; None if there is no
+    such table.
     """
     lines = lines_of_keys(text)
     return next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)
@@ -127,7 +127,7 @@ _TOKEN: Final = r'''(?x)
 
 
 def lines_of_keys(text: str) -> dict[KeyPath, int]:
-    """Return the line of every key and table in a valid TOML document, keyed by path.
+    """Return the line number of every key and table in a valid TOML document, keyed by path; the first line is 1.
 
     A table that is only implied by longer keys has the line of the first such key. All tables of an array have the
     path of the array.

@@ -106,16 +106,16 @@ PathOrHomePath = Annotated[str, path_or_home_path]
 
 
 class ReplyLimits(Struct, frozen=True, kw_only=True):
-    """Size limits for a model's reply. A turn fails if a reply exceeds one of them."""
+    """Size limits for a model's response. A turn fails if a response exceeds a limit."""
 
     max_reply_characters: Count = 10_000_000
-    """The maximum number of characters in the text and the reasoning of a reply together."""
+    """The maximum number of characters in the text and the reasoning of a response together."""
     max_argument_characters: Count = 10_000_000
-    """The maximum number of characters in the arguments of all calls together."""
+    """The maximum number of characters in the arguments of all tool calls of a response together."""
     max_calls: Count = 4096
     max_event_bytes: Annotated[int, integer(1024, 2**31 - 1)] = 64 * 1024 * 1024
-    """The maximum size of one server-sent event, in bytes. The limit must be large enough for a whole reply,
-    because the last event of the Responses API contains the whole reply.
+    """The maximum size of one server-sent event, in bytes. The limit must be large enough for a whole response,
+    because the last event of the Responses API contains the whole response.
     """
 
 
@@ -142,7 +142,7 @@ class ProviderTable(ReplyLimits, frozen=True, kw_only=True):
     stream_usage: bool = False
     """True if requests to the chat API ask for token counts (`stream_options`)."""
     script: str | None = None
-    """The file with the replies for the scripted provider; None means the built-in demonstration."""
+    """The file with the responses of the scripted provider; None means the built-in demonstration script."""
 
 
 class Provider(ProviderTable, frozen=True, kw_only=True):
@@ -198,8 +198,8 @@ class Approvals(Struct, frozen=True, kw_only=True):
     the request open until its timeout.
     """
     session_hours: Hours = 12
-    """The time for which an approval for the session is valid, in hours; 0 means that the approval is valid only
-    once.
+    """The time for which an approval with the decision "for the session" is valid, in hours; 0 means that it is
+    valid only once.
     """
     from_: ApprovalsFrom = field(default="anyone", name="from")
     """The clients that may answer an approval request. `anyone` means every client whose role allows answers.
@@ -253,7 +253,9 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     idle while it has neither clients nor running turns.
     """
     http: WithHttp = "auto"
-    """Determines whether the server also serves HTTP. `auto` means yes, unless `parley mcp` started the server."""
+    """Determines whether the resident server also serves HTTP. If the value is `auto`, the server serves HTTP
+    unless `parley mcp` started it.
+    """
     host: str = "127.0.0.1"
     port: Annotated[int, integer(0, 65_535)] = 0
     """The TCP port; 0 means any free port."""
@@ -262,7 +264,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tls_cert: PathOrHomePath | None = None
     tls_key: PathOrHomePath | None = None
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
-    """The origins of the web pages that may send requests."""
+    """The origins of the web pages that may send requests to the server."""
     push_hosts: Annotated[tuple[str, ...], sequence_of(push_host)] = ()
     """The hosts of push services that are allowed in addition to those of the common browsers."""
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
@@ -468,15 +470,15 @@ class ToolServer(ToolServerTable, frozen=True, kw_only=True):
 
     name: str
     missing: tuple[str, ...] = ()
-    """The keys whose values are missing. An earlier call supplied these values, but the log does not contain them,
-    because they may be secrets, and no current source supplies them. A tool server with missing keys is not
+    """The keys whose values are missing. Such a value was supplied by an earlier call, and the log does not contain
+    it because it may be a secret. No current source supplies the value. A tool server with missing keys is not
     started.
     """
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """The table `[profiles.NAME]`: the settings that a profile may contain. Each of them is also a setting at the
-    top level of config.toml.
+    """The table `[profiles.NAME]`: the settings that a profile may contain. Each of these settings may also be at
+    the top level of config.toml.
     """
 
     model: str = "gpt-5"
@@ -526,7 +528,7 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     """True if the payload is passed to the notify program as its last argument as well as on stdin."""
     internal_originator: str = "codex_cli_rs"
     record: PathOrHomePath | None = None
-    """The file in which the requests to the model and the replies are recorded; None if nothing is recorded."""
+    """The file in which the requests to the model and the responses are recorded; None if they are not recorded."""
 
 
 class ConfigFile(CommonSettings, frozen=True, kw_only=True):
@@ -550,8 +552,8 @@ class ConfigFile(CommonSettings, frozen=True, kw_only=True):
 
 
 class SettingsOverrides(Struct, frozen=True, kw_only=True):
-    """The settings that one call gave, in named arguments and in `config`. They override the settings from
-    config.toml and the command line.
+    """The settings that the arguments of one call contain, in named arguments and in `config`. They override the
+    settings from config.toml and the command line.
     """
 
     model: str | None = None
@@ -573,8 +575,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     and None keeps that schema.
     """
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of those keys of tool servers that an earlier call gave, but whose values are not in the log. The
-    field is set only in overrides from the log; None in a call from a client.
+    """The paths of the keys of tool servers that an earlier call contained, but whose values are not in the log.
+    The field is set only in overrides from the log; it is None in a call from a client.
     """
 
 
@@ -586,7 +588,7 @@ class Environment(dict[str, str]):
 
 
 class Settings(CommonSettings, frozen=True, kw_only=True):
-    """The settings of one conversation, combined from files and arguments."""
+    """The settings of one conversation, combined from config.toml, the command line and the calls of clients."""
 
     environ: Environment
     """The environment of the client to which these settings belong, including its keys and its `PATH`. It is never
@@ -596,19 +598,21 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     cwd: str
     """The absolute path of the working directory. It need not exist."""
     repository: str | None = None
-    """The name of the repository of which the working directory is a worktree; None if it is not a worktree."""
+    """The name of the Git repository, if the working directory is a worktree; otherwise None."""
     provider: Provider
     model_name: str = ""
     """The name of the model at its provider. This is `model` without a leading provider name and slash."""
     workspace_write: WorkspaceWrite
     sandbox: Sandbox
     base_instructions: str | None
-    """The base instructions, from the call or from `experimental_instructions_file`; None means Parley's own."""
+    """The base instructions, from a call or from `experimental_instructions_file`; None means Parley's own base
+    instructions.
+    """
     mcp_servers: tuple[ToolServer, ...]
     shell_environment: ShellEnvironment
     key_variables: frozenset[str]
-    """The names of the environment variables that contain secrets of the server: the keys of all configured
-    providers and tool servers, the token for HTTP clients, and the secret of the webhook. Only the server may read
+    """The names of the environment variables that contain secrets of the server, such as the keys of providers and
+    tool servers, the tokens for HTTP clients and nodes, and the secret of the webhook. Only the server may read
     these variables.
     """
     include_plan_tool: bool
@@ -625,8 +629,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     def withheld_paths(self) -> tuple[str, ...]:
         """The files and directories whose content must not reach a model.
 
-        They include Parley's home. They also include `config.toml` and `auth.json` in the home, because these may
-        be symbolic links to files outside the home.
+        These paths include Parley's home. They also include `config.toml` and `auth.json` in the home, because
+        these files may be symbolic links to files outside the home.
         """
         own = (os.path.join(self.home, name) for name in _OWN_FILES)
         return *self.sandbox.hidden_paths, self.home, *own, *self.tls_files, *hidden_tls_files()
@@ -657,8 +661,8 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings of a conversation after all its calls so far, and the values from which the next call computes
-    new settings.
+    """The settings of a conversation after all calls so far, and the values to which the overrides of the next call
+    are applied.
     """
 
     values: dict[str, Any]

@@ -32,7 +32,7 @@ clients wait during the comparison.
 """
 
 _MIN_LETTERS: Final = 5
-"""The minimum number of letters in the name of a setting that is recognised in a wrong place. A shorter name may
+"""The minimum number of letters in the name of a setting that is recognised outside its table. A shorter name may
 have another meaning there.
 """
 
@@ -43,8 +43,8 @@ _MISPLACED: Final[dict[str, KeyPath]] = {
     for name in check.fields
     if len(letters_of(name)) >= _MIN_LETTERS
 }
-"""The paths of settings that restrict the agent and that have an effect only in their table. The keys are the names
-of the settings, in the form that `letters_of` returns.
+"""The paths of settings that restrict the agent and that have an effect only in their table. The paths are keyed by
+the name of the setting, in the form that `letters_of` returns.
 """
 
 
@@ -64,7 +64,9 @@ def unknown_keys(table: Any, check: Check = SETTINGS, at: KeyPath = ()) -> Itera
 
 
 def unknown_setting(path: KeyPath) -> BadSetting:
-    """Return the error for a key of a command that is not a setting. The error names the most similar setting."""
+    """Return the error for a key in a command, such as `parley config set`, that is not a setting. The error names
+    the most similar setting.
+    """
     similar = _nearest_setting(path)
     hint = "`parley config` lists the settings" if similar is None else f"did you mean `{written_key(similar)}`?"
     return BadSetting(f"unknown setting, {hint}", key=written_key(path))

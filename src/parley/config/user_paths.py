@@ -22,8 +22,8 @@ def user_home(environ: Mapping[str, str]) -> str:
 
 
 def expand(path: str, environ: Mapping[str, str], *, base: str = "/") -> str:
-    """Return a path in which `~` is replaced by the home directory of the user. A relative home directory is
-    relative to `base`.
+    """Return `path`, which is absolute or begins with `~/`, as an absolute path. The prefix `~` is replaced by the
+    home directory of the user. A relative home directory is relative to `base`.
     """
     return os.path.join(base, user_home(environ), path.removeprefix("~/"))
 

@@ -43,7 +43,7 @@ def read_webhook(file: Source, environ: Mapping[str, str]) -> Webhook | None:
 
 
 def _webhook_key(secret: str) -> bytes:
-    """Decode the signing key in a webhook secret. Raises ValueError if the secret is invalid."""
+    """Return the signing key that a webhook secret contains. Raises ValueError if the secret is invalid."""
     if not secret.startswith(_WEBHOOK_PREFIX):
         return secret.encode(errors="surrogateescape")
     import base64  # imported here: few homes have a webhook

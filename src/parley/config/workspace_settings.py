@@ -43,7 +43,7 @@ def workspace_settings(table: Mapping[str, Any], sources: Sequence[Source]) -> W
 
 
 def _is_branch(name: str) -> bool:
-    """Return whether a text is a valid name of a branch, by rules that are stricter than the rules of Git."""
+    """Return whether a string is a valid name of a branch, by rules that are stricter than the rules of Git."""
     parts = name.split("/")
     is_plain = re.fullmatch(r"[A-Za-z0-9._/@+-]{1,200}", name, re.ASCII) is not None and ".." not in name
     return is_plain and all(part and part[0] not in ".-@" and not part.endswith((".", ".lock")) for part in parts)
