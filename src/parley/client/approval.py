@@ -1,4 +1,4 @@
-"""Approvals: requests of the agent, which the client approves or denies."""
+"""Approvals: requests from the agent, which the client approves or denies."""
 
 from __future__ import annotations
 

@@ -106,20 +106,20 @@ async def connect(
     on_lost: Callable[[], None] | None = None,
     on_log: Callable[[LogMessage], None] | None = None,
 ) -> AsyncIterator[Client]:
-    """Connect to a server, and disconnect at the end of the block.
+    """Connect to a server, and disconnect at the end of the `async with` block.
 
     `socket` is the path of the socket of a resident server. `url` is the URL of an HTTP server, and `token` is the
-    bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server
-    of the home if one is running. Otherwise the client starts a child process and stops it at the end of the block.
-    `transport` is the transport to any other server. `protocol_version` is the MCP version that the client offers,
-    and `client_name` is the name by which the server knows the client.
+    bearer token for that server. Without `socket`, `url` and `transport`, the client uses the resident server of
+    the home if one is running. Otherwise the client starts a server as a child process, and stops this server at
+    the end of the block. `transport` is a transport to any other server. `protocol_version` is the MCP version that
+    the client offers, and `client_name` is the name by which the server knows the client.
 
     `on_approval` is called with each approval that the server asks this client to decide. Without `on_approval`,
     the server does not ask this client. `on_frame` is called with every message from the server, before the message
     is handled. `timeout_seconds` limits the handshake and every call that has no timeout of its own.
     `reconnect_seconds` limits how long the client tries to reconnect to a resident or remote server; 0 disables
     reconnecting. `on_lost` is called when the connection has been lost, before the client tries to reconnect.
-    `on_log` is called with every log message of the server, such as a message that the server cannot reach its
+    `on_log` is called with every log message from the server, such as a message that the server cannot reach its
     database.
 
     Raises:
@@ -190,7 +190,7 @@ class Client:
         """The tasks that run `on_approval`, by the id of the server's request that asks for the decision."""
         self._answers: dict[RequestId, bytes] = {}
         """The encoded responses to the server's requests, by request id. If a resumed stream repeats a request, the
-        client sends its response again. The dict is cleared when the connection is lost.
+        client sends the response again. The dict is cleared when the connection is lost.
         """
         self._connection = Connection(
             transport,
@@ -259,7 +259,8 @@ class Client:
         server's settings. Nothing is sent to the model. At protocol version 2025-06-18 and earlier, `model` and
         `cwd` are required.
 
-        The server ignores `prompt`, which the tool requires at these protocol versions.
+        The server ignores `prompt`. The tool has this argument only because protocol version 2025-06-18 and earlier
+        require it.
         """
         places = {"model": model, "cwd": None if cwd is None else str(cwd), "repository": repository}
         named = {name: value for name, value in places.items() if value is not None}
@@ -278,7 +279,9 @@ class Client:
     async def list(
         self, *, timeout_seconds: float | None = None, **filters: Unpack[ListOptions]
     ) -> ConversationsListResult:
-        """Return a page of the conversations in the home. The conversation with the latest activity is first."""
+        """Return a page of the conversations that match `filters`. The conversation with the latest activity is
+        first.
+        """
         arguments = {name: value for name, value in filters.items() if value is not None}
         return await self._connection.call_typed(
             "conversationsList", arguments, ConversationsListResult, timeout_seconds, is_repeatable=True
@@ -305,8 +308,8 @@ class Client:
         cursor: str | None = None,
         timeout_seconds: float | None = None,
     ) -> ConversationSearchResult:
-        """Return a page of the messages that contain `text`; the newest message is first. If `conversation` is
-        given, search only that conversation.
+        """Return a page of the messages from users and agents that contain `text`; the newest message is first. If
+        `conversation` is given, search only that conversation.
         """
         given = {"text": text, "conversation_id": conversation, "limit": limit, "cursor": cursor}
         arguments = {name: value for name, value in given.items() if value is not None}
@@ -393,9 +396,9 @@ class Client:
         on_event: OnEvent | None = None,
         timeout_seconds: float | None = None,
     ) -> CodexCall:
-        """Begin another turn in a conversation, or send the message to its running turn. Return an object for the
-        running call; awaiting this object returns the result. `session_id` is the id of the conversation. The other
-        arguments have the same meaning as for `codex`.
+        """Begin another turn in a conversation, or send the message `prompt` to its running turn. Return an object
+        for the running call; awaiting this object returns the result. `session_id` is the id of the conversation.
+        The other arguments have the same meaning as for `codex`.
         """
         arguments = {"sessionId": session_id, "prompt": prompt}
         return self._run("codex-reply", arguments, progress_token, on_event, timeout_seconds)
@@ -525,7 +528,7 @@ class Client:
             self._connection.send(error_response(request_id, METHOD_NOT_FOUND, f"no method {method}"))
 
     async def _ask(self, request_id: RequestId, elicitation: ElicitationParams, on_approval: OnApproval) -> None:
-        """Call `on_approval` with the approval that a request of the server describes. If the callback returns
+        """Call `on_approval` with the approval that a request from the server describes. If the callback returns
         without a decision, the approval stays open.
         """
 

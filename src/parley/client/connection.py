@@ -1,7 +1,7 @@
 """Sends JSON-RPC requests over one transport and matches each response to its request.
 
 The connection reconnects when the transport has ended. The callers of this module handle the notifications and
-requests of the server.
+requests from the server.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class Connection:
         timeout_seconds: float | None,
         reconnect_seconds: float,
     ) -> None:
-        """Create a connection. `on_notification` and `on_request` are called with the notifications and requests of
-        the server. `on_frame` is called with every message from the server before the message is handled. `on_lost`
-        is called when the connection is lost, and `on_end` when the connection cannot be restored. After a
-        reconnection, `handshake` is awaited and then `on_restored` is called.
+        """Create a connection. `on_notification` and `on_request` are called with the notifications and requests
+        from the server. `on_frame` is called with every message from the server before the message is handled.
+        `on_lost` is called when the connection is lost, and `on_end` when the connection cannot be restored. After
+        a reconnection, `handshake` is awaited and then `on_restored` is called.
 
         `timeout_seconds` is the timeout of calls that have no timeout of their own; None means no timeout.
         `reconnect_seconds` limits how long the connection tries to restore itself; 0 disables reconnecting.
@@ -140,7 +140,9 @@ class Connection:
 
     @property
     def repeats_texts(self) -> bool:
-        """True if the server may send an unfinished text again from its beginning. This is the case over HTTP."""
+        """True if the server may send the text of an unfinished item again from its beginning. This is the case
+        over HTTP.
+        """
         return self._separate is not None
 
     def establish(self) -> None:
@@ -270,7 +272,7 @@ class Connection:
             self.notify(Cancelled.METHOD, Cancelled(request_id=request_id))
 
     def cancel_call(self, call: Call) -> None:
-        """Cancel a call, so that waiting for it raises `CallCancelled`. Do nothing if the call already has a
+        """Cancel a call, so that awaiting its result raises `CallCancelled`. Do nothing if the call already has a
         result.
         """
         if call.request_id in self._pending:
@@ -371,8 +373,8 @@ class Connection:
         self._on_end(error)
 
     async def _restart(self) -> None:
-        """Reconnect. Repeat failed attempts until `reconnect_seconds` have passed, and then end the connection. End
-        it at once if the server refuses the client permanently.
+        """Reconnect. Repeat failed attempts until `reconnect_seconds` have passed, and then end the connection. If
+        the server refuses the client permanently, end the connection immediately.
         """
         assert isinstance(self._transport, RestartableTransport)
         delay = FIRST_DELAY_SECONDS
@@ -435,7 +437,7 @@ _failure_decoder: Final = msgspec.json.Decoder(_Failure)
 
 
 def read_result(decoder: msgspec.json.Decoder[T], result: bytes | Raw, name: str) -> T:
-    """Decode and return a result of the server. `name` is the name of the tool or of the method.
+    """Decode and return a result from the server. `name` is the name of the tool or of the method, for errors.
 
     Raises:
         UnreadableResult: the result does not have the type of the decoder.

@@ -37,7 +37,8 @@ class ReadEvent(NamedTuple):
     seq: Seq
     msg: Event
     offset: int | None = None
-    """For a part of a command's output, the byte offset of the part in the whole output; None for any other event.
+    """If the event contains a part of a command's output, the byte offset of this part in the whole output;
+    otherwise None.
     """
     at: str | None = None
     """The time at which the event was stored, in ISO 8601 format; None if `read` was called without `times`."""
@@ -48,7 +49,7 @@ class EventPage(NamedTuple):
 
     events: tuple[ReadEvent, ...]
     open: tuple[OpenText, ...]
-    """The texts that are still being written; empty except on the last page."""
+    """The text of items that are still being streamed; empty except on the last page."""
     seq: Seq
     """The position after which the next page begins."""
     state: PhaseName
@@ -82,7 +83,8 @@ class Conversation:
         timeout_seconds: float | None = None,
         **overrides: Unpack[SendOptions],
     ) -> Turn:
-        """Send a message, wait until the server has accepted it, and return its turn.
+        """Send a message and wait until the server has accepted it. Return the turn that the message begins or
+        joins.
 
         The turn runs even if no client reads its events. If a message is sent again with the same `message_id`, the
         server accepts it only once.
@@ -139,8 +141,9 @@ class Conversation:
         """Read a page of at most `limit` events after the position `after`, without a stream. If there are no such
         events yet, wait up to `wait_seconds` for the next event, and return an empty page if none arrives.
 
-        If `before` is given, read the last events before that position. If that position is beyond the end, read
-        the last events of the conversation. If `times` is True, each event has the time at which it was stored.
+        If `before` is given, read the last events before that position. If that position is beyond the end of the
+        conversation, read the last events of the conversation. If `times` is True, each event has the time at which
+        it was stored.
         """
         given = {
             "after": after,
@@ -166,8 +169,8 @@ class Conversation:
         return EventPage(events, found.open, found.seq, found.state, earlier)
 
     async def mark_read(self, seq: int, *, timeout_seconds: float | None = None) -> None:
-        """Store that a person has read the conversation up to the position `seq`. A position before the stored
-        position has no effect.
+        """Record that the principal of this client has read the conversation up to the position `seq`. A position
+        before the recorded position has no effect.
         """
         await self._read("conversationMarkRead", PlainOk, timeout_seconds, seq=seq)
 
@@ -193,17 +196,17 @@ class Conversation:
         await self._call("conversationCompact", PlainOk, timeout_seconds)
 
     async def queue(self, *, timeout_seconds: float | None = None) -> QueueListResult:
-        """Return the messages that wait in the queue, in their order, and whether the queue is paused."""
+        """Return the messages in the queue, in order, and whether the queue is paused."""
         return await self._read("queueList", QueueListResult, timeout_seconds)
 
     async def edit_queued(
         self, message_id: str, content: str | Iterable[InputItem], *, timeout_seconds: float | None = None
     ) -> None:
-        """Replace the content of a message in the queue. The call fails if the turn of the message has begun."""
+        """Replace the content of a queued message. The call fails if the message is no longer in the queue."""
         await self._call("queueEdit", PlainOk, timeout_seconds, message_id=message_id, content=_items(content))
 
     async def remove_queued(self, message_id: str, *, timeout_seconds: float | None = None) -> None:
-        """Remove a message from the queue. The call fails if the turn of the message has begun."""
+        """Remove a queued message. The call fails if the message is no longer in the queue."""
         await self._call("queueRemove", PlainOk, timeout_seconds, message_id=message_id)
 
     async def resume_queue(self, *, timeout_seconds: float | None = None) -> None:

@@ -34,8 +34,7 @@ class ClientError(ParleyError):
 class RequestFailed(ClientError):
     """Raised when the server responds to a request with a JSON-RPC error.
 
-    `number` is the JSON-RPC error code. `code` is the stable name of the error, or None if the server sends no
-    codes.
+    `number` is the JSON-RPC error code. `code` is the stable name of the error, or None if the server sent no name.
     """
 
     def __init__(self, number: int, message: str, *, code: str | None = None) -> None:
@@ -86,8 +85,8 @@ class ServerRefused(ClientError, ConnectionError):
 
 
 class ToolFailed(ClientError):
-    """Raised when a tool returns an error. `code` is the stable name of the error; None if the server sends no
-    codes.
+    """Raised when a tool returns an error. `code` is the stable name of the error, or None if the server sent no
+    name.
     """
 
     def __init__(self, tool: str, message: str, *, code: str | None = None) -> None:
@@ -104,7 +103,9 @@ class UnreadableResult(ClientError):
 
 
 class CallCancelled(ClientError):
-    """Raised when this client has cancelled the call. The server sends no result for the call."""
+    """Raised when the caller awaits a call that this client has cancelled. The server sends no result for such a
+    call.
+    """
 
     def __init__(self) -> None:
         super().__init__("the call was cancelled")
@@ -119,10 +120,10 @@ class CallTimedOut(ClientError, TimeoutError):
 
 
 class StreamEnded(ClientError):
-    """Raised when a stream ends before the awaited event.
+    """Raised when a stream ends before an event that the caller waits for.
 
     `reason` is the server's reason for ending the stream, or None if the server gave no reason. `code` is the
-    stable name of the reason, or None if the server sends no codes.
+    stable name of the reason, or None if the server sent no name.
     """
 
     def __init__(self, reason: str | None, *, code: str | None = None) -> None:
@@ -137,7 +138,7 @@ class TurnFailed(ClientError):
         super().__init__(message)
         self.message, self.result = message, result
         self.code = code
-        """The code of the error; None if the turn was interrupted or the server sends no codes."""
+        """The stable name of the error; None if the turn was interrupted or the server sent no name."""
 
     @property
     def reason(self) -> TurnEndReason:

@@ -85,7 +85,9 @@ class Reader:
         self.disconnected: str | None = None
         """The reason why the server ended the stream; None if the server did not end it."""
         self.disconnected_code: str | None = None
-        """The code of the reason in `disconnected`; None if there is no reason or the server sends no codes."""
+        """The stable name of the reason in `disconnected`; None if there is no reason, or if the server sent no
+        name.
+        """
         self._error: Exception | None = None
         self._changed = asyncio.Event()
 
@@ -119,7 +121,7 @@ class Reader:
             await self._wait()
 
     def ended_early(self) -> StreamEnded:
-        """Return the error for a caller that waits for an event that cannot arrive because the stream has ended."""
+        """Return the error for a caller that waits for an event after the stream has ended."""
         return StreamEnded(self.disconnected, code=self.disconnected_code)
 
     async def _wait(self) -> None:
@@ -165,7 +167,7 @@ class Feed:
     """Delivers the events of one conversation to all readers of the conversation in this client.
 
     A stream from the server is open while there are readers. After a reconnection, a new stream continues after the
-    last position, and the readers skip events that they already have.
+    last known position (`seq`), and the readers skip events that they already have.
     """
 
     def __init__(self, conversation_id: ConversationId, feeds: Feeds, connection: Connection) -> None:
@@ -204,8 +206,8 @@ class Feed:
     async def join(self, reader: Reader, *, only_newer: bool = False, timeout_seconds: float | None = None) -> None:
         """Deliver all events after the reader's position to the reader, until `leave` is called.
 
-        By default, the reader also gets the unfinished texts so far. If `only_newer` is True and the open stream is
-        at the reader's position, the reader gets only the parts of unfinished texts that arrive later.
+        By default, the reader also gets the text so far of each unfinished item. If `only_newer` is True and the
+        open stream is at the reader's position, the reader gets only the text that arrives later.
 
         Raises:
             ToolFailed: the conversation or the position does not exist.
@@ -314,7 +316,9 @@ class Feed:
             self._joining.lose_request()
 
     def resume(self) -> None:
-        """Open a stream that continues after the last position, unless a joining reader has opened one."""
+        """Open a stream that continues after the last known position, unless a stream is open or a joining reader
+        opens one.
+        """
         if not self._readers or self._joining is not None or self._is_open:
             return
         call = self._open(after=self.seq or START)
@@ -434,8 +438,8 @@ class Feed:
                 self._items.clear()
 
     def _unseen(self, events: Iterable[StreamEvent]) -> Iterable[StreamEvent]:
-        """Yield the events that the readers do not have yet, and mark them as live. If the readers have the
-        beginning of a delta, yield only the rest of the delta.
+        """Yield the events that the readers do not have yet, and mark them as live. If the readers already have the
+        beginning of a delta, yield only the remaining part of the delta.
         """
         for event in events:
             start, last = event.meta.offset, self._items.get(event.meta.item)
@@ -460,8 +464,8 @@ def _after(events: Sequence[StreamEvent], seq: Seq) -> Sequence[StreamEvent]:
 
 
 def _length(event: Event) -> int:
-    """Return the length of a delta: the number of bytes of command output, or the number of characters of a text.
-    Return 0 if the event is not a delta.
+    """Return the length of a delta: the number of bytes of command output, or the number of characters of other
+    text. Return 0 if the event is not a delta.
     """
     match event:
         case ExecCommandOutputDelta(chunk=chunk):
@@ -492,7 +496,7 @@ class _KnownEvent(Struct, frozen=True, kw_only=True):
 
     meta: EventMeta = msgspec.field(default=EventMeta(), name="_meta")
     id: EventId | UnsetType = UNSET
-    """The id in an event of a `codex` call; missing in an event of a stream."""
+    """The id of an event of a `codex` call; unset for an event of a stream."""
     msg: EventMsg
 
 
@@ -511,7 +515,7 @@ _disconnected_decoder: Final = msgspec.json.Decoder(StreamDisconnected)
 
 
 class Feeds:
-    """The feeds of one client, by conversation."""
+    """The feeds of one client: one feed for each conversation."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

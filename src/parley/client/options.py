@@ -35,7 +35,7 @@ class SendOptions(Overrides, total=False):
     has ended. The default is "join".
     """
     output_schema: dict[str, Any]
-    """A JSON Schema for the text of the agent in the turn that the message begins."""
+    """A JSON Schema for the agent's text in the turn that the message begins."""
 
 
 class ListOptions(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""Asks an agent one question, without a client object."""
+"""Asks an agent one question, so that the caller needs no `Client`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def query(
         OSError: the server cannot be started or reached.
         CallTimedOut: a call got no result within `timeout_seconds`. The turn itself may take longer.
         ToolFailed: the conversation cannot be created.
-        TurnFailed: the turn failed or was interrupted. All its events were yielded before.
+        TurnFailed: the turn failed or was interrupted. All its events have been yielded.
         StreamEnded, Disconnected: the stream or the connection ended before the turn ended.
     """
     async with connect(transport, on_approval=on_approval, timeout_seconds=timeout_seconds) as client:

@@ -39,8 +39,8 @@ seconds.
 """
 
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
-"""The maximum size of a message of the server, in bytes. The snapshot of a long conversation is a single message. A
-server whose response never ends must not use all memory.
+"""The maximum size of a message from the server, in bytes. The limit is high because the snapshot of a long
+conversation is a single message. Without a limit, a response that never ends would use all memory of the client.
 """
 
 REOPENING: Final = Reopening(seconds=0.05, least_seconds=0.05, attempts=3)
@@ -55,12 +55,12 @@ _cancelled_decoder: Final = msgspec.json.Decoder(Cancelled)
 
 
 class RemoteServer:
-    """A transport to the server at a URL, such as `http://127.0.0.1:8080/mcp`."""
+    """A transport to a server at a URL, such as `http://127.0.0.1:8080/mcp`."""
 
     def __init__(self, url: str, *, token: str | None = None, env: Mapping[str, str] | None = None) -> None:
-        """Create a transport. The token is sent only to this URL: redirects are not followed.
+        """Create a transport. The bearer token `token` is sent only to `url`: redirects are not followed.
 
-        `env` contains the proxy variables; by default it is the environment of this process.
+        `env` contains the environment variables that name proxies; the default is the environment of this process.
 
         Raises:
             ValueError: the token contains a character that is not printable ASCII.
@@ -125,8 +125,8 @@ class RemoteServer:
             self._http.listen()
 
     def deliver_first(self, request_id: RequestId) -> None:
-        """Deliver the result of this request before any message that belongs to no request, even if such a message
-        arrives first.
+        """Deliver the result of the request `request_id` before any message that belongs to no request, even if
+        such a message arrives first.
         """
         if self._receiver is not None:
             self._receiver.first.add(request_id)
@@ -177,7 +177,9 @@ async def _close(http: StreamableHttp, receiver: _Receiver) -> None:
 
 
 class _Receiver:
-    """Receives the messages of one session, and delivers them to the client in the order that the client needs."""
+    """Receives the messages of one session, and delivers them to the client. Delivers the results of the requests
+    in `first` before messages that belong to no request.
+    """
 
     limit: int | None = MAX_MESSAGE_BYTES
     """The maximum size of a message, in bytes."""
@@ -185,7 +187,9 @@ class _Receiver:
     def __init__(self, server: RemoteServer) -> None:
         self._server: RemoteServer | None = server
         self.greeting: RequestId | None = None
-        """The id of the `initialize` request, whose result contains the protocol version; None until it is sent."""
+        """The id of the `initialize` request, whose result contains the protocol version; None until the request is
+        sent.
+        """
         self.version = ""
         self.first: set[RequestId] = set()
         """The ids of the requests whose results must be delivered before any message that belongs to no request.

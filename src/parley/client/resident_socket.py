@@ -61,7 +61,7 @@ class ResidentSocket:
         self._hello = b""
 
     async def start(self, *, on_message: Callable[[bytes], None], on_end: Callable[[int | None], None]) -> None:
-        """Connect to the server, send the hello and wait for its answer.
+        """Connect to the server, send the hello and wait for the response to the hello.
 
         Raises:
             OSError: there is no home, no server can be reached, or the server refuses this client.
@@ -109,7 +109,7 @@ class ResidentSocket:
 
 
 class _Protocol(asyncio.Protocol):
-    """The protocol of one connection. The server first sends its answer to the hello, and then one message per
+    """The protocol of one connection. The server first sends its response to the hello, and then one message per
     line.
     """
 
@@ -123,10 +123,10 @@ class _Protocol(asyncio.Protocol):
         self._lost = asyncio.Event()
 
     async def greet(self, hello: bytes) -> None:
-        """Send the hello and wait for the answer.
+        """Send the hello and wait for the response to the hello.
 
         Raises:
-            OSError: the server ended, or refused this client.
+            OSError: the server exited, or refused this client.
         """
         assert self._answer is not None
         try:
@@ -149,7 +149,9 @@ class _Protocol(asyncio.Protocol):
             self.transport.write(data)
 
     async def close(self) -> None:
-        """Shut down the sending side, and wait until the server has read everything and closed the connection."""
+        """Shut down the sending side of the connection, and wait until the server has read all messages and closed
+        the connection.
+        """
         try:
             if not self._lost.is_set() and not self._is_closing:
                 self._is_closing = True

@@ -178,8 +178,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 on_message(line)
 
     def _end_soon(self) -> None:
-        """Report the end of the server when both its output and its process have ended. If only one of them has
-        ended, report the end after `END_GRACE_SECONDS` at the latest.
+        """Report the end of the server when its process has exited and its output has ended. If only one of these
+        events has happened, report the end after `END_GRACE_SECONDS` at the latest.
         """
         if self._grace is not None:
             self._end()

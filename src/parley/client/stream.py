@@ -55,7 +55,9 @@ class Stream:
 
     @property
     def disconnected_code(self) -> str | None:
-        """The code of the reason in `disconnected`; None if there is no reason or the server sends no codes."""
+        """The stable name of the reason in `disconnected`; None if there is no reason, or if the server sent no
+        name.
+        """
         return self._reader.disconnected_code
 
     @property
@@ -91,7 +93,7 @@ class Stream:
         return self
 
     async def close(self) -> None:
-        """End the stream. The turn continues. Events that have arrived can still be read."""
+        """End the stream. A running turn continues. Events that have arrived can still be read."""
         self._feed.leave(self._reader)
 
     # --- reading -------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class Stream:
         """Return all events up to and including the end of the next turn.
 
         Raises:
-            StreamEnded: the stream ended before the turn.
+            StreamEnded: the stream ended before the end of the next turn.
             Disconnected: the connection to the server has ended.
         """
         events: list[Event] = []
@@ -133,7 +135,7 @@ class Stream:
 
         Raises:
             TurnFailed: the turn failed or was interrupted.
-            StreamEnded: the stream ended before the turn.
+            StreamEnded: the stream ended before the end of the next turn.
             Disconnected: the connection to the server has ended.
         """
         summary = TurnSummary()

@@ -62,7 +62,7 @@ class SeparateRequests(Transport, Protocol):
     """A transport that sends each request separately.
 
     A request can fail without affecting other requests. The client can receive messages in a different order than
-    the server sent them. The server may send unfinished texts again from their beginning.
+    the server sent them. The server may send the text of an unfinished item again from its beginning.
     """
 
     async def start(
@@ -72,11 +72,12 @@ class SeparateRequests(Transport, Protocol):
         on_end: Callable[[int | None], None],
         on_failed: OnFailed = lambda request_id, error: None,
     ) -> None:
-        """Connect, as `Transport.start` does. `on_failed` is called for each request to which no JSON-RPC response
-        will arrive.
+        """Connect to the server, as `Transport.start` does. `on_failed` is called for each request to which no
+        JSON-RPC response will arrive.
         """
 
     def deliver_first(self, request_id: RequestId) -> None:
-        """Deliver the result of this request before any message that belongs to no request. For example, the client
-        needs the confirmation of a stream before the events. Call this method before sending the request.
+        """Deliver the result of the request `request_id` before any message that belongs to no request. For
+        example, the client needs the confirmation of a stream before the events of the stream. Call this method
+        before sending the request.
         """

@@ -23,7 +23,7 @@ __all__ = ["Event", "TurnResult", "TurnSummary", "ends_turn"]
 Event: TypeAlias = EventMsg | UnknownEvent
 
 INTERRUPTED: Final = "Turn interrupted"
-"""The text that identifies an interrupt in an `error` event without a `reason`. Servers send no `reason` at
+"""The message that identifies an interrupt in an `error` event without a `reason`. Servers send no `reason` at
 protocol version 2025-06-18 and earlier.
 """
 
@@ -34,7 +34,7 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     text: str
     """The messages of the agent, joined with newlines."""
     usage: Tokens | None
-    """The sum of the token counts of all responses in the turn; None if the model reported no counts."""
+    """The sum of the token counts of all responses in the turn; None if the provider reported no counts."""
     diff: str | None
     """The changes that the patches of the turn made, as a unified diff; None if the turn applied no patch."""
     reason: TurnEndReason
