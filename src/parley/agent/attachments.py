@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 MAX_MEGABYTES: Final = 48
 """The maximum total size, in megabytes of base64, of the images and files in one request. The same limit applies to
-one message, because a message is sent in one request. Without this limit, a message could name a large image a
-hundred thousand times. The limit is slightly below the 50 MB that providers accept.
+one message, because a message is sent in one request. Without a limit, a message could name a large image a hundred
+thousand times. The limit is slightly below the 50 MB that providers accept.
 """
 
 MAX_BASE64_CHARACTERS: Final = MAX_MEGABYTES * 1_000_000
@@ -103,8 +103,8 @@ def _refuse_excess(place: int, taken: int) -> None:
 def limit_attachments(
     history: Sequence[HistoryItem], *, room: int = MAX_BASE64_CHARACTERS
 ) -> Sequence[HistoryItem]:
-    """Return the history with its oldest images and files replaced with text, so that the remaining ones have at
-    most `room` base64 characters in total.
+    """Return the history with its oldest images and files replaced with text, so that the remaining images and
+    files have at most `room` base64 characters in total.
 
     A history whose images and files all fit is returned unchanged. An attachment that is replaced in one request is
     also replaced in the next requests, as long as the history grows.

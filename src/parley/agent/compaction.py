@@ -1,7 +1,7 @@
 """Compacts the history. When the context window is nearly full, a summary replaces the older part of the history.
 At the request of a client, a summary replaces the whole history.
 
-The conversation's own model writes the summary. The model gets the history as plain text. Therefore no call is
+The conversation's own model writes the summary. The model gets the history as plain text. Therefore no tool call is
 separated from its output, and the request is the same for all model APIs. The recent part of the history stays
 unchanged.
 
@@ -55,8 +55,8 @@ history, even if they take more than `KEPT_RECENT`.
 MAX_SUMMARY: Final = 0.2
 """The maximum size of a summary, as a fraction of the room for the history."""
 PART_CHARACTERS: Final = (4_000, 1_000, 250)
-"""Limits, in characters, on the length of each output and of the arguments of each call in the text that the model
-summarizes. The limits are tried in order until the text fits.
+"""Limits, in characters, on the length of each output and of the arguments of each tool call in the text that the
+model summarizes. The limits are tried in order until the text fits into the request for the summary.
 """
 OVERFLOW_FACTOR: Final = 0.9
 """The factor that reduces the assumed context window after the provider has refused a request as too long. The new
@@ -104,14 +104,16 @@ class TokenMeter:
         return min((window for window in (known, self._overflow) if window is not None), default=None)
 
     def overflowed(self, request: ModelRequest) -> None:
-        """Record that the provider refused the request as too long, which limits `window` from now on."""
+        """Record that the provider refused `request` as too long. The size of `request` then limits the result of
+        `window`.
+        """
         self._overflow = int(self.tokens(request) * OVERFLOW_FACTOR)
 
     def tokens(self, request: ModelRequest) -> int:
         return int(estimate(request) * self._ratio)
 
     def reported(self, request: ModelRequest, usage: TokenCount) -> None:
-        """Record the provider's token count for the request, which corrects later estimates."""
+        """Record the provider's token count for `request`. Later estimates are corrected with this count."""
         ratio = usage.input_tokens / max(estimate(request), 1)
         if ratio >= MIN_RATIO:
             self._ratio = min(ratio, MAX_RATIO)
@@ -198,10 +200,10 @@ def _room(window: int, rest: int) -> float:
 def _replacement(
     summary: str, replaced: int, longest: float, size: str, meter: TokenMeter
 ) -> tuple[HistoryCompacted, BackgroundEvent]:
-    """Return the entries that replace the first `replaced` items of the history with the text `summary`. A summary
-    of more than `longest` tokens is truncated.
+    """Return the entries that replace the first `replaced` items of the history with `summary`. A summary of more
+    than `longest` tokens is truncated.
 
-    `size` is the number of tokens before the compaction, as a text for clients, such as `9000 of 10000`.
+    `size` is the number of tokens before the compaction, as a string for clients, such as `9000 of 10000`.
     """
     text = SUMMARY_PREFIX + _fitted(replace_surrogates(summary), longest, meter)
     return (
@@ -314,16 +316,16 @@ def _user_requests(items: Sequence[HistoryItem]) -> str:
 
 
 def _fitted(text: str, allowed: float, meter: TokenMeter) -> str:
-    """Return the text with its middle removed, so that about `allowed` tokens are left. A text that fits is
-    returned unchanged.
+    """Return `text` with its middle removed, so that about `allowed` tokens are left. If `text` fits, return it
+    unchanged.
     """
     size = meter.tokens(ModelRequest(instructions=text, context=(), history=()))
     return text if size <= allowed else _cut(text, max(int(len(text) * allowed / size), 0))
 
 
 def _cut(text: str, longest: int) -> str:
-    """Return the text. If the text is longer than `longest` characters, keep its beginning and its end, which have
-    `longest` characters together, and replace its middle with a note.
+    """If `text` is longer than `longest` characters, replace its middle with a note. The beginning and the end that
+    remain have `longest` characters together. Otherwise, return `text` unchanged.
     """
     if len(text) <= longest:
         return text

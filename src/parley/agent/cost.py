@@ -24,8 +24,8 @@ def price_of(settings: Settings) -> Price | None:
 
 
 def priced(usage: TokenCount, settings: Settings, *, cache_write_tokens: int = 0) -> TokenCount:
-    """Return a copy of the token counts to which their cost was added. If the price is unknown, return the token
-    counts unchanged.
+    """Return a copy of `usage` that also contains the cost of the tokens. If the price is unknown, return `usage`
+    unchanged.
 
     `cache_write_tokens` is the number of input tokens that the provider wrote to its cache.
     """

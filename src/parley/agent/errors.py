@@ -8,7 +8,7 @@ __all__ = ["ModelRefused", "NoSummary", "ReplyCutOff"]
 
 
 class ReplyCutOff(ModelError):
-    """Raised when the provider has cut off several consecutive replies, each in the middle of a call."""
+    """Raised when the provider has truncated several consecutive responses, each in the middle of a tool call."""
 
     code = "reply_cut_off"
     worth_repeating = False

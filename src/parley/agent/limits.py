@@ -28,8 +28,8 @@ __all__ = ["AskToContinue", "LimitGate", "counted_if_cut", "estimated_cost", "no
 
 
 class AskToContinue(Protocol):
-    """A function that asks the user whether a turn may exceed a limit, and returns whether the user agrees. The
-    call is cancelled if the user stops the turn.
+    """A function that asks the user whether a turn may exceed a limit, and returns whether the user agrees. If the
+    user stops the turn, the call of this function is cancelled.
     """
 
     async def __call__(self, reached: LimitReached) -> bool: ...
@@ -44,7 +44,8 @@ class LimitGate:
     async def before_request(self) -> LimitReached | None:
         """Check the limits on tokens, time and cost before a request to the model.
 
-        Return the limit that is reached if the user does not allow the turn to exceed it; otherwise return None.
+        If a limit is reached and the user does not allow the turn to exceed it, return this limit; otherwise return
+        None.
         """
         most = self._limits
         return (
@@ -58,11 +59,12 @@ class LimitGate:
         )
 
     async def before_call(self) -> LimitReached | None:
-        """Check the limits on time and calls before a tool call.
+        """Check the limits on time and on the number of tool calls before a tool call.
 
-        The limits on tokens are not checked, because a tool call uses no tokens.
+        The limits on tokens and cost are not checked, because a tool call uses no tokens.
 
-        Return the limit that is reached if the user does not allow the turn to exceed it; otherwise return None.
+        If a limit is reached and the user does not allow the turn to exceed it, return this limit; otherwise return
+        None.
         """
         if (reached := await self._pass("turn_seconds", self._seconds, self._limits.turn_seconds)) is not None:
             return reached

@@ -29,7 +29,9 @@ class ModelReport:
         self._operation = operation
 
     def received(self, deltas: int) -> None:
-        """Add to the number of deltas that the model has sent. This method is on the hot path."""
+        """Add `deltas` to the number of deltas that the model has sent. This method is called for every batch of
+        chunks.
+        """
         telemetry.deltas += deltas
         if (operation := self._operation) is not None and "first_seconds" not in operation.fields:
             operation.fields["first_seconds"] = time.perf_counter() - operation.began

@@ -41,7 +41,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     no sandbox, or if the action stays in a sandbox.
     """
     within: Granted | None = None
-    """The permission that an approved action gets if it stays in a sandbox; None if the action runs without a
+    """The permission that the approved action gets if it stays in a sandbox; None if the action runs without a
     sandbox. If the field is not None, an approval never applies to the whole session.
     """
 

@@ -88,11 +88,11 @@ def _own_notes(settings: Settings) -> str | None:
 
 
 def _project_notes(settings: Settings) -> str | None:
-    """Return the notes in the working directory. If there are none, return the notes at the root of its repository.
-    Return None if both are missing.
+    """Return the notes in the working directory. If there are none, return the notes at the root of the directory's
+    repository. Return None if both are missing.
 
-    If the notes file is a symbolic link to a file outside of the repository, it is not read. Otherwise, a hostile
-    repository could make Parley send that file to the provider.
+    If the notes file is a symbolic link to a file outside of the repository, this file is not read. Otherwise, a
+    hostile repository could make Parley send that file to the provider.
     """
     limit = settings.project_doc_max_bytes
     try:
@@ -119,11 +119,11 @@ def _up_from(cwd: str) -> Iterator[str]:
 
 
 def _folders(cwd: str) -> tuple[str, ...]:
-    """Return the directories that may contain notes: the resolved working directory, then the root of its
-    repository.
+    """Return the directories that may contain the project's notes: the resolved working directory, then the root of
+    its repository.
 
     A directory above the working directory that every user can write to, such as `/tmp`, is not the root of a
-    repository. Otherwise, any user could create notes there.
+    repository. Otherwise, any user could create notes for the projects of other users.
     """
     root = cwd
     while not is_repository(root) or (root != cwd and _is_shared(root)):
@@ -138,8 +138,8 @@ def _is_shared(folder: str) -> bool:
 
 
 def _read(directories: DirFds, path: str, *, limit: int, project: str) -> str | None:
-    """Return the text of the file at `path`, truncated to `limit` bytes; None if the file is missing, blank or
-    hidden, or if a symbolic link leads out of the directory `project`.
+    """Return the text of the notes file at `path`, truncated to `limit` bytes; None if the file is missing, blank
+    or hidden, or if a symbolic link leads out of the directory `project`.
 
     `directories` opens the directories of the path, and contains the hidden paths.
     """

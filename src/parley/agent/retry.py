@@ -33,13 +33,13 @@ OVERFLOW_PHRASES: Final = (
 
 
 OVERFLOWS: Final = 3
-"""The maximum number of times in one turn that a request is made shorter because it was too long for the model. If
-the model refuses a request for this reason again, the turn fails.
+"""The maximum number of times in one turn that a request is shortened because it was too long for the model. If the
+provider refuses another request as too long, the turn fails.
 """
 
 
 def is_overflow(error: ModelError) -> bool:
-    """Return whether a provider refused a request because the request is too long for the model."""
+    """Return whether `error` means that the provider refused a request as too long for the model."""
     text = str(error).lower()
     return any(phrase in text for phrase in OVERFLOW_PHRASES)
 

@@ -1,4 +1,5 @@
-"""Creates the sandbox policy of a conversation, and resolves the directories that its commands may write to.
+"""Creates the sandbox policy of a conversation, and resolves the directories that the commands of the conversation
+may write to.
 
 A command that can write to one directory must not be able to choose another writable directory. Therefore, a
 symbolic link in a path is not followed if a command could have created it. After a path has been resolved, it
@@ -70,7 +71,7 @@ class Roots:
     def __init__(
         self, granted: set[str] | None = None, *, chosen: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Create an empty set of directories.
+        """Create an object that has not resolved any directories yet.
 
         `granted` is the set of the writable directories of all conversations. This object adds the directories of
         its conversation to `granted`. `chosen` maps each working directory to the path without symbolic links to
@@ -91,8 +92,8 @@ class Roots:
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return the writable directories in the settings that exist. The `workdir` of a call by the model is not
-        added to them.
+        """Return the writable directories in the settings that exist. The `workdir` of a tool call does not become
+        writable.
         """
         names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}

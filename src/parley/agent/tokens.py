@@ -1,6 +1,6 @@
 """Estimates the number of tokens in a request, and lists the known context windows of models. Providers report
-exact counts, but only after the request. The estimate needs no network and no vocabulary. It tends to be too high,
-so that a history is compacted before the provider refuses a request.
+exact counts, but only after the request. The estimate needs no network and no vocabulary. The estimate tends to be
+too high, so that a history is compacted before the provider refuses a request.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")
 
 def estimate(request: ModelRequest) -> int:
     """Return an estimate of the number of tokens in a request. The running time depends on the number of items, but
-    hardly on their length.
+    hardly on the length of the items.
     """
     tokens = _of_text(request.instructions)
     if request.developer_instructions:

@@ -1,4 +1,5 @@
-"""Runs one turn: requests a response from the model, runs its calls, and repeats until a response has no calls.
+"""Runs one turn: requests a response from the model, runs the tool calls of the response, and repeats these steps
+until a response has no tool calls.
 
 `run_turn` records that a turn has completed or failed. If `run_turn` is cancelled, its caller records that the turn
 was interrupted.
@@ -89,9 +90,10 @@ async def run_turn(
     """Run the turn for the waiting input and for the messages that arrive during the turn. Return how the turn
     ended.
 
-    If the turn was interrupted by a restart, it continues with the calls that have no output yet. When the turn
-    reaches a limit, `ask_to_continue` is called. If the user does not agree, the turn fails. `before_end` is called
-    before the turn ends. If messages arrive during this call, and the turn has not failed, the turn continues.
+    If the turn was interrupted by a restart, it continues with the tool calls that have no output yet. When the
+    turn reaches a limit, `ask_to_continue` is called. If the user does not agree, the turn fails. `before_end` is
+    called before the turn ends. If messages arrive while `before_end` is running, and the turn has not failed, the
+    turn continues.
     """
     gate = LimitGate(settings.limits, transcript, clock, ask_to_continue)
     if notice := notice_without_price(settings):
@@ -182,7 +184,7 @@ async def compact_turn(
     ask_to_continue: AskToContinue,
 ) -> TurnEnded | None:
     """Replace the history with a summary, and end the turn. Return how the turn ended. Return None if messages have
-    arrived in the meantime; the caller then continues the turn with `run_turn`.
+    arrived since the turn began; the caller then continues the turn with `run_turn`.
 
     If the turn has reached a limit, `ask_to_continue` is called before the request for the summary. If the user
     does not agree, or if the request fails, the turn fails and the history stays unchanged.
@@ -205,7 +207,7 @@ async def compact_turn(
 async def end_at_limit(
     reached: LimitReached, transcript: Transcript, before_end: BeforeEnd | None = None
 ) -> TurnEnded:
-    """End a turn that reached a limit, without running its remaining calls. `before_end` is called first."""
+    """End a turn that reached a limit, without running its remaining tool calls. `before_end` is called first."""
     last = await _last(before_end)
     return await _end(transcript, "failed", limit_message(reached.limit), entries=last, code=LIMIT_REACHED)
 
@@ -226,8 +228,8 @@ async def _end(
     """Append `entries` and the entries that end the turn, in one write. Return the record of the end of the turn.
 
     `why` is the reason why the turn ends, and `message` is the error message of a failed turn. `entries` are the
-    entries of the last response. `last_message` is the model's last message. `code` is the error code of a failed
-    turn.
+    entries to append before the end of the turn, such as the entries of the last response. `last_message` is the
+    model's last message. `code` is the error code of a failed turn.
     """
     end = turn_end(
         why,
@@ -254,9 +256,10 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, tools: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
-    """Run the calls of a response in order, and then report the token usage of the response.
+    """Run the tool calls of a response in order, and then report the token usage of the response.
 
-    Stop before a call that would exceed a limit, and return that limit. Return None if all calls were run.
+    Stop before a tool call that would exceed a limit, and return that limit. Return None if all tool calls were
+    run.
     """
     for call in calls:
         if (reached := await gate.before_call()) is not None:
@@ -271,19 +274,20 @@ async def _run_calls(
 
 TOO_LARGE: Final = 413
 ATTACHMENT_WORDS: Final = ("image", "file", "media", "base64", "attachment", "pdf")
-"""Words in a provider's error which show that the provider has refused an image or a file."""
+"""Words in a provider's error message that show that the provider has refused an image or a file."""
 CUT_OFF: Final = "not run: the reply was cut off before the arguments of this call were complete ({reason}); \
 make smaller calls"
-"""The output that the model gets for a call that was received only in part."""
+"""The output that the model gets for a tool call that was received only in part."""
 CUT_OFFS: Final = 3
-"""The number of consecutive responses, each truncated in the middle of a call, after which the turn fails."""
+"""The number of consecutive responses, each truncated in the middle of a tool call, after which the turn fails."""
 MAX_PAUSES: Final = 20
 """The maximum number of consecutive responses that the provider may pause. One more paused response ends the turn.
 """
 
 
 def _is_refusal(error: ModelError) -> bool:
-    """Return whether the provider refused the request because of an image or file in it."""
+    """Return whether `error` means that the provider refused a request because of an image or file in the request.
+    """
     if not isinstance(error, UnexpectedStatus) or error.status not in CONTENT_REFUSALS:
         return False
     body = error.body.lower()
@@ -307,7 +311,7 @@ class _Response:
         """True if the provider has paused the response. The provider continues the response after the next request.
         """
         self.cut_calls: list[CallItem] = []
-        """Calls that were received only in part. They are not run."""
+        """The tool calls that were received only in part. These tool calls are not run."""
 
     def priced_usage(self, settings: Settings) -> TokenCount | None:
         """Return the token counts of the response with their cost; None if the provider did not report the
@@ -330,9 +334,9 @@ class _Response:
     def cut(self, reason: str) -> None:
         """Record that the provider ended the response for the reason `reason` before the model had finished.
 
-        A call with incomplete arguments stays in the history with empty arguments, because providers refuse
-        arguments that are not JSON. A call without a name is omitted. Reasoning that is not followed by a message
-        or a call is omitted as well.
+        A tool call with incomplete arguments stays in the history with empty arguments, because providers refuse
+        arguments that are not JSON. A tool call without a name is omitted. Reasoning that is not followed by a
+        message or a tool call is omitted as well.
         """
         self.cut_by = reason
         items: list[ModelItem] = []
@@ -348,7 +352,7 @@ class _Response:
         self.items = items
 
     def notice(self) -> list[BackgroundEvent]:
-        """Return a list with the event that tells clients that the response was cut off. The list is empty if the
+        """Return a list with the event that tells clients that the response was truncated. The list is empty if the
         response is complete.
         """
         if self.cut_by is None:
@@ -357,8 +361,8 @@ class _Response:
         return [BackgroundEvent(message=replace_surrogates(f"{REPLY_CUT_OFF}{self.cut_by}{calls}"))]
 
     def records(self) -> list[LogPayload]:
-        """Return the records of the response. A truncated call is not run; the records contain an error text as its
-        output.
+        """Return the records of the response. A truncated tool call is not run; the records contain an error
+        message as its output.
         """
         output = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
         return [
@@ -417,8 +421,8 @@ async def _listen(
 
 
 def _without_the_end(batch: Sequence[Chunk]) -> tuple[Sequence[Chunk], Sequence[Chunk]]:
-    """Split a batch into two parts: the chunks up to the last delta, and the chunks that end the response. The
-    second part is empty if the batch does not end the response.
+    """Split a batch of chunks into two parts: the chunks up to the last delta, and the chunks that end the
+    response. The second part is empty if the batch does not end the response.
     """
     if type(batch[-1]) is not ResponseDone:
         return batch, ()
@@ -471,16 +475,16 @@ def _text_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """Return the text of the given kind that clients have seen and that no event has completed yet. Return an empty
-    string if there is no such text.
+    """Return the text of the open item of the given kind, which clients have seen and no event has completed yet.
+    Return an empty string if there is no such item.
     """
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return the events that complete the unfinished texts. An unfinished text is a text that clients have seen,
-    but that no event has completed.
+    """Return the events that complete the open items. The text of an open item was sent to clients, but no event
+    has completed it.
     """
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):

@@ -1,7 +1,7 @@
 """Checks whether `git` with given arguments only reads and prints.
 
-Git runs programs that a repository's configuration names, such as filters. The sandbox, and the settings with which
-Git is started, restrict these programs. This module accepts no argument that makes Git run other programs.
+Git runs programs that a repository's configuration names, such as filters. The sandbox, and the settings that are
+passed to Git, restrict these programs. This module accepts no argument that makes Git run other programs.
 """
 
 from __future__ import annotations

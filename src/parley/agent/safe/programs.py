@@ -1,4 +1,5 @@
-"""Lists the programs that can be safe, each with the options with which it only reads and prints.
+"""Lists the programs that can be safe, each with its safe options. With these options, a program only reads and
+prints.
 
 A program or option that is not listed is not safe. The lists omit options that write files, run other programs,
 read a configuration that names a program, read options or file names from files, or wait for more input.
