@@ -29,8 +29,8 @@ class ModelReport:
         self._operation = operation
 
     def received(self, deltas: int) -> None:
-        """Add `deltas` to the number of deltas that the model has sent. This method is called for every batch of
-        chunks.
+        """Add `deltas` to the number of deltas that the model has sent. This method must be fast, because it is
+        called for every batch of chunks.
         """
         telemetry.deltas += deltas
         if (operation := self._operation) is not None and "first_seconds" not in operation.fields:

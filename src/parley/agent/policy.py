@@ -67,8 +67,9 @@ def decide(
 
     `policy` is the sandbox policy that the settings require; None if the settings require no sandbox. `unconfined`
     is the reason why the system cannot confine the action; None if the system can confine it. A `safe` command is
-    confined by the read-only policy. `unrestored` lists protected files in the writable directories that an earlier
-    command changed and that could not be restored. A command that may write to these directories needs an approval.
+    confined by the read-only policy. `unrestored` lists the protected files in the writable directories that could
+    not be restored after an earlier command had changed them. A command that may write to these directories needs
+    an approval.
     """
     if action.has_failed:
         return AFTER_FAILURE

@@ -286,8 +286,7 @@ MAX_PAUSES: Final = 20
 
 
 def _is_refusal(error: ModelError) -> bool:
-    """Return whether `error` means that the provider refused a request because of an image or file in the request.
-    """
+    """Return whether `error` means that the provider refused an image or a file in the request."""
     if not isinstance(error, UnexpectedStatus) or error.status not in CONTENT_REFUSALS:
         return False
     body = error.body.lower()
