@@ -38,8 +38,8 @@ from parley.wire.text import replace_surrogates
 __all__ = ["TokenMeter", "compact_if_needed", "summary_of_all"]
 
 NEARLY_FULL: Final = 0.85
-"""The fraction of the context window that a request may fill. The rest is reserved for the response and for errors
-in the estimate.
+"""The fraction of the context window that a request may fill. The remaining part is reserved for the response and
+for errors in the estimate.
 """
 MIN_HISTORY_SHARE: Final = 0.1
 """The minimum fraction of the context window that the history may use, even if instructions, tools and new input
@@ -273,9 +273,7 @@ async def _summarise(
 
 
 def _record(items: Sequence[HistoryItem], allowed: float, meter: TokenMeter) -> str:
-    """Return the items as text of at most about `allowed` tokens, in which long outputs and arguments are
-    truncated.
-    """
+    """Return `items` as text of at most about `allowed` tokens. Long outputs and arguments are truncated."""
     record = ""
     for longest in PART_CHARACTERS:
         record = "\n\n".join(_written_out(items, longest))

@@ -50,7 +50,8 @@ def _micros(price: Price, given: int, cached: int, written: int, made: int) -> i
     is the number of input tokens that were read from a cache, `written` is the number of input tokens that were
     written to a cache, and `given` is the number of all other input tokens.
 
-    A price for a million tokens is the same number as the price of one token in millionths.
+    The price of a million tokens in the currency unit is the same number as the price of one token in millionths of
+    the currency unit.
     """
     for_input, for_output = price.input or 0, price.output or 0
     for_cached = for_input if price.cached_input is None else price.cached_input

@@ -37,8 +37,8 @@ def run_notify_program(settings: Settings, event_id: EventId, inputs: Sequence[s
     """Start the configured notify program with the payload on stdin, without waiting for the program to end. If the
     program cannot be started, log the failure.
 
-    The payload describes the turn with the id `event_id`: `inputs` are the texts of the user's messages, and
-    `last_text` is the model's last message, or None if there is none.
+    The payload describes the turn with the id `event_id`: `inputs` contains the text of each message from the user,
+    and `last_text` is the model's last message, or None if there is none.
     """
     payload = msgspec.json.encode(
         _Payload(turn_id=event_id, input_messages=tuple(inputs), last_assistant_message=last_text)

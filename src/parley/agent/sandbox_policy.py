@@ -133,8 +133,8 @@ def _root(path: str) -> WritableRoot | None:
 
 
 def _link_in(roots: Iterable[str], path: str) -> str | None:
-    """Return the first symbolic link inside one of the roots that is followed when the path is resolved; None if no
-    symbolic link inside the roots is followed. The targets of symbolic links are checked as well.
+    """Return the first symbolic link inside a directory in `roots` that is followed when `path` is resolved; None
+    if no such link is followed. The targets of symbolic links are checked as well.
     """
     from pathlib import PurePath  # imported here: the start of a server does not need this module
 

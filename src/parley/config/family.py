@@ -1,4 +1,5 @@
-"""Determines from the name of a model to which family the model belongs."""
+"""Normalizes the name of a model, so that the family of the model can be recognised from the beginning of the name.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +9,6 @@ __all__ = ["family"]
 def family(model: str) -> str:
     """Return a model's name in lower case, without the prefix of a service, such as `openai/` in `openai/gpt-5`.
 
-    Models whose names begin with the same family name have the same properties.
+    The returned name begins with the name of the model's family. Models of one family have the same properties.
     """
     return model.rpartition("/")[2].lower()

@@ -266,7 +266,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
     """The origins of the web pages that may send requests to the server."""
     push_hosts: Annotated[tuple[str, ...], sequence_of(push_host)] = ()
-    """The hosts of push services that are allowed in addition to those of the common browsers."""
+    """The hosts of push services that are allowed in addition to the push services of common browsers."""
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
     max_sessions: Annotated[int, integer(1, 65_536)] = 1024
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024

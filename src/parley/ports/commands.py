@@ -100,7 +100,8 @@ class Command(Struct, frozen=True, kw_only=True):
     """
     approved: Approved | None = None
     """The working directory and the program that a person approved, for a command that runs without a sandbox. If
-    one of them was replaced after the approval, the command does not start. None means that they are not checked.
+    the directory or the program was replaced after the approval, the command does not start. None means that the
+    directory and the program are not checked.
     """
     accepted: tuple[str, ...] = ()
     """The protected files that could not be restored (`CommandRunner.unrestored`) but that a person has accepted in

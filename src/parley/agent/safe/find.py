@@ -46,7 +46,7 @@ def find_only_reads(words: Sequence[str]) -> bool:
 
 
 def _is_value(value: str, *, of: str) -> bool:
-    """Return whether a word is a valid value for the `find` test with the name `of`, and is not itself a test."""
+    """Return whether `value` is a valid value for the `find` test with the name `of`, and is not itself a test."""
     if of in _WITH_TEXT:
         return not value.startswith("-")
     return of in _WITH_VALUE and _WITH_VALUE[of].fullmatch(value) is not None
