@@ -38,7 +38,7 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     diff: str | None
     """The changes that the patches of the turn made, as a unified diff; None if the turn applied no patch."""
     reason: TurnEndReason
-    """The reason why the turn ended."""
+    """The reason why the turn ended: `done`, or a reason why the turn did not complete."""
 
 
 class TurnSummary:

@@ -1,5 +1,4 @@
-"""Normalizes the name of a model, so that the family of the model can be recognised from the beginning of the name.
-"""
+"""Normalizes the name of a model, so that the name begins with the name of the model's family."""
 
 from __future__ import annotations
 
