@@ -226,7 +226,9 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
 
 
 class _Expected(NamedTuple):
-    """The values that a keyword of a schema can have: a description for error messages, and a check."""
+    """The valid values of a schema keyword: a description for error messages, and a function that returns whether a
+    value is valid.
+    """
 
     text: str
     accepts: Callable[[Any], bool]

@@ -1,4 +1,4 @@
-"""`parley completion`: prints the script with which a shell completes the command line of parley."""
+"""`parley completion`: prints the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ exit code: 0 on success, 2 for wrong arguments."""
 
 SHELLS: Final = ("bash", "zsh", "fish")
 IDS: Final = ("conversations", "approvals")
-"""The values of the operand SHELL with which the completion scripts request ids. The help does not list these
+"""The values of the operand SHELL that the completion scripts pass to request ids. The help does not list these
 values.
 """
 

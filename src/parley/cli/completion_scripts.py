@@ -29,8 +29,8 @@ def completion_script(shell: str) -> str:
 
 
 def _setting_keys(check: Check = SETTINGS, at: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the dotted keys of the settings in the schema `check`, whose own key is `at`. Keys that the user
-    chooses, such as the names of profiles, are not included.
+    """Yield the dotted keys of the settings in the schema `check`. `at` is the path of `check` in the whole schema.
+    Keys that the user chooses, such as the names of profiles, are not included.
     """
     if isinstance(check, Table):
         for name, inner in check.fields.items():

@@ -117,7 +117,7 @@ async def connected(
     and replaces the resident server if it is killed.
 
     Raises:
-        CommandFailed: the server cannot be reached or started, or a tool failed.
+        CommandFailed: the server cannot be reached or started, or a tool call failed.
         ConfigError: the overrides, the home or its settings cannot be used.
     """
     if logging.lastResort is not None:  # the log of a command can contain text from the server

@@ -47,8 +47,8 @@ MIDDLE_OF_A_SENTENCE: Final = 50
 """The number of characters of the agent's message after which the demo kills the client that shows the message."""
 
 MISSED: Final = 30
-"""The number of characters that the agent writes after the client was killed, before another client streams the
-conversation. The complete message is longer.
+"""The number of characters that the agent writes after one client is killed and before another client begins to
+stream. The complete message is longer.
 """
 
 SETTINGS: Final = """\

@@ -76,8 +76,8 @@ class EventOutput:
     ) -> None:
         """Create the output. If `out` is None, events are printed to stdout as JSON. `command` is the name of the
         command, for the messages on stderr. Paths below `cwd`, the working directory of the conversation, are
-        shortened. `shows_failures` is False if the caller prints the errors that end turns. If `only_approvals` is
-        True, the output contains only open approvals.
+        shortened. If `shows_failures` is False, the text output omits the errors that end turns. If
+        `only_approvals` is True, the output contains only open approvals.
         """
         self._only_approvals = only_approvals
         self._client, self._conversation, self._command = client, conversation, command

@@ -70,7 +70,7 @@ class EventRenderer:
         tail_lines: int = TAIL_LINES,
     ) -> None:
         """Create a renderer that writes to `out`. Paths below `cwd`, the working directory of the conversation, are
-        shortened. `shows_failures` is False if the caller prints the errors that end turns. `head_lines` and
+        shortened. If `shows_failures` is False, the errors that end turns are not written. `head_lines` and
         `tail_lines` are the maximum numbers of lines that are shown from the beginning and from the end of a
         command's output.
         """

@@ -14,7 +14,7 @@ LIMIT_REACHED: Final = 3
 MODEL_REFUSED: Final = 4
 NOT_APPROVED: Final = 5
 TIMED_OUT: Final = 124
-"""The exit code of a turn that exceeded its time limit. `timeout` of the GNU core utilities uses the same code."""
+"""The exit code for a turn that exceeded its time limit. `timeout` of the GNU core utilities uses the same code."""
 INTERRUPTED: Final = 130
 
 CUT_OFF: Final = "cut_off"

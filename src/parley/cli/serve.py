@@ -149,8 +149,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _how_to_get_page(*, has_page: bool) -> str:
-    """Return the end of the error message for a server that is already running: how to open its web page, or how to
-    start a server with a web page.
+    """Return the end of the error message for a server that is already running. If `has_page` is True, this part
+    tells how to open the web page of the server; otherwise, how to start a server with a web page.
     """
     if has_page:
         return "; `parley serve --sign-in` prints a URL of its web page"
@@ -227,8 +227,8 @@ def _ask_to_end(kind: str) -> dict[str, Any] | None:
     exited before it could be reached, return None.
 
     Raises:
-        CommandFailed: no resident server is running, the server cannot be reached and does not exit, or the server
-            refused the request.
+        CommandFailed: no resident server is running, the server cannot be reached within `REACH_SECONDS`, or the
+            server refused the request.
     """
     until, was_running = time.monotonic() + REACH_SECONDS, False
     while True:

@@ -32,8 +32,8 @@ PROVIDER_CODES: Final = (
 )
 """The error codes of failed turns whose cause `parley doctor --online` can find."""
 GRACE_SECONDS: Final = 30.0
-"""The maximum number of seconds for which a command waits until an interrupted turn has ended, after the turn has
-exceeded its time limit.
+"""The maximum time, in seconds, that a command waits for a turn to end after the turn exceeds its time limit and is
+interrupted.
 """
 
 
@@ -80,8 +80,8 @@ class TurnFollower:
         begun the turn or accepted its message.
 
         Raises:
-            CommandFailed: the stream ended before the turn, or the turn did not end within `GRACE_SECONDS` after it
-                had exceeded its time limit.
+            CommandFailed: the stream ended before the turn did, or the turn did not end within `GRACE_SECONDS` after
+                it had exceeded its time limit.
         """
         self._began.set()
         limiting = self._loop.create_task(self._limit_time())

@@ -22,7 +22,9 @@ _INPUT_HINT: Final = "To answer, send or clear the input first (Ctrl-C clears it
 
 
 class ApprovalDialog:
-    """The question about an open approval: the approval on the screen, and whether the user is writing a reason."""
+    """The state of the question about an open approval: the approval on the screen, and whether the user is writing
+    a reason.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._guard = AnswerGuard(clock)
@@ -38,7 +40,10 @@ class ApprovalDialog:
 
     def seconds_until_keys(self, *, has_input: bool) -> float | None:
         """Return the number of seconds after which the keys can answer the question, if the user types nothing
-        until then. If the keys can answer it now, or if waiting is not enough, return None.
+        until then.
+
+        If the keys can answer it now, return None. Also return None if waiting does not enable the keys, for
+        example because the input contains text (`has_input`).
         """
         if self._shown is None or self._denying is self._shown or has_input or self._guard.is_quiet:
             return None
@@ -97,8 +102,8 @@ class ApprovalDialog:
         return denied
 
     def stop_denying(self, *, unless: Approval | None = None) -> bool:
-        """Stop asking for the reason for a denial, unless the user is denying the approval `unless`. Return whether
-        this call stopped asking for a reason.
+        """Stop asking for the reason for a denial, and return True. If the user is denying no approval, or is
+        denying the approval `unless`, do nothing and return False.
         """
         if self._denying is None or self._denying is unless:
             return False

@@ -47,7 +47,7 @@ QUIET_SECONDS: Final = 0.5
 
 NO_LIMIT: Final = 1_000_000
 CONTINUED: Final = "    "
-"""The additional indent of the rows in which a long line continues."""
+"""The additional indent of the continuation rows of a long line."""
 TAB: Final = 4
 
 
@@ -92,8 +92,8 @@ class OpenApprovals:
     async def ask(self, approval: Approval) -> None:
         """Add an approval to the open approvals, and wait until this chat decides it.
 
-        The caller cancels this coroutine when another client has decided the approval, when the turn of the
-        approval has ended, or when the connection is lost.
+        The wait is cancelled when another client has decided the approval, when the turn of the approval has ended,
+        or when the connection is lost.
         """
         key = approval.approval_id or approval.call_id
         decided = asyncio.get_running_loop().create_future()

@@ -132,8 +132,8 @@ class Chat:
         self._approvals = OpenApprovals(changed=self._approvals_changed)
         self._dialog = ApprovalDialog(time.monotonic)
         self._exit_armed = self._exit_was_armed = False
-        """`_exit_armed` is True if the last key was a Ctrl-C after which the next Ctrl-C exits the chat.
-        `_exit_was_armed` is the value of `_exit_armed` before the current key was pressed.
+        """`_exit_armed` is True if pressing Ctrl-C now exits the chat. `_exit_was_armed` is the value of
+        `_exit_armed` before the current key was pressed.
         """
 
     # --- running ---------------------------------------------------------------------------
@@ -543,8 +543,8 @@ class Chat:
         ]
 
     def _panel(self, width: int) -> list[Styled]:
-        """Return the lines of `panel_lines` before they are wrapped: the question about the open approval and the
-        keys that answer it, or a hint about Ctrl-C.
+        """Return the unwrapped lines of the panel: the question about the open approval and the keys that answer
+        it, or a hint about Ctrl-C.
         """
         approval = self._open_approval
         self._dialog.show(approval)
@@ -668,7 +668,7 @@ _EXIT_HINT: Final = "Ctrl-C again exits, and a running turn continues. Esc inter
 
 
 def _hidden_events(snapshot: Sequence[Event]) -> int:
-    """Return the number of events of a snapshot that precede the turns to show."""
+    """Return the number of events in `snapshot` that precede its last `SHOWN_TURNS` turns."""
     starts = [number for number, event in enumerate(snapshot) if isinstance(event, events.TaskStarted)]
     return starts[-SHOWN_TURNS] if len(starts) > SHOWN_TURNS else 0
 

@@ -36,8 +36,7 @@ class ChatCompleter(Completer):
         self._context = context
         self._files: FileIndex | None = None
         self._directory: str | None = None
-        """The directory whose files `_files` contains; None if the working directory does not exist on this
-        computer.
+        """The directory that the file index covers; None if the working directory does not exist on this computer.
         """
         self._choices: dict[str, tuple[float, Sequence[Choice]]] = {}
         """The time at which the cached values of a command's argument expire, and the values, keyed by the

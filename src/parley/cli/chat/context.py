@@ -63,7 +63,7 @@ class ChatContext(Protocol):
     def local_cwd(self) -> str | None:
         """The value of `cwd` if this directory exists on this computer; None otherwise.
 
-        Completion of files and local commands use this directory.
+        Local commands run in this directory, and completion lists its files.
         """
 
     @property

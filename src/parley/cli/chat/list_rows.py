@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
     rows: Sequence[Row]
     cursor: str | None = None
-    """The argument for the source's `rows` method that returns the next page; None if there are no more rows."""
+    """The cursor to pass to `ListSource.rows` for the next page; None if there are no more rows."""
 
 
 class Picked(NamedTuple):

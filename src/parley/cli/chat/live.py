@@ -59,7 +59,8 @@ class LiveState:
     queued: int = 0
     queue_paused: bool = False
     running_since: float | None = None
-    """The time in seconds, by the clock of the region, at which the running turn began; None if no turn is running.
+    """The time at which the running turn began, in seconds on the clock of the `LiveRegion`; None if no turn is
+    running.
     """
     notice: str = ""
     """The state of the connection, such as `reconnecting ...`; empty if the connection is usable."""
@@ -168,7 +169,9 @@ class LiveRegion:
 
 
 def _first_shown(statuses: Sequence[str]) -> int:
-    """Return the index of the first plan step to show. The first step that is not completed is then visible."""
+    """Return the index of the first plan step to show. The index is chosen so that the first step that is not
+    completed is visible.
+    """
     current = next((number for number, status in enumerate(statuses) if status != "completed"), len(statuses))
     return max(0, min(current - 1, len(statuses) - PLAN_LINES))
 

@@ -32,15 +32,13 @@ LAST_SHOWN_LINES: Final = 20
 `SHOWN_LINES` lines.
 """
 SENT_LINES: Final = 100
-"""The maximum number of lines from the beginning of the output that the next message contains, and also of lines
-from its end.
+"""The maximum number of lines that the next message contains from the beginning of the output. The same limit
+applies to the lines from its end.
 """
 MAX_SENT: Final = 20_000
 """The maximum number of characters of the output in the next message. The middle of a longer output is left out."""
 PAUSE_SECONDS: Final = 0.005
-"""The time, in seconds, for which the reading of a long output pauses after each part, so that the chat can handle
-keys.
-"""
+"""The pause, in seconds, between two reads of a long output. During the pause, the chat can handle keys."""
 DRAIN_SECONDS: Final = 0.5
 """The maximum number of seconds for which the output is read after the command has ended, if a background process
 keeps the output open.
@@ -202,8 +200,8 @@ async def _started(command: str, cwd: str) -> AsyncIterator[tuple[Process, async
 
 
 def _shell() -> str:
-    """Return the path of the user's shell in the variable SHELL; `/bin/sh` if SHELL is not the absolute path of a
-    program.
+    """Return the path of the user's shell, the value of the environment variable SHELL. If SHELL is not the
+    absolute path of a program, return `/bin/sh`.
     """
     shell = os.environ.get("SHELL", "")
     return shell if os.path.isabs(shell) and os.access(shell, os.X_OK) else "/bin/sh"

@@ -21,7 +21,7 @@ __all__ = ["confirm", "pick_choice", "pick_conversation", "pick_message"]
 
 PAGE: Final = 50
 PREVIEW_EVENTS: Final = 60
-"""The number of events at the end of a conversation in which the messages for a preview are searched."""
+"""The number of events at the end of a conversation that are searched for the messages of a preview."""
 
 PREVIEW_LENGTH: Final = 200
 """The maximum number of characters of a message that a preview shows."""

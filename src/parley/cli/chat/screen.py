@@ -294,8 +294,7 @@ class Screen:
 
     def changed(self, before: Callable[[], None] | None = None) -> None:
         """Draw a frame soon, because the content has changed. Several changes are drawn together. If `before` is
-        given, this function is called before this frame and all later frames. The function can print finished
-        lines.
+        given, it is called before this frame and all later frames, and can print finished lines.
         """
         if before is not None:
             self._before = before

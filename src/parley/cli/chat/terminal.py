@@ -95,4 +95,4 @@ class Actions(Protocol):
         """End the chat."""
 
     def expand(self) -> None:
-        """Print the newest folded text, of which the chat has printed only a part, completely."""
+        """Print the newest folded text in full. A text is folded if only a part of it was printed."""

@@ -43,8 +43,8 @@ MAX_FOLDED_LENGTH: Final = 200_000
 """The maximum number of characters of a folded text. If the text is longer, only its end is kept."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _STYLED: Final = re.compile(r"((?:\x1b\[\dm)?)((?:> | *(?:\[.\] )?)?)(.*?)((?:\x1b\[0m)?)", re.DOTALL)
-"""Matches a printed line. The groups are the style of the line, the prefix that determines the indent of the rows
-in which the line continues, the text, and the end of the style.
+"""Matches a printed line. The groups are the style of the line, the prefix that determines the indent of its
+continuation rows, the text, and the end of the style.
 """
 _VERBATIM: Final = (
     events.ExecCommandBegin,
@@ -268,7 +268,7 @@ class ChatView:
             self._print_diff(msg)
 
     def _render(self, msg: Event) -> None:
-        """Write the lines of `EventRenderer` for an event."""
+        """Write the lines that `EventRenderer` renders for an event. Wrap lines of prose."""
         before = self._out.tell()
         if self._last == "text":
             self._out.write("\n")
@@ -294,9 +294,8 @@ class ChatView:
     def rows(self, lines: Iterable[str]) -> list[str]:
         """Wrap lines of prose to the width of the terminal.
 
-        The caller has escaped the control characters in the lines, except one style around the whole text of a
-        line. The rows in which a line continues are indented, because a row at the left margin could imitate a
-        question of the chat.
+        The control characters in the lines must already be escaped, except for one style around the whole text of a
+        line. Continuation rows are indented, because a row at the left margin could imitate a question of the chat.
         """
         width, rows = self._width(), list[str]()
         for line in lines:
