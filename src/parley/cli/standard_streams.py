@@ -9,10 +9,11 @@ __all__ = ["open_closed_streams"]
 
 
 def open_closed_streams() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr.
+    """Open /dev/null in place of a closed stdin, stdout or stderr. Also set the stream in `sys`, which is None for
+    a closed descriptor.
 
     Otherwise, the next file or pipe that is opened would get the number of the closed descriptor, and a child
-    process would write its output to this file or pipe. Python sets the stream of a closed descriptor to None.
+    process would write its output to this file or pipe.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

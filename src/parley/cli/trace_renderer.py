@@ -128,9 +128,7 @@ class TraceRenderer:
         return ""
 
     def _pass_on(self, output: events.ExecCommandOutputDelta) -> None:
-        """Write the complete lines of a command's output. An incomplete last line is written when it is
-        complete.
-        """
+        """Write the complete lines of a command's output. Keep an incomplete last line until it is complete."""
         self._heading_once(f"{events.event_type(output)}, {output.stream}:")
         *lines, self._line = (self._line + bytes(output.chunk).decode(errors="replace")).split("\n")
         for line in lines:

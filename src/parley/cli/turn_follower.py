@@ -80,8 +80,8 @@ class TurnFollower:
         begun the turn or accepted its message.
 
         Raises:
-            CommandFailed: the stream ended before the turn did, or the turn did not end within `GRACE_SECONDS` after
-                it had exceeded its time limit.
+            CommandFailed: the stream ended before the turn did, or the turn did not end within `GRACE_SECONDS`
+                after it had exceeded its time limit.
         """
         self._began.set()
         limiting = self._loop.create_task(self._limit_time())

@@ -95,7 +95,7 @@ async def sandbox_choices(context: ChatContext) -> Sequence[Choice]:
 
 
 async def conversation_choices(context: ChatContext) -> Sequence[Choice]:
-    """Return the ids of at most `CONVERSATIONS` conversations, those with the latest activity first."""
+    """Return the ids of at most `CONVERSATIONS` conversations, the most recently active first."""
     found = await context.client.list(limit=CONVERSATIONS)
     return [Choice(one.conversation_id, f"{state_of(one)}  {visible(one.title)}") for one in found.conversations]
 

@@ -100,9 +100,10 @@ class _Chunk:
 
     @staticmethod
     def _find(text: str, starts: array[int], wanted: str) -> Iterable[int]:
-        """Yield the numbers of the lines of `text` that contain `wanted`, but at most `CANDIDATES` numbers.
+        """Yield the numbers, counted from 0, of at most `CANDIDATES` lines of `text` that contain `wanted`.
 
-        In `text`, a newline precedes each line. `starts` contains the offset of each of these newlines.
+        In `text`, a newline precedes each line. `starts` contains the offset of each of these newlines and, as its
+        last item, the length of `text`.
         """
         place = found = 0
         while found < CANDIDATES and (place := text.find(wanted, place)) >= 0:

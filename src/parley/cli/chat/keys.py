@@ -22,9 +22,7 @@ def key_bindings(context: ChatContext, local: LocalCommands) -> KeyBindingsBase:
     keys = KeyBindings()
     tasks: set[asyncio.Task[None]] = set()
     is_opening = False
-    """True from the press of a key that opens a list until the list begins to open. Further keys that open lists
-    are ignored in the meantime.
-    """
+    """True while a list is about to open. Meanwhile, further keys that open lists are ignored."""
 
     def opens(key: str, pick: Callable[[ChatContext], Awaitable[None]]) -> None:
         async def run() -> None:
