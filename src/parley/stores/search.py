@@ -37,14 +37,13 @@ determined.
 """
 
 SLACK_SECONDS: Final = 1.0
-"""If the clock is more than this number of seconds earlier than the newest recorded activity, the clock counts as
-set back. The limit is not 0, because two processes may write in a different order from the order in which they read
-the clock.
+"""The number of seconds by which the clock may be earlier than the newest recorded activity. If the difference is
+larger, the clock counts as set back. The limit is not 0, because two processes may write in a different order from
+the order in which they read the clock.
 """
 
 STEP_SECONDS: Final = 0.001
-"""While the clock counts as set back, the recorded time of each activity is this number of seconds after the
-recorded time of the previous activity.
+"""The number of seconds between the recorded times of two successive activities while the clock counts as set back.
 """
 
 

@@ -17,7 +17,7 @@ __all__ = ["NO_ANSWER_SECONDS", "Availability", "Part"]
 log = logging.getLogger(__name__)
 
 NO_ANSWER_SECONDS: Final = 2.0
-"""If the database does not respond within this time, in seconds, it counts as unreachable."""
+"""The time without a response, in seconds, after which the database counts as unreachable."""
 
 Part = Literal["calls", "writes", "leases"]
 

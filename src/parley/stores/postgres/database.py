@@ -1,8 +1,8 @@
 """The connections to the database: a small pool, and separate connections for single purposes.
 
 If the connection is lost during `Database.run`, the statements are executed again on a new connection, until the
-deadline of the call. A flag shows that an earlier attempt may have been committed. If the caller is cancelled, the
-statements are still executed.
+deadline of the call. A flag tells the repeated call that an earlier attempt may have been committed. If
+the caller is cancelled, the statements are still executed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ and this maximum doubles with each attempt.
 """
 
 PROBE_SECONDS: Final = 0.5
-"""If the database accepts no new connection within this time, in seconds, after a call of `Database.run` has
-failed, the database counts as unreachable.
+"""The maximum time, in seconds, for opening a new connection after a call of `Database.run` has failed. After this
+time, the database counts as unreachable.
 """
 
 CLOSE_SECONDS: Final = 1.0
@@ -120,7 +120,7 @@ class Database:
         Raises:
             BadHome: further attempts would also fail, for example because the password is wrong or the database has
                 a newer format.
-            Exception: an error for which `is_lost` is true.
+            Exception: the connection could not be opened or was lost (`is_lost`); further attempts may succeed.
         """
         connection: Connection | None = None
         try:
@@ -263,11 +263,10 @@ class Database:
             await backoff.pause(until)
 
     async def _probe(self, cause: BaseException) -> None:
-        """Determine whether the database can be reached after a call of `run` has failed.
+        """Determine whether the database can be reached after a call of `run` has failed with the error `cause`.
 
         If the database cannot be reached, report this to `availability`, and wait until it can be reached again. If
-        the database can be reached, report nothing, because the call failed only because its own statement took too
-        long. `cause` is the error with which the call failed.
+        the database can be reached, report nothing: the call failed only because its own statement took too long.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(

@@ -37,7 +37,7 @@ _NEW: Final = f"""
     SELECT {{number}}, $1, $2, $2, $3, $4, $5, $6, $7, $8, {_UPDATED_AT}, $11, $12, $13
 """
 _FIRST: Final = 14
-"""The number of the first SQL parameter after the parameters of `_new_values`."""
+"""The number of the first SQL parameter after the 13 parameters for the columns of a new conversation."""
 
 
 def _new_values(
@@ -91,7 +91,8 @@ def _insert_sql(shape: Shape) -> str:
 
 
 async def _insert(db: Connection, number: int, batch: Batch) -> None:
-    """Insert the entries of `batch` into the conversation or draft `number`, in the transaction of the caller."""
+    """Insert the entries of `batch` into the conversation or draft `number`. Call this function in a transaction.
+    """
     if batch.rows:
         shape, arrays = arrays_of([(number, batch)])
         await db.fetch(_insert_sql(shape), number, *arrays)

@@ -1,4 +1,4 @@
-"""The parts of asyncpg that the store uses, with types, and functions that classify the errors of asyncpg.
+"""The parts of asyncpg that the store uses, with types, and functions that classify errors from asyncpg.
 
 asyncpg is imported when the first connection is opened, because most processes do not use PostgreSQL.
 """
@@ -85,7 +85,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
     Raises:
         ImportError: asyncpg is not installed.
-        Exception: no host accepted the connection within `seconds`; an error of asyncpg or of the operating system.
+        Exception: no host accepted the connection within `seconds`. The error comes from asyncpg or the OS.
     """
     connection: Connection | None = None
     attempts = [asyncio.ensure_future(_connect_to(one, seconds)) for one in _each_host(url)]
@@ -105,7 +105,7 @@ async def connect(url: str, *, seconds: float) -> Connection:
 
 
 def _discard(attempt: asyncio.Future[Connection], *, unless: Connection | None) -> None:
-    """Terminate the connection that `attempt` has opened, unless it is the connection `unless`."""
+    """If `attempt` has opened a connection other than `unless`, terminate this connection."""
     if not attempt.cancelled() and attempt.exception() is None and attempt.result() is not unless:
         attempt.result().terminate()
 
@@ -118,7 +118,7 @@ async def _connect_to(url: str, seconds: float) -> Connection:
             url, timeout=seconds, server_settings=SETTINGS, target_session_attrs="read-write"
         )
     except ValueError as error:
-        if isinstance(error, (OSError, asyncpg.InterfaceError)):  # these are errors of TLS, or of asyncpg itself
+        if isinstance(error, (OSError, asyncpg.InterfaceError)):  # TLS errors, or errors from asyncpg itself
             raise
         # The text of the error may contain a part of the URL.
         raise asyncpg.ClientConfigurationError("the URL or a variable such as PGPORT is invalid") from None
@@ -153,7 +153,7 @@ async def execute_until(until: float, connection: Connection, work: Coroutine[An
 
     Raises:
         TimeoutError: the statements were not finished at the time `until`, and the connection was terminated.
-        Exception: the error of a statement.
+        Exception: a statement failed.
     """
     from asyncpg import QueryCanceledError
 
@@ -195,8 +195,10 @@ async def replicated(connection: Connection) -> None:
 
 
 def is_lost(error: BaseException, connection: Connection | None) -> bool:
-    """Return whether `error` means that `connection` is lost, or that no connection could be opened if `connection`
-    is None. After such an error, the last statement may or may not have been committed.
+    """Return whether `error` means that `connection` is lost. If `connection` is None, return whether `error` means
+    that no connection could be opened.
+
+    After the loss of a connection, the last statement may or may not have been committed.
     """
     from asyncpg import exceptions
 
@@ -246,8 +248,8 @@ def is_rolled_back(error: BaseException) -> bool:
 
 
 def refusal_of(error: Exception) -> Exception:
-    """Convert `error`, the error of a statement that had no effect, to `StoreFailed`. Return `error` unchanged if
-    it is an error of Parley or an unknown error.
+    """Convert `error`, which was raised by a statement that had no effect, to `StoreFailed`. Return a `ParleyError`
+    or an unknown error unchanged.
     """
     if isinstance(error, ParleyError):
         return error

@@ -135,7 +135,7 @@ class LeaseKeeper:
 
         Raises:
             BadHome: the database cannot be used.
-            Exception: any other error of the database or of the connection.
+            Exception: any other error from the database or the connection.
         """
         if self.number is not None:
             return self.number
@@ -242,7 +242,7 @@ class LeaseKeeper:
 
         Raises:
             NodeIdTaken: another process still has the node id after the wait.
-            Exception: any other error of the database or of the connection.
+            Exception: any other error from the database or the connection.
         """
         self._node, self._load = node, load
         until = asyncio.get_running_loop().time() + self._seconds + JOIN_AGAIN_SECONDS

@@ -67,7 +67,9 @@ async def announce(db: Connection, node: Node, number: int, former: int | None) 
 
 
 async def announce_load(db: Connection, number: int | None, load: NodeLoad) -> None:
-    """If the load of the node whose lease holder has the number `number` has changed, store the new load."""
+    """If the load of the node whose lease holder has the number `number` has changed, store the new load. Do
+    nothing if `number` is None.
+    """
     await db.execute(
         "UPDATE nodes SET running = $2, is_draining = $3, missing = $4 WHERE holder = $1"
         " AND (running, is_draining, missing) IS DISTINCT FROM ($2::integer, $3::boolean, $4::bytea[])",

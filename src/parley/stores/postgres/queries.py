@@ -41,8 +41,8 @@ __all__ = [
 ]
 
 IN_THREAD_BYTES: Final = 256 * 1024
-"""If the blobs of a page have at least this compressed size, in bytes, the page is converted in a thread, because
-decompressing the blobs would block the event loop.
+"""The minimum compressed size, in bytes, of the blobs of a page that is converted in a thread. Decompressing such
+blobs on the event loop would block it.
 """
 
 _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)

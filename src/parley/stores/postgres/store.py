@@ -1,7 +1,7 @@
 """The store in a PostgreSQL database, which processes on several computers can share.
 
-One task writes to logs (`writer.py`) on a separate connection. Other methods use a small pool of connections. The
-store connects to the database when a method first needs it.
+Writes to logs (`writer.py`), lease renewals and notifications each use a separate connection. All other statements
+use a small pool of connections. The store connects to the database when a method first needs it.
 """
 
 from __future__ import annotations

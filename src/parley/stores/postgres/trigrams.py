@@ -17,8 +17,8 @@ MIN_INDEXED_CHARACTERS: Final = 3
 """The minimum length, in characters, of a text that a trigram index can find."""
 
 MAX_CANDIDATES: Final = 5000
-"""If at least this number of messages and titles match a text, the trigram index is not used, because a scan finds
-a frequent text quickly.
+"""The minimum number of matching messages and titles for which a scan is used instead of the trigram index. A scan
+finds a frequent text quickly.
 """
 
 

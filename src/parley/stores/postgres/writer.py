@@ -34,9 +34,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 16 * 1024 * 1024
-"""When the entries of the requests that the task has taken from the queue have this total size, in bytes, the task
-takes no further requests.
-"""
+"""The total size of entries, in bytes, at which the task stops taking requests from the queue for one statement."""
 
 CHECK_SECONDS: Final = 0.25
 """The time between two checks for requests that have waited too long, in seconds."""
@@ -60,8 +58,8 @@ class _Job:
 
     @property
     def has_failed(self) -> bool:
-        """True if the future of the request is done, for example with an error because the request waited too long.
-        False if the future was cancelled, because cancelling the future does not stop the request.
+        """True if the future of the request is done but was not cancelled, for example because the request waited
+        too long. A request whose future was cancelled is still executed.
         """
         return self.future.done() and not self.future.cancelled()
 

@@ -1,4 +1,4 @@
-"""The requests that the writer executes, and the SQL with which one statement handles many conversations.
+"""The requests that the writer executes, and SQL statements that each handle many conversations.
 
 Every statement that changes a conversation is a conditional UPDATE of its row under READ COMMITTED. The UPDATE has
 an effect only if the row contains the epoch, the last position and the id of the last batch that this process
@@ -217,14 +217,18 @@ class _Change:
         self.summary = summary
 
     def head(self) -> tuple[Any, ...]:
-        """Return the values of the columns `_HEAD_COLUMNS` for this conversation."""
+        """Return the values of `_HEAD_COLUMNS`: the number, the epoch, the expected last position and the expected
+        last batch of the conversation, its new last position, and the state and time of its summary.
+        """
         held, summary = self.held, self.summary
         assert summary is not None
         numbers = (held.number, held.epoch, held.last, held.batch, self.last)
         return *numbers, summary.state, summary.updated_at, summary.is_active
 
     def changed(self) -> tuple[Any, ...] | None:
-        """Return the values of `_CHANGED_COLUMNS`; None if these values have not changed."""
+        """Return the values of the seldom changed columns of the summary (`_CHANGED_COLUMNS`); None if these values
+        have not changed.
+        """
         assert self.summary is not None
         return changed_columns(self.summary, self.held.summary)
 

@@ -23,15 +23,13 @@ MIN_CHECKPOINT_BYTES: Final = 128 * 1024
 space.
 """
 SHARE: Final = 8
-"""The write-ahead log is checkpointed when its size exceeds the free space divided by this number."""
+"""The ratio of the free space to the size at which the write-ahead log is checkpointed."""
 FEW_BYTES: Final = CHECKPOINT_BYTES * SHARE
-"""If the free space is smaller than this number of bytes, the write-ahead log is checkpointed earlier, and a
-warning is logged.
-"""
+"""The number of free bytes below which the write-ahead log is checkpointed earlier, and a warning is logged."""
 
 
 class DiskSpace:
-    """The last measured free space of the disk that contains the home."""
+    """The last measured free space on the disk that contains the home."""
 
     def __init__(self, home: str) -> None:
         self._home = home

@@ -25,7 +25,7 @@ from parley.wire.ids import START, ConversationId, Seq
 __all__ = ["Saved", "export_lines", "save_unreachable"]
 
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""When the saved files have this total size, in bytes, no further conversation is saved. The most recently active
+"""The total size of the saved files, in bytes, at which no further conversation is saved. The most recently active
 conversations are saved first.
 """
 

@@ -1,4 +1,4 @@
-"""Converts errors of SQLite and of the operating system to errors of Parley."""
+"""Converts errors from SQLite and the operating system to Parley errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def store_error(home: str, error: Exception) -> Exception:
-    """Convert an error of SQLite or of the operating system, or a `MemoryError`, to an error of Parley. Return any
-    other error unchanged.
+    """Convert an error from SQLite or the operating system, or a `MemoryError`, to a Parley error. Return any other
+    error unchanged.
     """
     if isinstance(error, MemoryError):
         return StoreFailed(OUT_OF_MEMORY)
@@ -47,9 +47,9 @@ def store_error(home: str, error: Exception) -> Exception:
 
 
 def opening_error(home: str, error: Exception) -> Exception:
-    """Convert an error that occurred while a home was being opened to an error of Parley.
+    """Convert an error that occurred while a home was being opened to a Parley error.
 
-    An error of the operating system becomes `BadHome`. An SQLite error that reports that a file cannot be opened
+    An error from the operating system becomes `BadHome`. An SQLite error that reports that a file cannot be opened
     also becomes `BadHome`. All other errors are converted by `store_error`.
     """
     if isinstance(error, OSError):

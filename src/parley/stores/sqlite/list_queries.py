@@ -160,8 +160,8 @@ def _each(
     known: KnownConversation,
     is_wanted: Callable[[KnownConversation], bool],
 ) -> list[tuple[Any, ...]]:
-    """Read the conversation `known` in a damaged database. Return a list with one item, the columns of the
-    conversation. The list is empty if the conversation does not match the query.
+    """Read the conversation `known` in a damaged database with the query `wanted` and its parameters `values`.
+    Return the columns of the conversation in a list, or an empty list if the conversation does not match the query.
 
     If the row of the conversation is damaged, the columns contain default values. `is_wanted` then determines
     whether the conversation matches.

@@ -227,8 +227,8 @@ class SqliteStore:
     async def _lock_holder(self, database: Database) -> str | None:
         """Return a description of the process that holds the write lock; None if no such process is found.
 
-        If the owner of a lease is not in the database yet, the owner is waiting for that process before it can
-        store itself.
+        A lease holder needs the write lock to store itself as the owner. A holder that is not stored yet may be
+        waiting for the described process.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK

@@ -117,18 +117,18 @@ class Writer:
         change.
         """
         self._waiting: Sequence[_Job] = ()
-        """The jobs that the thread has taken from the queue but not begun. Jobs that were begun no longer
-        expire.
+        """The jobs that the thread has taken from the queue but has not begun to execute. Only these jobs and
+        queued jobs can expire.
         """
         self._given_up = False
         self._closing = False
         self._grown = 0
         """The number of bytes that this process has added to the write-ahead log since its last checkpoint."""
         self._space: DiskSpace | None = None
-        """The free space of the disk that contains the home; None while the database is not open."""
+        """The free space on the disk that contains the home; None while the database is not open."""
         self._limited_log = LimitedLog(log)
         self._measure_at = 0
-        """The value of `_grown` at which the write-ahead log is measured next."""
+        """The number of bytes added to the write-ahead log (`_grown`) at which the log is measured next."""
         self._has_committed = False
         """True if a transaction of this writer has been committed and has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
@@ -482,7 +482,7 @@ class Writer:
         """Return whether the write-ahead log has grown enough for a checkpoint.
 
         A checkpoint is due when this process has added `DiskSpace.checkpoint_bytes` to the log, a number that
-        depends on the free space of the disk. A checkpoint is also due when the size of the log exceeds
+        depends on the free space on the disk. A checkpoint is also due when the size of the log exceeds
         `WAL_BYTES`, because several processes may write to the log and each process may add less. The size of the
         log and the free space are measured rarely, because a measurement makes the next write slower.
         """
@@ -528,8 +528,9 @@ _work_of: Final = attrgetter("work")
 
 
 def _run_each(db: Connection, works: Sequence[Callable[[Connection], T]]) -> list[T | ParleyError]:
-    """Call the functions `works` in order, and return the result or the error of each. `submit` passes this
-    function to `submit_one`.
+    """Call the functions `works` in order, and return the result or the error of each.
+
+    If a function raises an error after it has changed the database, raise this error.
     """
     results: list[T | ParleyError] = []
     for work in works:
