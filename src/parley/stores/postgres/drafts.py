@@ -91,8 +91,7 @@ def _insert_sql(shape: Shape) -> str:
 
 
 async def _insert(db: Connection, number: int, batch: Batch) -> None:
-    """Insert the entries of `batch` into the conversation or draft `number`. Call this function in a transaction.
-    """
+    """Insert the entries of `batch` into the conversation or draft `number`. Call this in a transaction."""
     if batch.rows:
         shape, arrays = arrays_of([(number, batch)])
         await db.fetch(_insert_sql(shape), number, *arrays)
