@@ -55,7 +55,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class _Turn(Protocol):
-    """The part of a turn that this module needs: the turn can be interrupted."""
+    """The part of a turn that `OpenApprovals` uses. The answer `abort` interrupts the turn."""
 
     def interrupt(self, *, principal: PrincipalRef | None) -> None: ...
 
@@ -81,7 +81,7 @@ class OpenApprovals:
     ) -> None:
         """Create the object for the conversation whose log is `durable_log`.
 
-        `may_be_followed` returns whether another client may begin to follow the conversation.
+        `may_be_followed` returns whether there are further clients that may begin to follow the conversation.
         """
         self._log, self._recipients, self._clock = durable_log, recipients, clock
         self._may_be_followed = may_be_followed
@@ -116,18 +116,17 @@ class OpenApprovals:
 
     @property
     def knows_limits(self) -> bool:
-        """True in two cases: a client can be asked whether the turn may exceed a limit, or the event
-        `limit_reached` is known to each client that is reading and may interrupt the turn. Otherwise an approval
-        about a limit does not wait, unless the settings require it (`Recipients.max_wait_seconds`).
+        """True if a client can be asked whether the turn may exceed a limit, or if every client that is reading
+        and may interrupt the turn knows the event `limit_reached`.
         """
         return self._recipients.can_answer_limit(self._open_limit) or self._recipients.all_know_limits
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
-        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by
-        the client's call that waits for the turn, or continues to wait. The value is 0 if no other client may
-        follow the conversation.
+        """The remaining time, in seconds, for further clients to begin to follow the conversation. The time begins
+        when a client's call begins to wait for the end of the turn. When it is over, the setting
+        `[approvals] when_nobody` determines whether an approval is denied, is returned by this call, or continues
+        to wait. The value is 0 if there are no further clients.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
@@ -187,7 +186,9 @@ class OpenApprovals:
             return result
 
     def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:
-        """Return a future for the answer to the open approval. The caller passes the future to `wait_for`."""
+        """Return a future for the answer to the open approval, as the argument of `wait_for`. `approvals` are the
+        approval settings of the turn.
+        """
         self._approvals = approvals
         self._answer = asyncio.get_running_loop().create_future()
         self.recheck()

@@ -72,7 +72,7 @@ PeerRequest = (
 )
 """A request that a process sends to the owner of a conversation."""
 PlacedRequest = Submit | Enqueue | ResumeQueue | ContinueTurn | CompactHistory
-"""A request to begin a turn. A node sends the request to the node that has the working directory (`Place`)."""
+"""A request to begin a turn. A node sends the request to the node that has the working directory."""
 
 
 OpenRemoteTurn = Callable[[EventId, Seq], RemoteTurn]
@@ -97,11 +97,11 @@ class Command:
     applied without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if a command that arrives during a turn waits for the store's write lock before it is applied.
-    `DurableLog.writable` gives the reason.
+    """True if a command that arrives during a turn waits for the store's write lock before it is applied. If its
+    write waited in the store's queue and failed at its deadline, later writes of the turn would fail too.
     """
     starts_turn: ClassVar = False
-    """True if the command may begin a turn. Such a command waits until the end of an ending turn is durable."""
+    """True if the command may begin a turn. Such a command waits until the end of the previous turn is durable."""
     applies_while_closing: ClassVar = False
     """True if the command is applied even while the server is shutting down. Other commands then fail with
     `ShuttingDown`.
@@ -126,8 +126,8 @@ class Command:
         self.was_refused = False
         """True if the process to which the command was last sent has responded that it is not the owner."""
         self.unanswered: OwnerUnresponsive | None = None
-        """The error that names the other process that was sent the command and has not responded; None if there is
-        no such process. The other process may still execute the command.
+        """The error that names the process to which the command was sent and which has not responded; None if there
+        is no such process. That process may still execute the command.
         """
         self.is_placed = is_from_peer
         """True if this node was chosen to run the turn that the command begins, or if another process sent the

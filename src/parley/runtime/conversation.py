@@ -262,10 +262,8 @@ class Conversation:
             await self._read_new_unless(current)
 
     async def _read_new_unless(self, current: asyncio.Future[None]) -> None:
-        """Load new entries from the store.
-
-        If the database does not respond, the future `current` fails before the entries are loaded. In this case,
-        stop loading and raise the exception of the future.
+        """Load new entries from the store. If the future `current` is done first, for example because the database
+        does not respond, stop loading, and raise the exception of the future.
         """
         reading = asyncio.ensure_future(self._ownership.read_new())
         try:
@@ -284,7 +282,8 @@ class Conversation:
     async def _catch_up(self) -> None:
         """Wait until the log contains all entries that were in the store at the time of the call.
 
-        The owner, which this process follows, sends these entries.
+        If the owner does not send these entries within `FOLLOW_SECONDS`, stop following the owner, and load the
+        entries from the store.
         """
         head = await self._deps.store.head(self.id)
         ownership = self._ownership

@@ -69,18 +69,18 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, for which the server waits for another client to follow the turn. After
-        this time, the setting `[approvals] when_nobody` determines whether the approval is denied, is returned by
-        the client's call that waits for the turn, or continues to wait. The value is 0 if no other client may
-        follow the conversation.
+        """The remaining time, in seconds, for further clients to begin to follow the conversation. The time begins
+        when a client's call begins to wait for the end of the turn. When it is over, the setting
+        `[approvals] when_nobody` determines whether an approval is denied, is returned by this call, or continues
+        to wait. The value is 0 if there are no further clients.
         """
         return self._approvals.seconds_for_followers
 
     # --- clients -----------------------------------------------------------------------
 
     def register_reader(self, reader: Hashable, client: ReadingClient) -> None:
-        """Register the client of a reader, or replace the client with which the reader was registered. The
-        registered clients determine how long an open approval waits.
+        """Register the client of a reader, or replace the reader's registered client. The registered clients
+        determine how long an open approval waits.
         """
         self._approvals.register_reader(reader, client)
 

@@ -87,8 +87,8 @@ class DurableLog:
         """Create an empty log.
 
         `on_listing` is called when the phase or the title has changed. The argument of `on_listing` is True if the
-        title has changed. `on_attention` is called when an entry that this process has appended is durable, and
-        this entry requests an approval or ends a turn.
+        title has changed. `on_attention` is called when an approval request or the end of a turn becomes durable,
+        if this process has appended it.
         """
         self.id = conversation_id
         self.log = Log()
@@ -262,7 +262,8 @@ class DurableLog:
         """Acquire the lease, and load the entries that other processes have appended. Do nothing if this process
         already holds the lease.
 
-        `address` is the address at which this process listens for other processes.
+        `address` is the address at which this process listens for other processes. `until` is the deadline for the
+        write lock, in seconds on the event loop's clock.
 
         Raises:
             OwnedElsewhere: another process holds the lease.
@@ -325,7 +326,7 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """From now on, accept entries of the owner only from the connection `source`.
+        """From now on, accept entries from the owner only over the connection `source`.
 
         Return False and change nothing if the log does not end at the position `after`, or if this process is about
         to become the owner.
@@ -368,11 +369,10 @@ class DurableLog:
     # --- appending ---------------------------------------------------------------------
 
     async def writable(self, *, until: float) -> None:
-        """Wait until the store can write.
+        """Wait until the store can write, at most until the time `until` on the event loop's clock.
 
-        While a turn is running, the caller waits in this method before it submits a write for a client to the
-        store. Without this wait, later writes of the turn would be queued after the write for the client. If the
-        client's write failed at its deadline, the writes of the turn would fail too, although they may wait longer.
+        During a turn, a write for a client must wait here instead of in the store's queue. Later writes of the turn
+        would be queued after it, and would fail with it at its deadline, although they may wait longer.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.

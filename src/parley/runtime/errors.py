@@ -128,7 +128,7 @@ class RemoteRefusal(InvalidRequest):
 
 
 class TurnIsRunning(InvalidRequest):
-    """Raised when an operation is possible only while no turn is running."""
+    """Raised when a turn is unfinished and the operation is possible only between turns."""
 
     code = "turn_is_running"
 

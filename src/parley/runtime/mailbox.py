@@ -148,10 +148,11 @@ class Mailbox:
         command.done.add_done_callback(lambda _: timer.cancel())
 
     def _check_silence(self, command: Command, is_silent: Callable[[], bool]) -> None:
-        """Set an error on the future of a command whose deadline has passed, if the store does not respond
-        (`is_silent`). If the command has not been executed, it is withdrawn.
+        """If the store does not respond, set an error on the future of a command whose deadline has passed. If the
+        command has not been executed, it is withdrawn.
 
-        While the store responds, the command continues to wait, and the check is repeated after `SILENCE_SECONDS`.
+        If the store responds, the command continues to wait, and the check is repeated after `SILENCE_SECONDS`.
+        `is_silent` returns whether the store has stopped responding.
         """
         if command.done.done():
             return
@@ -163,8 +164,8 @@ class Mailbox:
             self._fail(command, command.unanswered or StoreFailed("the database does not answer"))
 
     def reconcile(self) -> asyncio.Future[None]:
-        """Add an `Observe` command, and return its future. The command loads the entries of other processes, and
-        follows or recovers an unfinished turn.
+        """Add an `Observe` command, and return its future. The command loads the entries that other processes
+        have stored, and follows or recovers an unfinished turn.
         """
         return self.post_unawaited(Observe(Deadline(CALL_SECONDS)))
 
@@ -326,7 +327,7 @@ class Mailbox:
         """Set `error` on the future of a command, so that the caller of the command gets the error.
 
         An `Observe` command that has made the log current succeeds instead, and `error` is only logged. During a
-        shutdown, the caller may get an error that describes the shutdown or the owner.
+        shutdown, the caller may get an error about the shutdown or the owner instead of `error`.
         """
         if command.done.done():
             return
@@ -452,7 +453,7 @@ class Mailbox:
     # --- nodes -------------------------------------------------------------------------
 
     def _needs_place(self, command: Command) -> bool:
-        """Return whether a command would begin a turn for which the node must still be chosen."""
+        """Return whether a command would begin a turn whose node must still be chosen."""
         is_new = command.starts_turn and not command.is_placed
         return self._placer is not None and is_new and self._local.runner.turn is None
 

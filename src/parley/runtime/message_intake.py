@@ -78,9 +78,8 @@ class MessageIntake:
         return names_files(message.content)
 
     def is_known(self, message: Submit) -> bool:
-        """Return whether a message with the same id is in memory.
-
-        A repeated message is not accepted again. The caller gets the result when the first message is durable.
+        """Return whether the projections in memory contain a message with the same id. That message may not be
+        durable yet. Return False if the message is only in the store.
         """
         known = self._log.projections
         return message.message_id in known.state.messages or message.message_id in known.queue.known
@@ -132,9 +131,9 @@ class MessageIntake:
         message has already been accepted.
 
         `read` is the content with the images that the message names; None if it names no images. `stored` is the
-        entry of a message with this id that was found in the store, and `queued` is the record that queued this
-        message. `accepted` is called when the message becomes durable, before any reader sees it. `resolve`
-        resolves the settings of a turn that the message begins.
+        entry of a message with this id that was found in the store, and `queued` is the record that queued such a
+        message; None if there is none. `accepted` is called when the message becomes durable, before any reader
+        sees it. `resolve` resolves the settings of a turn that the message begins.
 
         If another process still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
         Nothing is changed if an error is raised.

@@ -72,8 +72,8 @@ def _offers(node: Node, directory: WorkingDirectory, here: str, *, exists_here: 
 
     A repository must be one of the repositories that the node has announced. If the node has announced roots, the
     directory must be in one of them. A node without roots has every directory if its mode is `shared`. Otherwise,
-    the node has only the directories that are assigned to it. A directory that is assigned to no node is only on
-    this node (`here`), if it exists there (`exists_here`).
+    the node has only the directories that are assigned to it. A directory that is assigned to no node can be
+    used only on this node (`here`), and only if it exists there (`exists_here`).
     """
     if directory.repository is not None:
         return directory.repository in node.repositories

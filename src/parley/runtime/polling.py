@@ -25,7 +25,7 @@ __all__ = ["Poller", "keep_running"]
 log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 1.0
-"""The interval, in seconds, between two queries of the store for entries of other processes, while clients are
+"""The interval, in seconds, between two queries of the store for entries from other processes, while clients are
 reading.
 """
 REEXAMINE_TICKS: Final = 5
@@ -74,7 +74,7 @@ class Poller:
             self._task.cancel()
 
     async def _poll(self) -> None:
-        """Query the store once a second for new entries of other processes, in the conversations that clients of
+        """Query the store once a second for new entries from other processes, in the conversations that clients of
         this process are reading.
         """
         polled = _Polled()

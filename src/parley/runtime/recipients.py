@@ -19,8 +19,8 @@ from parley.wire.principals import PrincipalRef
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""The time, in seconds, in which other clients can begin to follow a turn after a client's call has begun to wait
-for the end of the turn.
+"""The time, in seconds, for further clients to begin to follow a turn. The time begins when a client's call begins
+to wait for the end of the turn.
 """
 
 
@@ -36,8 +36,8 @@ class ReadingClient(Struct, frozen=True, kw_only=True):
     """The properties of a client with a reader. These properties determine how long an open approval waits."""
 
     principal: PrincipalRef | None
-    """The principal of the client, by which `can_answer` determines whether the client may answer an approval. None
-    for a client of another process, because that process has already determined this.
+    """The principal of the client. The principal determines which approvals the client may answer. None for a
+    client of another process, because that process checks this itself.
     """
     can_be_asked: bool
     """True if the client can be asked for approvals."""
@@ -92,9 +92,7 @@ class Recipients:
 
     @property
     def _counted(self) -> list[ReadingClient]:
-        """The clients of the readers that affect how long an approval waits. The principal of such a client may
-        interrupt the turn.
-        """
+        """The reading clients that may interrupt the turn. Only these clients affect how long an approval waits."""
         return [one for one in self._readers.values() if one.may_interrupt]
 
     def remove(self, reader: Hashable) -> bool:
@@ -183,9 +181,10 @@ class Recipients:
         """Return the maximum time in seconds that an open approval waits while no client can be asked; None means
         no limit.
 
-        `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is
-        `OpenApprovals.knows_limits`. If it is False, an approval about a limit waits only if the setting
-        `[approvals] on_timeout` is `hold` and every client that may answer knows the event `limit_reached`.
+        `about_limit` is True if the approval asks whether a turn may exceed a limit. `knows_limits` is True if a
+        client can be asked about the limit, or if every client that is reading and may interrupt the turn knows the
+        event `limit_reached`. If it is False, an approval about a limit waits only if the setting
+        `[approvals] on_timeout` is `hold` and every client that may answer knows this event.
         """
         is_held = approvals.on_timeout == "hold" and not self.may_end_at_limit
         if about_limit and not knows_limits and not is_held:

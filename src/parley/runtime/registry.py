@@ -471,7 +471,7 @@ class ConversationRegistry:
 
     async def close(self) -> None:
         """Close the store and the connections to other processes. The caller must call `stop` first."""
-        async with asyncio.TaskGroup() as closing:  # requests of other processes may wait for the store
+        async with asyncio.TaskGroup() as closing:  # requests from other processes may wait for the store
             closing.create_task(self._deps.peers.close())
             closing.create_task(self._store.close())
 

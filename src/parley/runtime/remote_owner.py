@@ -119,11 +119,11 @@ class RemoteOwner:
         await self._following
 
     def _followed(self, after: Seq, following: asyncio.Future[None], answer: Raw | ParleyError) -> None:
-        """Handle `answer`, the owner's response to a `Follow` request. Begin to follow if the log still ends at the
-        position `after`.
+        """Complete the future `following` with `answer`, the owner's response to a `Follow` request. If the
+        response is an error, set this error on the future.
 
-        If the log has grown in the meantime with entries from an earlier connection, do nothing. `follow` then
-        sends another request. If the response is an error, `follow` raises the error.
+        Otherwise, begin to follow if the log still ends at the position `after`. If the log has grown in the
+        meantime with entries from an earlier connection, following needs another request.
         """
         if following.done():
             return
@@ -232,5 +232,5 @@ def refusal(error: ErrorObject) -> ParleyError:
         return RemoteRefusal(error.message, error.name)
     if error.code == NOT_WRITTEN:
         return StoreFailed(error.message)
-    # Any other error is a bug of the owner, or a request that an older version does not know.
+    # Any other error is a bug in the owner, or a request that an older version does not know.
     return NotOwned() if error.code == NOT_OWNER else RemoteRefusal(error.message, error.name)

@@ -1,6 +1,7 @@
 """Sends the commands of one conversation to the owner, and handles the responses of the owner.
 
-`mailbox.py` decides which commands are sent, and queues the commands again to which the owner has not responded.
+`mailbox.py` decides which commands are sent. If the owner has not responded to a command, `mailbox.py` queues the
+command again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ class SentCommands:
         """Create an empty object. `closing` is set when the server begins to shut down."""
         self._ownership, self._local, self._closing = ownership, local, closing
         self._timers: dict[Command, asyncio.TimerHandle] = {}
-        """The commands in the order in which they were sent. Each command is mapped to the timer of its deadline.
-        """
+        """Maps each command to the timer of its deadline. The commands are in the order in which they were sent."""
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:

@@ -26,10 +26,10 @@ settings. The previous settings are None for a new conversation.
 """
 
 NODE: Final = "node"
-"""The key in a settings record for the id of the node on whose disk the working directory is."""
+"""The key, in a settings record, of the id of the node that has the working directory on its disk."""
 
 _REAL_CWD: Final = "real_cwd"
-"""The key in a settings record for the path of the working directory without symbolic links."""
+"""The key, in a settings record, of the path of the working directory without symbolic links."""
 
 
 class SettingsResolver:

@@ -400,7 +400,7 @@ class TurnRunner:
             self.turn.cancel()
 
     def lose(self, lost: HomeLost) -> None:
-        """Stop the turn without storing its end, because nothing can be stored. Do nothing if there is no turn."""
+        """Stop the turn without storing its end, because the home has been lost. Do nothing if there is no turn."""
         if self.turn is not None:
             self.turn.lost = lost
             self.hand_over()
@@ -500,6 +500,7 @@ class TurnRunner:
 
     async def _append_end_of(self, turn: LocalTurn, until: float | None = None) -> None:
         """Append the end of a turn, unless the turn has already ended or another process will store its end.
+        `until` is the deadline for the write lock, in seconds on the event loop's clock.
 
         Raises:
             WriteLockHeld: another process still holds the write lock at the time `until`.
@@ -542,8 +543,8 @@ class TurnRunner:
 
 
 def _outcome(turn: LocalTurn) -> tuple[str]:
-    """Return a tuple with the outcome of a turn, for example `done`, as the arguments of `Telemetry.end`. If the
-    turn failed, add the error code to the operation of the turn.
+    """Return a tuple whose only element is the outcome of a turn, for example `done`. If the turn failed, add the
+    error code to the operation of the turn.
     """
     assert turn.operation is not None
     if turn.handed_over:
