@@ -32,8 +32,9 @@ def choose_provider(
     home: str,
     sources: Sequence[Source],
 ) -> Provider:
-    """Return the provider called `name`. `named_by` is the source of the settings that contains this name, for
-    errors. `tables` contains the tables of the providers in the settings, keyed by the name of the provider.
+    """Return the provider called `name`. `named_by` is the description, for errors, of the source that sets this
+    name, such as config.toml; None if no source sets it. `tables` contains the tables of the providers in the
+    settings, keyed by the name of the provider. `sources` are the sources of the settings.
 
     Raises:
         BadSetting: the provider has no URL, or an environment variable contains an invalid URL.

@@ -66,7 +66,7 @@ def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
 def add_installation(paths: tuple[str, ...]) -> bool:
     """Add the installation of a relay. Return False if there are too many paths or installations.
 
-    `paths` is the result of the relay's `own_installation`.
+    `paths` are the absolute paths where the Parley of the relay is installed.
     """
     if not paths or paths in _of_relays:
         return True

@@ -111,7 +111,8 @@ class Loader:
         text: str | None = None,
     ) -> None:
         """Create a loader. `overrides` contains the values of the option `-c`, in the order of the command line.
-        `home` replaces the home that the environment names. `text` replaces the text of config.toml.
+        `home` replaces the home that the environment names. `text` replaces the text of config.toml. Relative
+        working directories are relative to `server_dir`.
 
         Raises:
             BadSetting: an override cannot be parsed or is invalid.

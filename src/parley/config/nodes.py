@@ -8,8 +8,8 @@ __all__ = ["why_not_node"]
 
 
 def why_not_node(loader: Loader) -> str | None:
-    """Return the reason why a server with the settings of `loader` is not a node, even if the server serves HTTP;
-    None if the server is a node.
+    """Return the reason why a server that serves HTTP with the settings of `loader` is not a node; None if the
+    server is a node.
 
     Raises:
         ConfigError: the settings, the URL of the database or the token cannot be used.

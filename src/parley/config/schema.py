@@ -80,8 +80,8 @@ NAMED_ARGUMENTS: Final = Table(
         "compact_prompt": text,
     }
 )
-"""The check for the arguments of a call that have the meaning of one setting each. It does not include the argument
-`config`.
+"""The check for the named arguments of a call. Each of them sets one setting. The argument `config` is not
+included.
 """
 
 

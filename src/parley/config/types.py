@@ -344,8 +344,8 @@ class WebhookTable(Struct, frozen=True, kw_only=True):
 
     url: Annotated[str, webhook_address] | None = None
     secret_env: str | None = None
-    """The name of the environment variable that contains the secret with which notifications are signed. A webhook
-    needs a secret; None means that the variable is not configured.
+    """The name of the environment variable that contains the secret for signing notifications. A webhook needs a
+    secret; None means that the variable is not configured.
     """
     events: Annotated[tuple[WebhookState, ...], sequence_of(one_of("waiting", "failed", "finished"))] = (
         "waiting",
@@ -367,7 +367,7 @@ class Webhook(Struct, frozen=True, kw_only=True):
 
     url: str
     key: Secret
-    """The key with which notifications are signed."""
+    """The key for signing notifications."""
     events: tuple[WebhookState, ...]
 
 
@@ -575,8 +575,8 @@ class SettingsOverrides(Struct, frozen=True, kw_only=True):
     and None keeps that schema.
     """
     not_stored: tuple[tuple[str, ...], ...] | None = None
-    """The paths of the keys of tool servers that an earlier call contained, but whose values are not in the log.
-    The field is set only in overrides from the log; it is None in a call from a client.
+    """The paths of keys in the settings of tool servers. An earlier call contained the values of these keys, but
+    the log does not contain them. None in a call from a client.
     """
 
 
@@ -591,8 +591,8 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     """The settings of one conversation, combined from config.toml, the command line and the calls of clients."""
 
     environ: Environment
-    """The environment of the client to which these settings belong, including its keys and its `PATH`. It is never
-    stored.
+    """The environment variables of the client to which these settings belong, including API keys and `PATH`. They
+    are never stored.
     """
     home: str
     cwd: str
