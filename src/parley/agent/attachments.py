@@ -107,7 +107,7 @@ def limit_attachments(
     files have at most `room` base64 characters in total.
 
     A history whose images and files all fit is returned unchanged. An attachment that is replaced in one request is
-    also replaced in the next requests, as long as the history grows.
+    also replaced in later requests, unless items are removed from the history.
     """
     with_attachments = [item for item in history if isinstance(item, UserItem) and not is_text(item.content)]
     if sum(_weight(part) for item in with_attachments for part in item.content) <= room:

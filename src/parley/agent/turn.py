@@ -474,8 +474,8 @@ def _text_so_far(response: _Response, transcript: Transcript) -> list[ModelItem]
 
 
 def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> str:
-    """Return the text of the open item of the given kind, which clients have seen and no event has completed yet.
-    Return an empty string if there is no such item.
+    """Return the text so far of the open item of the given kind. Clients have seen this text, but no event has
+    completed it. Return an empty string if there is no such item.
     """
     has_ended = any(isinstance(one, EventBase) and ENDS.get(event_type(one)) is kind for one in response.ended)
     return "" if has_ended else transcript.unfinished(kind)

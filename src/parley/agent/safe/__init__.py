@@ -123,7 +123,9 @@ def _name(program: str) -> str | None:
 
 
 def _login_files_may_be_written(home: str, writable: Sequence[str]) -> bool:
-    """Return whether the agent may have written a file that a login shell runs before the script."""
+    """Return whether the agent may have written a file in the home directory `home` that a login shell runs
+    (`_LOGIN_FILES`). Return True if `home` is not an absolute path.
+    """
     return not home.startswith("/") or not all(
         is_outside(os.path.join(home, name), writable) for name in _LOGIN_FILES
     )
