@@ -17,7 +17,9 @@ from msgspec import Struct
 __all__ = ["LIST", "Changes", "changes_in"]
 
 LIST: Final = ("ls-files", "-z", "-t", "--modified", "--deleted", "--others", "--exclude-standard")
-"""The arguments of the Git command whose output `changes_in` parses."""
+"""The arguments of the Git command that lists the changed, deleted and untracked files of a worktree. `changes_in`
+parses its output.
+"""
 
 _MISSING: Final = (FileNotFoundError, NotADirectoryError)
 

@@ -227,7 +227,7 @@ class Checkout:
 async def completed(function: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
     """Call a function in a thread, and return its result.
 
-    If the task is cancelled, wait until the call has completed before raising the cancellation, so that the
-    function does not change files during the next turn.
+    If the task is cancelled, raise `CancelledError` only after the call has completed. Otherwise, the function
+    could change files during the next turn.
     """
     return await run_to_completion(asyncio.ensure_future(asyncio.to_thread(function, *arguments, **keywords)))

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 LIST_INDEX: Final = ("ls-files", "-z", "--stage")
-"""The arguments of the Git command whose output `index_files` parses."""
+"""The arguments of the Git command that lists the files of an index. `index_files` parses its output."""
 LIST_MODIFIED: Final = ("ls-files", "-z", "--modified")
 """The arguments of the Git command that lists the files that differ from the index."""
 
@@ -43,7 +43,9 @@ class ListedFile(Struct, frozen=True):
 
 
 def list_tree(commit: str) -> tuple[str, ...]:
-    """Return the arguments of the Git command whose output `files_in_tree` parses."""
+    """Return the arguments of the Git command that lists the files of `commit`. `files_in_tree` parses its
+    output.
+    """
     return ("ls-tree", "-r", "-z", "--full-tree", commit)
 
 

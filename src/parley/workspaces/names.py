@@ -20,7 +20,9 @@ def branch_of(conversation_id: ConversationId) -> str:
 
 
 def is_branch_of(branch: str, conversation_id: ConversationId) -> bool:
-    """Return whether `branch_of` and `next_branch` can return this branch name for the conversation."""
+    """Return whether a branch name is the name of a conversation's first branch, optionally followed by a dash and
+    a number, as in the names that `next_branch` returns.
+    """
     return re.fullmatch(re.escape(branch_of(conversation_id)) + r"(-[1-9][0-9]*)?", branch, re.ASCII) is not None
 
 

@@ -55,7 +55,8 @@ class Worktree:
         self._commits = Commits(self._git, self._checkout, paths, workspace.author)
 
     async def prepare(self, last: WorkspaceUpdated | None) -> WorkspaceUpdated | None:
-        """Check out the newest commit of the conversation. Return the same result as `Workspaces.prepare`.
+        """Check out the newest commit of the conversation. `last` is the last `workspace_updated` event in the log;
+        None if there is none. Return the event to append to the log; None if `last` still describes the worktree.
 
         Raises:
             GitFailed: the worktree cannot be prepared.
@@ -131,8 +132,11 @@ class Worktree:
     # --- after a turn ------------------------------------------------------------------
 
     async def save(self, last: WorkspaceUpdated, text: str, *, is_urgent: bool) -> WorkspaceUpdated | None:
-        """Commit the files and push the branch. `text` is the message or title from which the commit message is
-        made. Return the same result as `Workspaces.save`.
+        """Commit the files and push the branch. `last` is the last `workspace_updated` event in the log. `text` is
+        the message or title from which the commit message is made. If `is_urgent` is True, the timeouts are short.
+
+        Return the event to append to the log; None if nothing has changed. If the push fails, the event describes
+        the failure.
 
         Raises:
             GitFailed: the files cannot be committed.

@@ -13,8 +13,8 @@ from parley.workspaces.paths import WorktreePaths
 __all__ = ["MAX_LIST_BYTES", "WorktreeGit"]
 
 MAX_LIST_BYTES: Final = 256 * 1024 * 1024
-"""The maximum number of bytes that are read of a list of files. A list with half as many characters is rejected,
-because the list may be incomplete.
+"""The maximum number of bytes that are read from a list of files. A list of at least half as many characters is
+rejected, because it may be incomplete.
 """
 
 

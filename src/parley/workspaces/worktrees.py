@@ -145,7 +145,7 @@ async def _collect(paths: WorktreePaths, worktree_of: Callable[[str], Worktree],
     """Remove the worktrees of a clone that were last used before the time `before`, in seconds since the epoch.
 
     Keep the worktree at `paths`, and worktrees that contain work that is not in the repository. `worktree_of`
-    returns the `Worktree` of a conversation id.
+    returns the `Worktree` of the conversation with a given id.
     """
     for name in await asyncio.to_thread(_names_in, os.path.join(paths.clone, "worktrees")):
         one = worktree_of(name)
