@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["EXPECTED_ADDRESS", "GIT_SEARCH_PATH", "GitAddress", "parse_git_address"]
 
 GIT_SEARCH_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-"""The PATH with which the server looks up Git. Commands that the model runs cannot write to the directories in this
+"""The PATH in which the server looks up Git. Commands that the model runs cannot write to the directories in this
 PATH.
 """
 

@@ -30,8 +30,8 @@ _MAX_LINKS: Final = 40
 """The maximum number of symbolic links that are followed to find one file. The Linux kernel has the same limit."""
 
 _MAX_HIDDEN_FILES: Final = 20_000
-"""The maximum number of hidden files with which a file with several hard links is compared. If the hidden
-directories contain more files, the file counts as hidden.
+"""The maximum number of hidden files that are compared with a file that has several hard links. If the hidden
+directories contain more files, the file with several hard links counts as hidden.
 """
 
 _LOOK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -67,9 +67,7 @@ OUT_OF_MEMORY: Final = (
 
 
 _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
-"""Parts of the error messages, in lower case, with which the dynamic linker reports that there is no memory for a
-library.
-"""
+"""Parts, in lower case, of the dynamic linker's error messages if there is no memory for a library."""
 
 
 def limit_reached(error: BaseException) -> str | None:

@@ -35,8 +35,8 @@ RELAY: Final = "relay"
 """The kind of the JSON line in which a relay sends the environment of its client before the first MCP message."""
 
 ANSWER_SECONDS: Final = 5.0
-"""The maximum time, in seconds, to connect to the server and to receive its response to a line. A server that was
-stopped with SIGSTOP never responds.
+"""The maximum total time, in seconds, for connecting to the server and receiving its response to a line. A server
+that was stopped with SIGSTOP never responds.
 """
 MAX_ANSWER_BYTES: Final = 64 * 1024
 
@@ -120,7 +120,8 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
 
 def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send one line that is not an MCP message to the server, and return the server's response.
+    """Send the request `kind` with the given members to the server as a line that is not an MCP message. Return the
+    server's response.
 
     Raises:
         NoResident: the server ended or did not respond.

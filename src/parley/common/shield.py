@@ -16,8 +16,8 @@ T = TypeVar("T")
 async def run_to_completion(work: asyncio.Future[T]) -> T:
     """Wait until `work` is done and return its result. This function never cancels the work.
 
-    If the caller is cancelled, the cancellation is raised when the work is done. If the work then fails, its error
-    is logged and not raised.
+    If the caller is cancelled, `CancelledError` is raised when the work is done. If the work has failed, its error
+    is then only logged.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

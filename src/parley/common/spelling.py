@@ -35,9 +35,8 @@ def forms_of(name: str) -> tuple[str, ...]:
 
 
 def is_about_safety(name: str) -> bool:
-    """Return whether a name contains a word that occurs in the names of the settings that restrict the agent. The
-    callers reject unknown settings and arguments with such names, because ignoring them could leave the agent
-    unrestricted.
+    """Return whether a name contains a word that occurs in the names of the settings that restrict the agent.
+    Ignoring an unknown setting with this name could leave the agent unrestricted.
     """
     letters = letters_of(name)
     return any(word in letters for word in _SAFETY)
