@@ -16,7 +16,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""A page of entries ends with the entry that makes the size of the page exceed this number of bytes."""
+"""The size, in bytes, that ends a page of entries. The last entry of the page makes it larger than this size."""
 
 
 async def bulk_create(

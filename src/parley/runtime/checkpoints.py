@@ -29,8 +29,8 @@ LACKING_ENTRIES: Final = 10_000
 after the stored checkpoint stores a new checkpoint, even if no client writes to the conversation.
 """
 SMALL: Final = 4000
-"""Projections with at most this many items are encoded on the event loop, which takes a few milliseconds. Larger
-projections are encoded in a thread.
+"""The maximum number of items in projections that are encoded on the event loop. The encoding takes a few
+milliseconds. Larger projections are encoded in a thread.
 """
 
 

@@ -55,8 +55,8 @@ doubles the delay.
 """
 
 SILENCE_SECONDS: Final = 0.25
-"""If the store does not respond, a command fails this number of seconds after its deadline. While the store
-responds, the command continues to wait, and the store is checked again at intervals of the same length.
+"""The time, in seconds, from the deadline of a command to its failure if the store does not respond. While the
+store responds, the command continues to wait, and the store is checked again at intervals of the same length.
 """
 
 MAX_RETRY_SECONDS: Final = 30.0

@@ -40,7 +40,7 @@ require input at the end of the history.
 """
 
 MIN_ITEMS_TO_COMPACT: Final = 2
-"""A history can be compacted only if it has at least this many items. A single item may be an earlier summary."""
+"""The minimum number of items in a history that can be compacted. A single item may be an earlier summary."""
 
 _messages: Final = msgspec.json.Decoder(UserMessage)
 _queued: Final = msgspec.json.Decoder(MessageQueued)

@@ -286,8 +286,8 @@ class ConversationRegistry:
         return await self._store.search(query)
 
     async def find_if_possible(self, conversation_id: ConversationId) -> Conversation | None:
-        """Return a conversation as `find` does; None if the conversation does not exist or cannot be read. Lists
-        leave out such conversations.
+        """Return a conversation as `find` does; None if the conversation does not exist or cannot be read. If the
+        conversation cannot be read, log the reason.
         """
         try:
             return await self.find(conversation_id)
