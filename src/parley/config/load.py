@@ -336,8 +336,9 @@ class Loader:
         self._version = version
 
     def _begin(self, overrides: SettingsOverrides, argument: Source) -> ResolvedSettings:
-        """Resolve the settings of a new conversation with the current config.toml. Cache the result, unless it
-        contains instructions from a file.
+        """Resolve the settings of a new conversation with the current config.toml and the overrides of the call.
+        Cache the result, unless it contains instructions from a file. `argument` contains the settings in the
+        `config` argument of the call.
         """
         self._load_if_changed()
         key = (replace(overrides, config=None), msgspec.json.encode(argument.values))
@@ -591,8 +592,9 @@ def _without_repositories(workspace: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _missing(server: str, table: Mapping[str, Any], not_stored: Sequence[KeyPath]) -> tuple[str, ...]:
-    """Return the keys in the settings of a tool server whose values are missing. Such a value was supplied by an
-    earlier call, and was not stored because it may be a secret. No current source supplies the value.
+    """Return the keys in `not_stored` that belong to the tool server `server` and are not in `table`, its current
+    settings. `not_stored` contains the keys whose values an earlier call supplied. The values were not stored,
+    because they may be secrets.
     """
     lost = (
         path[2:] for path in not_stored if path[:2] == ("mcp_servers", server) and not mentions(table, path[2:])

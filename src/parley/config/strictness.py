@@ -16,7 +16,7 @@ STRICTEST_FIRST: Final[dict[RestrictedSetting, tuple[str, ...]]] = {
     "approval_policy": ("untrusted", "on-request", "on-failure", "never"),
 }
 _HARMLESS: Final = frozenset({"model", "cwd", "output_schema", *STRICTEST_FIRST})
-"""The names of the settings that `looser_setting` does not compare."""
+"""The names of the settings that `looser_setting` does not compare for equality."""
 
 
 def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:
