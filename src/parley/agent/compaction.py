@@ -49,8 +49,8 @@ KEPT_RECENT: Final = 0.3
 """The maximum fraction of the room for the history that the newest items may take. These items are not summarized.
 """
 KEPT_LAST: Final = 0.7
-"""The last response and its outputs are not summarized if they take at most this fraction of the room for the
-history, even if they take more than `KEPT_RECENT`.
+"""The maximum fraction of the room for the history that the last response and its outputs may take without being
+summarized. It applies even if they take more than `KEPT_RECENT`.
 """
 MAX_SUMMARY: Final = 0.2
 """The maximum size of a summary, as a fraction of the room for the history."""
