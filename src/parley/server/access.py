@@ -80,32 +80,24 @@ def require_all_conversations(principal: Principal) -> None:
 
 
 def may_answer(principal: Principal, approval: PendingApproval | None = None) -> bool:
-    """Return whether the principal may decide `approval`. The server asks only clients whose principal may decide
-    the approval.
+    """Return whether the principal may decide `approval`.
 
     If `approval` is None, return whether the role of the principal allows it to decide approvals at all.
-
-    The process that is running the turn checks the setting `[approvals] from` again for each answer
-    (`runtime/turn_runner.py`).
     """
     is_allowed = approval is None or approval.may_be_answered_by(principal.ref)
     return is_allowed and principal.role >= Role.APPROVER
 
 
 def may_interrupt(principal: Principal) -> bool:
-    """Return whether the principal may interrupt a turn. Clients whose principal may not interrupt turns are
-    ignored when the server decides how long an approval waits for an answer.
-    """
+    """Return whether the role of the principal allows it to interrupt turns."""
     return principal.role >= Role.DRIVER
 
 
 def may_call_approval_answer(
     principal: Principal, features: Features, approval: PendingApproval | None = None
 ) -> bool:
-    """Return whether a client may use the tool `approvalAnswer` to decide `approval`.
-
-    The tool must be offered to the client, and the principal must be allowed to decide the approval. If `approval`
-    is None, the check does not depend on an approval.
+    """Return whether a client with the given principal and features may use the tool `approvalAnswer` to decide
+    `approval`. If `approval` is None, return whether the client may use the tool at all.
     """
     return features.may_answer_approvals and may_answer(principal, approval)
 

@@ -141,8 +141,8 @@ def _message(approval: PendingApproval, features: Features) -> str:
 
 
 def _why(reason: str, request: ApprovalRequest) -> str:
-    """Return the lines with the server's reason and the model's reason, both from `reason`. If one of the two is
-    missing, its line is omitted.
+    """Split `reason` into the server's reason and the model's reason, and return one line for each of them. A
+    missing reason has no line.
 
     The fields of `request` determine which part of `reason` the server wrote. The text alone does not distinguish
     the two parts, because the model can write the same text as the server. The model's reason is quoted and marked
@@ -207,7 +207,7 @@ def _what(action: _Action) -> str:
 
 
 def _is_given_reasons(action: _Action, features: Features) -> bool:
-    """Return whether an approval request for a client with the given features contains the reason for the action.
+    """Return whether a client with the given features gets the reason for `action` in the approval request.
 
     Clients at protocol version 2025-06-18 and older get the reason only for patches.
     """

@@ -35,7 +35,7 @@ _decoder: Final = msgspec.json.Decoder(CompleteParams)
 
 
 def completion_methods(server: ServerContext) -> Mapping[str, Handler]:
-    """Return the handler of the method `completion/complete`, by method."""
+    """Return a mapping from the method `completion/complete` to its handler."""
 
     async def complete(call: Call) -> None:
         principal = call.context.principal
@@ -69,8 +69,8 @@ def _is_conversation(params: CompleteParams) -> bool:
 
 
 async def _conversations(conversations: ConversationRegistry, principal: Principal, text: str) -> Completion:
-    """Return the ids of at most `MAX_VALUES` conversations whose id begins with `text` or whose title contains
-    `text`.
+    """Return the ids of at most `MAX_VALUES` conversations that the principal may see, and whose id begins with
+    `text` or whose title contains `text`.
     """
     found: list[str] = []
     searched, text = 0, text.casefold()

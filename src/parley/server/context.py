@@ -145,8 +145,8 @@ class Principal(Struct, frozen=True, kw_only=True):
 
     @property
     def token_holder(self) -> Principal:
-        """The principal of requests that contain the token itself: this principal without a sign-in to the web
-        page.
+        """This principal without its sign-in to the web page. Requests that contain the token itself have this
+        principal.
         """
         return replace(self, sign_in="") if self.sign_in else self
 

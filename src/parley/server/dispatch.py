@@ -85,13 +85,17 @@ class Call:
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
-        """Send the encoded result as the response. Fail if the request already has a response."""
+        """Send the encoded result as the response.
+
+        Raises:
+            RuntimeError: the request already has a response.
+        """
         if self.context.meta is not None:
             result = completed(self.method, self.id, result, result_type)
         self._settle(response(self.id, result))
 
     def fail(self, refused: RequestRefused) -> None:
-        """Send a JSON-RPC error as the response."""
+        """Send `refused` as the response, in the form of a JSON-RPC error."""
         self._settle(_encode_error(self.id, refused, self.context))
 
     def on_cancel(self, do: Callable[[], None]) -> None:
@@ -277,7 +281,7 @@ class Dispatch:
             reply.answer(_encode_error(request_id, refused, self._context(reply, None)))
 
     def _refuse_answer(self, request_id: RequestId) -> None:
-        """Treat the response to the request `request_id` as an error, because the response cannot be decoded."""
+        """Treat the client's response to the request `request_id` as an error, because it cannot be decoded."""
         self._in_order(self._own.take, Message(id=request_id, error=Raw(b"{}")))
 
     def _in_order(self, do: Callable[[Message], None], message: Message) -> None:

@@ -64,7 +64,7 @@ class StreamEncoder:
 
         If `event_meta` is True, the `_meta` of each event contains the id of the conversation and the position. If
         `as_log` is True, events are sent as log messages. If the snapshot omits older events, `before` is the
-        position with which the client can read them (`conversationRead` with `before`); otherwise it is None.
+        argument `before` that the client passes to `conversationRead` to read them; otherwise it is None.
         """
         self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)

@@ -56,7 +56,7 @@ FAILED_VALUES: Final[Mapping[ErrorShape, type[Struct]]] = {
 
 
 TEXT_SHAPES: Final = frozenset({ErrorShape.CODEX, ErrorShape.STREAM, ErrorShape.PLAIN})
-"""The shapes with which a failure has no structured content for clients that do not get Parley's additions
+"""The shapes whose failures have no structured content for clients that do not get Parley's additions
 (`Features.additions`).
 """
 

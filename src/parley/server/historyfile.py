@@ -15,7 +15,7 @@ __all__ = ["history_file"]
 
 PART_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 256 * PART_BYTES
-"""The maximum number of bytes in which lines are counted, from the beginning of `history.jsonl`."""
+"""The maximum number of bytes that are read from the beginning of `history.jsonl` to count its lines."""
 
 
 async def history_file(home: str) -> tuple[int, int]:

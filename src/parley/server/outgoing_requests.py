@@ -19,7 +19,7 @@ __all__ = ["OutgoingRequests"]
 log = logging.getLogger(__name__)
 
 MAX_FIRST_ID: Final = 2**52
-"""The upper limit of the random id with which `use_unique_ids` begins. The limit leaves room for further ids,
+"""The upper limit of the random first id that `use_unique_ids` chooses. The limit leaves room for further ids,
 because JavaScript represents integers exactly only up to 2**53.
 """
 
@@ -50,8 +50,8 @@ class OutgoingRequests:
         return request_id in self._open
 
     def use_unique_ids(self) -> None:
-        """From now on, use ids that no other server process uses for this client. A response to a request of an
-        earlier process, or of another node, can then not be mistaken for a response to a request of this process.
+        """From now on, use ids that no other server process uses for this client. A response to a request from an
+        earlier process or from another node then cannot be mistaken for a response to a request from this process.
         """
         self._ids = count(secrets.randbelow(MAX_FIRST_ID))
 

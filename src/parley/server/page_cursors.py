@@ -1,4 +1,4 @@
-"""Encodes and decodes page cursors: the opaque strings with which a client gets the next page of a list."""
+"""Encodes and decodes page cursors: the opaque strings that a client sends to get the next page of a list."""
 
 from __future__ import annotations
 

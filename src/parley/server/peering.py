@@ -121,8 +121,8 @@ async def serve_peer(transport: PeerTransport, server: ServerContext, version: s
 
 
 def _take(transport: PeerTransport, dispatch: Dispatch, frame: bytes | Overlong) -> None:
-    """Handle a message from the other process. After an invalid message, stop reading and close the connection. If
-    later messages were still handled, the effect of the invalid message would be missing.
+    """Handle a message from the other process. If the message is invalid, stop reading, because later messages may
+    depend on it. The connection is then closed.
     """
     try:
         if isinstance(frame, Overlong):
@@ -229,8 +229,8 @@ class _Peer:
         """Execute a request from the other process. If the request fails, the other process gets the error message
         that a client of this process would get.
 
-        If a request fails because this process is not the owner, the other process must send `Follow` again. Until
-        then, later requests for the conversation also fail, so that the failed request can be repeated before them.
+        After a request has failed because this process is not the owner, all requests for the conversation fail
+        until the other process sends `Follow` again. The other process can then repeat the requests in order.
         """
         request = _params(kind, call.params)
         conversation_id = request.conversation_id
@@ -248,7 +248,7 @@ class _Peer:
             raise PeerRefusal(REFUSED, error) from None
 
     async def _place(self, call: Call) -> None:
-        """Execute a request with which another node begins a turn on this node. The effect is the same as if a
+        """Execute a request from another node that begins a turn on this node. The effect is the same as if a
         client of this node had sent the request.
         """
         place = _params(Place, call.params)

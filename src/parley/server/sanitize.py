@@ -31,8 +31,8 @@ def one_line(text: str) -> str:
 
 
 def quoted_words(text: str) -> str:
-    """Return the model's reason in the form in which the text of an approval request contains it: truncated, on one
-    line, and in quotation marks. Quotation marks in `text` are escaped.
+    """Return the model's reason for the text of an approval request: truncated, on one line, and in quotation
+    marks. Quotation marks in `text` are escaped.
 
     Each run of blanks is replaced by one blank, because the text after a long run could wrap to the beginning of a
     line and look like text from the server.

@@ -45,15 +45,16 @@ clients have read the responses. This time is shorter than the two seconds that 
 shutdown.
 """
 CLOSE_SECONDS: Final = 0.3
-"""The maximum time in seconds after `SHUTDOWN_SECONDS` that a shutdown waits until the store is closed. Closing
-takes this long only if the disk is slow or another process holds the write lock.
+"""The maximum time, in seconds, that a shutdown waits for the store to close, in addition to `SHUTDOWN_SECONDS`.
+Closing takes this long only if the disk is slow or another process holds the write lock.
 """
 LEAVE_SECONDS: Final = 1.0
 """The maximum time in seconds for which a client can still receive responses after it has closed its sending
 side.
 """
 LAST_ANSWERS_SECONDS: Final = 0.05
-"""The maximum time in seconds that a shutdown waits for the responses to requests that were waiting for the store.
+"""The maximum time, in seconds, that a shutdown waits for the last responses after it has closed the store.
+Requests that were waiting for the store get an error at that time.
 """
 MAX_SHUTDOWN_SECONDS: Final = SHUTDOWN_SECONDS + CLOSE_SECONDS + LAST_ANSWERS_SECONDS
 

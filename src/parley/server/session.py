@@ -190,7 +190,7 @@ class Session:
 
     def on_changed(self, owner: Hashable, do: Callable[[], None]) -> None:
         """From now on, call `do` whenever the negotiated features, the log level, the streams or the resource
-        subscriptions have changed.
+        subscriptions have changed. The function replaces an earlier function of the same `owner`.
         """
         self._on_changed[owner] = do
 
@@ -200,7 +200,9 @@ class Session:
             do()
 
     def on_reconnect(self, owner: Hashable, do: Callable[[], None]) -> None:
-        """From now on, call `do` whenever the client has reconnected and may have missed messages."""
+        """From now on, call `do` whenever the client has reconnected and may have missed messages. The function
+        replaces an earlier function of the same `owner`.
+        """
         self._on_reconnect[owner] = do
 
     def reconnected(self) -> None:

@@ -32,7 +32,7 @@ _MESSAGE: Final[Mapping[AvailabilityState, str]] = {
 
 def send_store_notice(session: Session, state: AvailabilityState) -> None:
     """Send a log message about `state`, the availability of the database, to the client of a session. Do nothing if
-    the client does not support log messages or has not requested messages of this level.
+    the client does not support log messages, or if the log level of the session excludes the message.
     """
     level = _LEVEL[state]
     is_wanted = _LEVELS.index(level) >= _LEVELS.index(session.log_level)

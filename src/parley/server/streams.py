@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 SHORT_ENTRIES: Final = 2000
 SHORT_BYTES: Final = 1024 * 1024
-"""The maximum size of a snapshot that is sent as a whole. A snapshot with more than `SHORT_ENTRIES` entries or more
-than `SHORT_BYTES` bytes is sent in pages.
+"""The maximum size, in bytes, of a snapshot that is sent as a whole. A snapshot with more bytes, or with more than
+`SHORT_ENTRIES` entries, is sent in pages.
 """
 
 MAX_ENDS: Final = 256
-"""The maximum number of notices about ended streams, and of the numbers of cancelled streams, that are stored for a
-client that may reconnect. Beyond this number, the oldest are removed.
+"""The maximum number of ended streams, and of cancelled streams, that are recorded for a client that may reconnect.
+Beyond this number, the oldest records are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
@@ -396,7 +396,7 @@ class Streams:
 
     @property
     def states(self) -> tuple[StreamState, ...]:
-        """The arguments with which the open streams can be opened again after a restart of the server."""
+        """The states of the open streams, from which the streams can be opened again after a restart."""
         return tuple(stream.state for stream in self._streams.values())
 
     def is_open(self, conversation_id: ConversationId) -> bool:
@@ -501,9 +501,7 @@ class Streams:
             self._close(conversation_id)
 
     def _name_conversations(self) -> None:
-        """Make the events of all streams contain the id of their conversation if more than one stream is open, and
-        only then.
-        """
+        """If more than one stream is open, include the id of the conversation in each event. Otherwise, omit it."""
         if len(self._streams) <= 2:  # with more streams, the events already contain the id
             for stream in self._streams.values():
                 stream.encoder.name_conversation(len(self._streams) == 2)

@@ -76,7 +76,7 @@ class Subscription:
     def register(self) -> None:
         """Register the subscription as a reader of the conversation.
 
-        A stream calls this method before `start` if the snapshot cannot be sent immediately and as a whole.
+        `start` also registers the subscription. Call this method to register it before `start`.
         """
         client = ReadingClient(
             principal=self._session.principal.ref,

@@ -108,8 +108,8 @@ def task_methods(session: Session, server: ServerContext) -> Mapping[str, Handle
 
 
 async def _cancelled(task: TurnTask, principal: PrincipalRef) -> Task:
-    """Interrupt the turn of the task for `principal`. Wait until the turn has ended, at most `CALL_SECONDS`, and
-    return the state of the task.
+    """Interrupt the turn of the task for `principal`. Wait up to `CALL_SECONDS` for the turn to end, and return the
+    state of the task.
     """
     deadline = Deadline(CALL_SECONDS)
     await task.conversation.interrupt_turn(task.event_id, principal=principal, deadline=deadline)

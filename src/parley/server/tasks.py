@@ -117,8 +117,8 @@ class TurnTask(Struct, frozen=True):
         return self.running("input_required" if asks else "working", self.conversation.state.updated_at)
 
     def running(self, status: TaskStatus, at: float) -> Task:
-        """Return the state of the task with the given status of a running turn. `at` is the time of the last
-        change, in seconds since the epoch.
+        """Return the state of the task while its turn is running. `status` is the status of the task, and `at` is
+        the time of the last change, in seconds since the epoch.
         """
         message = "The agent waits for an approval." if status == "input_required" else UNSET
         return Task(

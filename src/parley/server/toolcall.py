@@ -34,11 +34,11 @@ class ToolCall:
         self._arguments = params.arguments
         telemetry.annotate(tool=params.name)
         self.rounds: Rounds | None = None
-        """Manages the approval requests of a call at protocol version 2026-07-28; None if the call cannot end with
-        an approval request.
+        """The approval requests of a call at protocol version 2026-07-28; None if the call cannot end with an
+        approval request.
         """
         self.deadline = Deadline(CALL_SECONDS)
-        """The time at which this call stops waiting for other processes."""
+        """The deadline for waiting for other processes, `CALL_SECONDS` after the beginning of the call."""
 
         self.is_task = False
         """True if the call runs as a task."""
@@ -76,7 +76,12 @@ class ToolCall:
         return self.server.conversations.get(self.visible(conversation_id))
 
     async def conversation(self, conversation_id: UUID) -> Conversation:
-        """Return the given conversation, with all durable entries in its log in memory."""
+        """Return the given conversation, after its log in memory has been brought up to date.
+
+        Raises:
+            UnknownConversation: the conversation does not exist, or the sender is not allowed to see it.
+            StoreError: the conversation cannot be read.
+        """
         return await self.server.conversations.find(self.visible(conversation_id))
 
     def visible(self, conversation_id: UUID) -> ConversationId:

@@ -42,8 +42,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of entries before the resumed position that a resumed call reads if the position before its turn is
-unknown. These entries contain the last message of the turn if the client has already received it.
+"""The number of earlier entries in which a resumed call searches for the last message of its turn. The number is
+used only if the position before the turn is unknown.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 

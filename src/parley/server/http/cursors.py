@@ -34,7 +34,7 @@ class StreamCursors:
         return _StreamOutbox(self._push, lambda position: self._moved(conversation, number, position))
 
     def restart(self, positions: Mapping[str, Position]) -> None:
-        """Replace the positions with `positions`, which the client has sent when it reconnected.
+        """Replace the positions with `positions`, which the client sent when it reconnected.
 
         This method must be called before messages are sent again. Otherwise, the event ids of repeated messages
         would contain positions that the client has not reached.

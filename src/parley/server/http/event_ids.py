@@ -61,7 +61,7 @@ class _Call(Struct, frozen=True, array_like=True):
 
 
 class _Content(Struct, frozen=True, array_like=True):
-    """The content of an event id before it is signed. Conversation ids have their short form (`_packed`)."""
+    """The content of an event id before it is signed. Conversation ids are in the short form."""
 
     call: _Call | None
     streams: dict[bytes, Position]
@@ -74,7 +74,9 @@ _request_decoder: Final[msgspec.json.Decoder[RequestId]] = msgspec.json.Decoder(
 
 @lru_cache(maxsize=4096)  # the form is short, because each event id names all streams of a session
 def _packed(conversation: str) -> bytes:
-    """Return the short form of the conversation id: 17 bytes for a UUID."""
+    """Return the short form of the conversation id: `_UUID` and 16 bytes if the id is a UUID, otherwise `_TEXT` and
+    the id in UTF-8.
+    """
     try:
         uuid = UUID(conversation)
     except ValueError:

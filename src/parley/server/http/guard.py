@@ -67,8 +67,8 @@ class Guard:
         """If the request is for the path of the public URL without the final slash, return the last segment of this
         path. Otherwise, return None.
 
-        The caller then redirects the browser to the path with the slash. Without the slash, the browser would
-        resolve relative URLs in the page wrongly.
+        Such a request must be redirected to the path with the slash. Without the slash, the browser would resolve
+        relative URLs in the page wrongly.
         """
         if not self._public_path or request.target.partition("?")[0] != self._public_path:
             return None

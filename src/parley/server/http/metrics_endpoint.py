@@ -29,7 +29,7 @@ class MetricsEndpoint:
         self._text = text
 
     def answer(self, request: HttpRequest, principal: Principal) -> HttpAnswer:
-        """Return the response to the request, which `principal` has sent."""
+        """Return the response to the request from `principal`."""
         if principal.conversation is not None:
             return HttpAnswer(status=HTTPStatus.FORBIDDEN)
         if request.method not in ("GET", "HEAD"):

@@ -34,8 +34,8 @@ SIGN_IN_PATH: Final = "/sign-in"
 PUSH_PATH: Final = "/push"
 MAX_BODY_BYTES: Final = 4096
 COOKIE_SECONDS: Final = 400 * 86_400
-"""The time in seconds for which browsers keep the cookie of a sign-in. Browsers allow no longer time, and most
-sign-ins end earlier.
+"""The time in seconds for which browsers keep the cookie of a sign-in. It is the longest time that browsers allow.
+Most sign-ins end earlier.
 """
 
 

@@ -39,9 +39,7 @@ class PushOutbox:
         self._kept: deque[bytes] = deque(maxlen=MAX_FRAMES)
         self._waiting: deque[Callable[[], None]] = deque()
         self._asked: MessageStream | None = None
-        """The stream with which `_wake` is registered, so that `_wake` is called when the stream is writable; None
-        if `_wake` is not registered.
-        """
+        """The stream that calls `_wake` when it becomes writable; None if `_wake` is not registered."""
         self.closed = False
 
     @property
@@ -59,9 +57,10 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """Send the messages that were kept and all later messages on `stream`. Return the kept messages. If an
-        older stream is sending a message in parts, close the older stream; its conversation stream then sends the
-        whole message again.
+        """Send the messages that were kept and all later messages on `stream`. Return the kept messages.
+
+        If an older stream is sending a message in parts, close the older stream. The whole message is then sent
+        again.
         """
         if self.closed:
             stream.end()
@@ -132,9 +131,7 @@ class PushOutbox:
                 stream.when_writable(lambda: self._wake(stream))
 
     def _wake(self, stream: MessageStream) -> None:
-        """Wake the senders that wait until the outbox is writable, one after another, until the outbox is no longer
-        writable.
-        """
+        """While the outbox is writable, wake the waiting senders one after another."""
         if self._asked is stream:
             self._asked = None
         for _ in range(len(self._waiting)):

@@ -50,7 +50,7 @@ class HttpSession:
         self._ended = asyncio.Event()
         self._had_stream = session_id is not None
         self.stored_at = 0.0
-        """The time at which the last use of the session was last stored, in seconds since the epoch."""
+        """The time of last use that is stored for the session, in seconds since the epoch."""
         self.is_changed = False
         """True if the state of the session has changed since it was last stored."""
         self.is_restoring = False
@@ -78,7 +78,7 @@ class HttpSession:
         self.stored_data: bytes | None = None
         """The encoded form of `stored_state`, byte for byte as in the store; None if the session is not stored."""
         self.stored_streams: set[ConversationId] = set()
-        """The conversations of which the stored session may contain a stream."""
+        """The conversations whose streams the stored session may contain."""
         self.saving: asyncio.Task[None] | None = None
         self.save_lock: Final = asyncio.Lock()
         """A lock that is held while the session is written to the store or removed from the store."""

@@ -49,8 +49,8 @@ def encode_state(state: SessionState) -> bytes | None:
 
 
 def decode_state(data: bytes) -> SessionState | None:
-    """Return the state that `data`, the content of a stored session, contains; None if another version of Parley
-    has stored the session in a different format.
+    """Return the state that is encoded in `data`; None if another version of Parley has encoded the state in a
+    different format.
     """
     try:
         return _decoder.decode(data)
@@ -61,8 +61,8 @@ def decode_state(data: bytes) -> SessionState | None:
 def merge_states(
     own: SessionState, *, base: SessionState, stored: SessionState, own_streams: Collection[ConversationId] = ()
 ) -> SessionState | None:
-    """Return `stored`, the state that another process has stored, with the changes that this process has made to
-    the session.
+    """Combine `stored`, the state that another process has stored, with the changes that this process has made to
+    the session. Return the combined state.
 
     `own` is the current state in this process, and `base` is the state in this process when it last stored the
     session. `own_streams` contains the conversations whose streams this process may have stored. Return None if

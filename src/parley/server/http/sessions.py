@@ -149,7 +149,8 @@ class HttpSessions:
     def delete(self, session: HttpSession) -> asyncio.Task[None] | None:
         """End the session. Its turns continue.
 
-        Return a task that removes the session from the store; None if the store is not changed.
+        Return a task that removes the session from the store. Return None if the session had already ended, if
+        there is no store, or if the server is shutting down.
         """
         if self._forget(session) and self._stores:
             self._removing.add(session.digest)
@@ -471,8 +472,8 @@ class HttpSessions:
                 self.delete(session)
 
     async def close(self) -> None:
-        """End all sessions, and wait until their tasks have finished. `ServerCore.shutdown` must have returned
-        before.
+        """End all sessions, and wait until their tasks have finished. Call this method after `ServerCore.shutdown`
+        has returned.
         """
         if self._check is not None:
             self._check.cancel()

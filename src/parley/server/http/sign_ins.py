@@ -119,7 +119,7 @@ class SignIns:
     # --- signing in and out ------------------------------------------------------------
 
     async def new_code(self) -> str:
-        """Create and return a one-time code, with which the user who runs the server can sign in to the web page.
+        """Create and return a one-time code for signing in to the web page as the user who runs the server.
 
         Raises:
             StoreError: the code cannot be stored.
@@ -173,8 +173,7 @@ class SignIns:
             raise SignInNotStored(error) from error
 
     async def end(self, principal: Principal) -> None:
-        """End the sign-in with which the principal has authenticated. The browser with this sign-in is then signed
-        out.
+        """End the current sign-in of the principal. The browser with this sign-in is then signed out.
 
         Raises:
             SignInNotStored: the store failed.

@@ -156,7 +156,7 @@ class StatelessRequests:
                 post.cut_off()
 
     async def close(self) -> None:
-        """Wait until all requests have ended. `ServerCore.shutdown` must have returned before."""
+        """Wait until all requests have ended. Call this method after `ServerCore.shutdown` has returned."""
         if self._posts:
             await asyncio.wait(self._posts)
 

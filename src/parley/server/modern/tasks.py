@@ -104,7 +104,8 @@ def _modern(task: Task, **details: Raw | dict[str, Raw] | UnsetType) -> ModernTa
 
 async def _with_details(task: TurnTask, context: RequestContext, request: RequestId) -> ModernTask:
     """Return the state of the task. The state contains the result if the task has ended, or the approval request if
-    the task is waiting for an approval and the client can be asked to decide it.
+    the task is waiting for an approval and the client can be asked to decide it. `request` is the request id that
+    the approval request contains.
     """
     entry = await task.end()
     if entry is None:

@@ -103,7 +103,9 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 async def _read_back(
     conversation: Conversation, before: Seq, limit: int, features: Features, *, has_times: bool
 ) -> ConversationReadResult:
-    """Return the last events before the position `before`, at most about `limit` events and `READ_BYTES` bytes."""
+    """Return the last events before the position `before`. Entries are read backwards until there are `limit`
+    events or more than `READ_BYTES` bytes.
+    """
     pages: list[list[PositionedEvent]] = []
     last = Seq(min(before - 1, conversation.log.durable))
     count = size = 0
