@@ -61,7 +61,7 @@ class _Call(Struct, frozen=True, array_like=True):
 
 
 class _Content(Struct, frozen=True, array_like=True):
-    """The content of an event id before it is signed. Conversation ids are in the short form."""
+    """The content of an event id before it is signed. Conversation ids are shortened: a UUID takes 17 bytes."""
 
     call: _Call | None
     streams: dict[bytes, Position]
