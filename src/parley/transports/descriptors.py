@@ -193,7 +193,7 @@ class DescriptorOutbox:
 
     def _write_chunks(self) -> None:
         """Write as many bytes as the descriptor accepts. This method does not wake the waiting senders, because
-        they could call `send` while another call of `send` is running.
+        they could call `send` while another call to `send` is running.
         """
         chunks = self._chunks
         while chunks:

@@ -52,10 +52,10 @@ class WebSocketDialer:
         self, address: str, *, token: str, versions: Sequence[str], seconds: float
     ) -> tuple[socket.socket, str]:
         """Connect to the node that has announced the URL `address`. Return a socket that carries the bytes of the
-        connection, and the version of the link that the node has chosen.
+        connection, and the version of the protocol between nodes that the other node has chosen.
 
         `token` is the shared token of the nodes. Both nodes prove that they have the token, without sending it.
-        `versions` contains the versions of the link that this node offers. `seconds` is the maximum time for
+        `versions` contains the versions of the protocol that this node offers. `seconds` is the maximum time for
         connecting.
 
         Raises:

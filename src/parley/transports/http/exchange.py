@@ -196,7 +196,7 @@ def _refuse_too_large(size: int, max_bytes: int, why_too_large: Callable[[int], 
 
 
 async def _discard(request: BaseRequest, connection: Connection, max_bytes: int) -> None:
-    """Read and discard the unread part of a body, for at most `max_bytes` bytes and `DISCARD_SECONDS` seconds."""
+    """Read and discard up to `max_bytes` bytes of the unread part of a body, for at most `DISCARD_SECONDS`."""
     size = 0
     with suppress(TimeoutError, OSError, ValueError, HTTPException, web.PayloadAccessError):
         async with asyncio.timeout(DISCARD_SECONDS):
