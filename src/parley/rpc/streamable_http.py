@@ -330,7 +330,8 @@ class StreamableHttp:
             self._on_gone()
 
     async def _read_refusal(self, response: aiohttp.ClientResponse, request_id: RequestId, kind: str) -> None:
-        """Pass the JSON-RPC error in the body of an HTTP error response to the receiver.
+        """Pass the JSON-RPC error in the body of an HTTP error response to the receiver. `kind` is the media type
+        of the body.
 
         Raises:
             HttpRefused: the body contains no JSON-RPC error.
@@ -368,8 +369,8 @@ class StreamableHttp:
     # --- streams -------------------------------------------------------------------------
 
     async def _listen(self, before: asyncio.Task[None] | None) -> None:
-        """Wait for the task `before`, which sends the preceding notification. Then read the messages that belong to
-        no request, as long as the server offers a stream for them.
+        """Read the messages that belong to no request, as long as the server offers a stream for them. First wait
+        for the task `before`, which sends the preceding notification; None if there is no such task.
         """
         if before is not None:
             await asyncio.wait([before], timeout=ORDER_SECONDS)
@@ -526,7 +527,8 @@ def _content_type(response: aiohttp.ClientResponse) -> str:
 
 
 async def _chunks(response: aiohttp.ClientResponse, idle_seconds: float | None = None) -> AsyncIterator[bytes]:
-    """Yield the bytes of a response body as they arrive.
+    """Yield the bytes of a response body as they arrive. If `idle_seconds` is None, the time without bytes is not
+    limited.
 
     Raises:
         UnreadableAnswer: the body is compressed.
