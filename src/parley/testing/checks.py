@@ -170,8 +170,8 @@ def _check_event(encoded: Raw) -> str:
 
 
 def _same(encoded: Raw, read: Struct) -> None:
-    """Check that encoding the decoded value `read` again gives the same JSON as `encoded`, so that no member is
-    unknown or missing.
+    """Check that encoding the decoded value `read` again gives the same JSON as `encoded`. The JSON differs if
+    a member is unknown or missing.
 
     Raises:
         ValueError: the two JSON values differ.

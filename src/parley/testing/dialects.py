@@ -38,8 +38,8 @@ class Dialect(Struct, frozen=True, kw_only=True):
     reasoning: Literal["reasoning", "reasoning_content", "reasoning_details", "parts"] = "reasoning"
     """The name of the field that contains reasoning; `parts` if reasoning is a part of a content list."""
     index: Literal["counted", "zero", "none"] = "counted"
-    """How the provider sets the index of a tool call: `counted` means that calls are numbered, `zero` means that
-    every call has the index 0, and `none` means that the index is missing.
+    """The index of a tool call: `counted` if calls are numbered, `zero` if every call has the index 0, `none` if
+    the index is missing.
     """
     in_pieces: bool = False
     """True if a tool call arrives in two fragments. The second fragment has no id and no name."""

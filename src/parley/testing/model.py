@@ -97,7 +97,7 @@ class ScriptedModel:
     def cuts(self, *steps: Step, at: int | None = None, how: Ending = "close") -> None:
         """Queue a reply that breaks off after its steps, or after `at` bytes of its body.
 
-        `how` determines in which way the reply ends (see `Ending`).
+        `how` is the way in which the reply ends (see `Ending`).
         """
         self.queue(Cut(steps=steps, at=at, how=how))
 
@@ -105,7 +105,7 @@ class ScriptedModel:
         """Queue a raw body without chunked encoding, sent in writes of `cut_every` bytes, or in one write by
         default.
 
-        `how` determines in which way the reply ends (see `Ending`).
+        `how` is the way in which the reply ends (see `Ending`).
         """
         self.queue(RawBody(body=body, cut_every=cut_every, how=how))
 

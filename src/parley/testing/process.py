@@ -55,7 +55,9 @@ class _Server:
         return self.process.pid
 
     def config(self, text: str) -> None:
-        """Rewrite config.toml with the additional settings `text`, for conversations that are created later."""
+        """Rewrite config.toml with the additional settings `text`. They apply to conversations that are created
+        after this call.
+        """
         self._home.write_config(text)
 
     def stderr_text(self) -> str:

@@ -34,7 +34,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 class Cut(Struct, frozen=True, kw_only=True):
     """A reply that breaks off after its steps, or after `at` bytes of its body.
 
-    `how` determines in which way the reply ends.
+    `how` is the way in which the reply ends.
     """
 
     steps: tuple[Step, ...]
