@@ -80,9 +80,7 @@ class Features(Struct, frozen=True, kw_only=True):
 
     @property
     def knows_limits(self) -> bool:
-        """True if the server asks the client whether a turn may continue after it has reached a limit in the
-        settings. If no client can be asked, the turn ends at the limit.
-        """
+        """True if the server asks the client whether a turn may continue beyond a limit in the settings."""
         return self.full_version
 
     @property

@@ -66,9 +66,9 @@ class OutgoingRequests:
         return request_id
 
     def send_again(self, lost: Outbox, out: Outbox, *, but_not: Collection[bytes] = ()) -> None:
-        """Send the open requests that were sent to the outbox `lost` again to `out`, because the client may not
-        have received them. `but_not` contains the frames that the client has received. Requests in `but_not` are
-        not sent again.
+        """For each open request that was sent to the outbox `lost`, send the request again to `out`, because the
+        client may not have received it. Requests whose frames are in `but_not` are not sent again; the client has
+        received these frames.
         """
         for request_id, one in tuple(self._open.items()):
             if one.out is lost and one.frame not in but_not:

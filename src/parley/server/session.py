@@ -281,7 +281,7 @@ class Session:
         return self._first_requests.get(conversation, "")
 
     def note_subscription(self, subscription: Hashable, conversation: ConversationId) -> None:
-        """Register `subscription`, a stream or a call of the client that reads the conversation."""
+        """Register `subscription`, which is a stream or a call that reads the conversation."""
         self._subscriptions[subscription] = conversation
 
     def forget_subscription(self, subscription: Hashable) -> None:

@@ -144,8 +144,8 @@ class HttpSession:
         return reply
 
     async def resume_call(self, cursor: CallCursor, stream: MessageStream) -> None:
-        """Continue to send the messages of the call that `cursor` names on `stream`, beginning after the messages
-        that the client has received.
+        """Send the remaining messages of a call on `stream`. `cursor` names the call and the position that the
+        client has reached.
         """
         if (lost := self._calls.get(cursor.request)) is not None:
             lost.close()

@@ -289,8 +289,8 @@ class SignIns:
         return stored
 
     async def _load(self, digest: bytes) -> StoredSignIn | None:
-        """Load the sign-in with the digest `digest`, which another server with the same store may have created, and
-        return the sign-in. Return None if the store has no such sign-in or cannot be read.
+        """Load the sign-in with the digest `digest` from the store, because another server may have created it.
+        Return the sign-in; None if the store has no such sign-in or cannot be read.
         """
         try:
             stored = await self._store.sign_in(digest)
