@@ -32,7 +32,7 @@ class ReportsAvailability(Protocol):
         ...
 
     def on_availability(self, call: Callable[[AvailabilityState], None]) -> None:
-        """Call the callback `call` with the new state, in the event loop, after each later change of the
-        availability. Callbacks that were added before stay registered.
+        """Call the callback `call` with the new state, in the event loop, after each change of the availability.
+        Callbacks that were added before stay registered.
         """
         ...

@@ -84,7 +84,7 @@ class Approved(Struct, frozen=True, kw_only=True):
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A program with its arguments, which runs without a shell."""
+    """A program and its arguments, which no shell interprets."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -134,12 +134,12 @@ class CommandRunner(Protocol):
         """Run a command until all its processes have ended. `output` is called with each piece of output as soon as
         it is read, but never after this call has returned.
 
-        When the call returns or raises, no process of the command is left, unless a command without a sandbox has
-        attacked its supervisor process. If a process that does not belong to the command holds the command's pipes
-        open, the call returns at most half a second later.
+        When the call returns or raises, all processes of the command are dead, unless a command without a sandbox
+        has attacked its supervisor process. If another process keeps the command's pipes open, the output is read
+        for at most half a second after the command's processes are dead.
 
-        A cancellation kills all processes of the command and restores protected files. The call then raises the
-        cancellation, usually within half a second.
+        A cancellation kills all processes of the command and restores protected files. The call then raises
+        `CancelledError`, usually within half a second of the cancellation.
 
         Raises:
             CommandNotStarted: the program does not exist, or the operating system could not start it.
@@ -176,7 +176,7 @@ class CommandRunner(Protocol):
 
 
 def unrestored_reason(paths: Sequence[str]) -> str:
-    """Return the reason why a command needs a person's approval if it may write to `paths`, which are protected
+    """Return the reason why a command that may write to `paths` needs a person's approval. `paths` are protected
     files that could not be restored (`CommandRunner.unrestored`).
     """
     return f"an earlier command changed protected files that could not be restored: {listed([*map(quoted, paths)])}"
@@ -235,15 +235,16 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     those of `files`, as bubblewrap does with `--json-status-fd`. False if the command is started directly.
     """
     mounts: tuple[Mount, ...] = ()
-    """All mounts that the launcher must make, including `/` and `/dev`. Each mount comes after the mounts that
-    contain it. If the tuple is empty, mounts are not checked. Otherwise, the starter checks the mounts before the
-    command runs: the launcher waits after mounting until there is data on the descriptor after the one for its
-    reports, as bubblewrap does with `--block-fd`, and the starter writes the data when all mounts are correct.
+    """All mounts that the launcher must make, including `/` and `/dev`; empty if the mounts are not checked. Each
+    mount comes after the mounts that contain it.
+
+    After mounting, the launcher waits for data on the descriptor after the one for its reports, as bubblewrap does
+    with `--block-fd`. The starter writes this data when it has checked that all mounts are correct.
     """
     max_processes: int | None = None
     """The maximum number of processes of the command, for a launcher whose mounts are checked; None if there is no
     limit. The limit is set while the launcher waits, so it counts only the processes in the launcher's user
-    namespace. The command then also writes no core files.
+    namespace. With a limit, the command also writes no core files.
     """
     restriction: Restriction | None = None
     approved: Approved | None = None
@@ -254,8 +255,8 @@ class Starter(Protocol):
     """Starts processes, and ends each of them together with all its descendants."""
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
-        """Run the process that `start` describes, as `CommandRunner.run` does. The caller has already translated
-        the sandbox policy into the launcher and the restriction in `start`.
+        """Run the process that `start` describes, as `CommandRunner.run` does. The sandbox policy is already part
+        of `start`, as a launcher and a restriction.
 
         Raises:
             CommandNotStarted: the program does not exist, or the operating system could not start it.

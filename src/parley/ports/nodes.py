@@ -23,8 +23,8 @@ class Node(Struct, frozen=True, kw_only=True):
     version: str
     """The version of Parley that the node runs."""
     mode: WorkspaceMode = "local"
-    """Where the working directories of conversations are. `local` means the node's own disk, `shared` means a file
-    system that all nodes share, and `git` means worktrees of Git repositories on the node's own disk.
+    """The location of the working directories of conversations: `local` means the node's own disk, `shared` means a
+    file system that all nodes share, and `git` means worktrees of Git repositories on the node's own disk.
     """
     roots: tuple[str, ...] = ()
     """The directories below which the node can run turns. If the tuple is empty, the node can run turns in every

@@ -80,7 +80,7 @@ images.
 SEARCH_ENTRIES: Final = 10_000
 """The maximum number of entries that one search examines."""
 SEARCH_BYTES: Final = 1024 * 1024
-"""A search ends when it has examined messages of this total size, in bytes. The message that exceeds this size is
+"""The maximum total size, in bytes, of the messages that one search examines. The message that exceeds this size is
 still searched.
 """
 CHECKPOINT_BYTES: Final = 256 * 1024
@@ -373,8 +373,8 @@ class StoredSignIn(Struct, frozen=True, kw_only=True):
 
 
 class Freed(Struct, frozen=True, kw_only=True):
-    """The number and size of blobs that no entry needs, and that were removed or can be removed. A blob is a large
-    part of an entry, such as an image, that is stored separately from the entry.
+    """The number and size of unused blobs that were removed or can be removed. A blob is a large part of an entry,
+    such as an image, that is stored separately from the entry.
     """
 
     blobs: int
@@ -401,8 +401,8 @@ class Draft(Protocol):
         archived: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """Turn the draft into a conversation without an owner, and make it visible. `checkpoint` is a checkpoint of
-        the draft; None if there is no checkpoint. `archived` is True for an archived conversation.
+        """Make the draft visible as a conversation without an owner. `checkpoint` is a checkpoint of the draft;
+        None if there is no checkpoint. `archived` is True for an archived conversation.
 
         Turns in the draft count as read by every principal.
 
@@ -413,7 +413,7 @@ class Draft(Protocol):
 
     async def drop(self) -> None:
         """Remove the draft. Do nothing if the draft was finished or already removed. The entries may be removed
-        only some time after this call has returned.
+        after this call has returned.
         """
         ...
 
@@ -458,10 +458,10 @@ class Store(Protocol):
     ) -> Lease:
         """Acquire the lease of a conversation, and increase its epoch. `address` is stored as `Owner.address`.
 
-        `on_lost` is called at most once, in the event loop, when the store detects that the lease is lost, because
-        another process has acquired it or deleted the conversation. The store detects the loss in `check`, or soon
-        after an append has failed with `LeaseLost`. `on_lost` is not called after the holder's own `release`,
-        `delete` or `close`. After the loss, appends fail with `LeaseLost`, and there is nothing to release.
+        `on_lost` is called at most once, in the event loop, when the store detects that another process has
+        acquired the lease or deleted the conversation. The store detects this in `check`, or soon after an append
+        has failed with `LeaseLost`. `on_lost` is not called after the holder's own `release`, `delete` or `close`.
+        After the loss, appends fail with `LeaseLost`, and there is nothing to release.
 
         Raises:
             OwnedElsewhere: another process, or another caller in this process, holds the lease. The caller may try

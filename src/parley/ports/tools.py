@@ -134,7 +134,7 @@ Verdict = Granted | RejectedByPolicy | RejectedByUser
 
 
 class Authorize(Protocol):
-    """Decides whether an action is allowed: by the settings or, if they require an approval, by asking a person.
+    """Decides whether an action is allowed. If the settings require an approval, a person decides.
 
     Tools get a `Granted` only from this function. A person may interrupt the turn instead of deciding. The
     interrupt cancels the call of this function.

@@ -60,7 +60,7 @@ class Transcript(Protocol):
 
     def output_so_far(self, call_id: CallId) -> CommandOutput | None:
         """Return the record with the stored output of the tool call `call_id`, which runs a command or applies a
-        patch; None if there was no output. The caller appends the record directly before the event that ends the
+        patch; None if there was no output. The record must be appended directly before the event that ends the
         command or the patch.
         """
         ...

@@ -12,7 +12,7 @@ __all__ = ["Workspaces"]
 
 
 class Workspaces(Protocol):
-    """The Git worktrees on the disk of this process. Each conversation has at most one worktree."""
+    """The Git worktrees on this computer. Each conversation has at most one worktree."""
 
     def directory_of(self, conversation_id: ConversationId) -> str:
         """Return the absolute path of the worktree of a conversation. The worktree need not exist.
