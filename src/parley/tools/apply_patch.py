@@ -191,7 +191,7 @@ class Patches:
         self, verified: _Verified, verdict: Granted
     ) -> tuple[_Outcome, asyncio.CancelledError | None]:
         """Apply the patch in a thread. Return the result, and the `CancelledError` that was raised while the files
-        were being written; None if the tool call was not cancelled.
+        were being written. The error is None if the tool call was not cancelled.
 
         This method raises no exceptions, because every begin event must be followed by an end event.
         """

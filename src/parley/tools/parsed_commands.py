@@ -275,6 +275,8 @@ def _first(paths: list[str]) -> str | None:
 
 
 def _short(path: str) -> str:
-    """Return the last part of a path that is not in `_COMMON_NAMES`; the whole path if there is no such part."""
+    """Return the last part of a path, skipping common names such as `src` and `build`. If every part is a common
+    name, return the whole path.
+    """
     parts = path.split("/")
     return next((part for part in reversed(parts) if part and part not in _COMMON_NAMES), path)

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MS: Final = 10_000
 LOCAL_SHELL: Final = "local_shell"
-"""The name of the tool in calls of a built-in shell tool, which some models were trained to use."""
+"""The name of the built-in shell tool that some models were trained to call."""
 MAX_WORDS: Final = 100_000
 """The maximum number of words in a command. A longer command fails, because handling it would block the server."""
 NOT_FOUND: Final = 127
@@ -134,8 +134,8 @@ class Shell:
     async def _decide_and_run(
         self, action: RunCommand, shell_call: _ShellCall, authorize: Authorize
     ) -> _Outcome | RejectedByPolicy | RejectedByUser:
-        """Run the command if the policy or the user allows it. Return the result of the command, or the rejection
-        of the command. `authorize` requests the first permission.
+        """Run the command if `authorize` allows it. Return the result of the command, or the rejection of the
+        command.
 
         A command that the user approved runs only in the approved directory and with the approved program. If the
         directory or the program was replaced, the user is asked again, at most `MAX_APPROVALS` times in total.
@@ -244,8 +244,8 @@ def _explained(error: CommandNotStarted, command: Command, settings: Settings) -
 
 
 def _program_exists(command: Command, directory: str, *, hidden: Sequence[str]) -> bool:
-    """Return whether the program file that a command names exists. Return False if the path of the file leads
-    through a hidden directory.
+    """Return whether the program file of `command` exists. A relative path of the program is relative to
+    `directory`. If the path leads through one of the `hidden` directories, return False.
     """
     import shutil  # imported here: few commands name a program that cannot be run
 
@@ -293,8 +293,8 @@ class _ShellCall(NamedTuple):
     escalated: bool = False
     justification: str | None = None
     concealed: str | None = None
-    """If `workdir` leads through a hidden directory, its absolute path with unresolved symbolic links; otherwise
-    None.
+    """The absolute path of the working directory, with unresolved symbolic links, if the path leads through a
+    hidden directory; otherwise None.
 
     A confined command is started with this path, because the sandbox gives the same error for every path through a
     hidden directory. The error for the resolved path would reveal the target of a hidden symbolic link.
@@ -324,9 +324,12 @@ def _refuse_too_many_words(command: Sequence[str]) -> None:
 
 
 def _directory(cwd: str, workdir: str | None, *, hidden: Sequence[str]) -> tuple[str, str | None]:
-    """Return two paths of a command's working directory. In the first path, symbolic links are resolved, so that an
-    approval request shows the real directory. The second path is `_ShellCall.concealed`. `cwd` itself may be in a
-    hidden directory.
+    """Return two paths of a command's working directory. The directory is `workdir`, relative to `cwd`, or `cwd`
+    itself if `workdir` is missing.
+
+    In the first path, symbolic links are resolved, so that an approval request shows the real directory. The second
+    path is absolute, with unresolved symbolic links, if it leads through one of the `hidden` directories; otherwise
+    it is None. Hidden directories that contain `cwd` are not considered.
 
     Raises:
         OSError: another process replaced a directory in the path while the path was being resolved.
@@ -374,8 +377,8 @@ class _Outcome(NamedTuple):
     may_be_retried: bool = False
     """True if the tool may ask for an approval to run the command again without the sandbox."""
     changed: Changed | None = None
-    """The part of the command that was replaced after the approval, so that the command was not started; None if
-    nothing was replaced.
+    """The part of the command that was replaced after the approval; None if nothing was replaced. If a part was
+    replaced, the command was not started.
     """
 
 

@@ -68,7 +68,9 @@ def for_end_event(output: StreamOutput) -> str:
 
 
 def _line_count(output: StreamOutput, end: bytes) -> int:
-    """Return the number of lines in the output. The last line is counted even if it does not end with a newline."""
+    """Return the number of lines in `output`, whose last bytes are `end`. The last line is counted even if it does
+    not end with a newline.
+    """
     return output.lines + (not end.endswith(b"\n") and output.size > 0)
 
 

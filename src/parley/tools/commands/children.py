@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Children", "kill_group"]
 
 PLAIN_ATTEMPTS: Final = 3
-"""The number of attempts that kill the children without stopping them first. Later attempts first stop all
-processes and then kill them, which is necessary only if the processes keep forking.
+"""The number of attempts to kill the children without stopping them first. Further attempts stop all processes
+before killing them. This is necessary only if the processes keep forking.
 """
 LIST_BYTES: Final = 64 * 1024
 
@@ -98,9 +98,9 @@ class Children:
         """Stop the processes `children` and all of their descendants with SIGSTOP. Return the ids of the stopped
         processes.
 
-        This method is used if processes fork faster than they can be killed. A stopped process cannot fork, but
+        Stopping is necessary if processes fork faster than they can be killed. A stopped process cannot fork, but
         still counts towards a limit on processes. Each process is stopped before its children are listed. If a
-        parent ends in the meantime, its children are missed, and the next attempt finds them.
+        process ends before its children are listed, they are missed until the next attempt.
         """
         found: list[int] = []
         waiting = list(children)

@@ -13,8 +13,7 @@ from parley.config.types import ShellEnvironment
 __all__ = ["CORE", "NEVER", "SAFE", "command_environment", "with_restricted_git"]
 
 CORE: Final = ("HOME", "LOGNAME", "PATH", "SHELL", "USER", "USERNAME", "TMPDIR", "TEMP", "TMP")
-"""The variables that commands inherit if the setting is `inherit = "core"`. Exclusions are applied to them later.
-"""
+"""The variables that commands inherit with the setting `inherit = "core"`, unless they are excluded."""
 
 PROXIES: Final = ("ALL_PROXY", "FTP_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
 
@@ -136,8 +135,8 @@ SAFE: Final[Mapping[str, tuple[str, ...]]] = {
         "VOLTA_HOME",
     ),
 }
-"""The variables that commands inherit if the setting is `inherit = "safe"`, grouped by purpose. Exclusions are
-applied to them later.
+"""The variables that commands inherit with the setting `inherit = "safe"`, unless they are excluded. The variables
+are grouped by purpose.
 """
 
 NEVER: Final = (

@@ -28,8 +28,9 @@ enough for the buffer of the fork server's socket and for the kernel's limit on 
 than the number of processes that can be forked at the same time.
 """
 START_SECONDS: Final = 10.0
-"""The maximum time, in seconds, until a supervisor reports that it is about to run its command. The time is long
-because the first supervisor also waits for the fork server, whose start can be slow on a busy computer.
+"""The maximum time, in seconds, between a request to start a command and the supervisor's report that it is about
+to run the command. The time is long because the first supervisor also waits for the fork server, whose start can be
+slow on a busy computer.
 """
 
 
@@ -75,7 +76,7 @@ class Executor:
 
     async def _run(self, start: LaunchSpec, request: bytes, command: RunningCommand) -> CommandResult | None:
         """Run a command to its end, and return its result. Return None if the fork server or the supervisor ended
-        before the command ran, so that a second attempt may succeed. `request` is the encoded form of `start`.
+        before the command ran; a second attempt may succeed. `request` is the encoded form of `start`.
 
         Raises:
             CommandNotStarted: the command could not be started.

@@ -43,7 +43,7 @@ class ForkServerLink:
         then no longer start commands.
         """
         self._reaped: asyncio.Future[None] = self._loop.create_future()
-        """A future that is done when the process of the fork server is dead. This happens soon after `lost`, unless
+        """A future that is done when the process of the fork server is dead. It is done soon after `lost`, unless
         the process is stuck in the kernel.
         """
         self._socket, theirs = socket.socketpair()

@@ -29,8 +29,8 @@ KILL_SECONDS: Final = 2.0
 usually needs milliseconds, and less than a second for a thousand processes.
 """
 DRAIN_SECONDS: Final = 0.5
-"""The maximum time, in seconds, for which the output of a dead command is read if another process keeps its pipes
-open.
+"""The maximum time, in seconds, for which output is read after all processes of the command are dead. The time is
+limited because another process may keep the pipes open.
 """
 
 

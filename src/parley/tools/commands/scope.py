@@ -104,8 +104,9 @@ def enter(root: str) -> bool:
 
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
-    """Return two limits of the control group `group`: the memory in bytes, and the number of processes. Return None
-    if Parley did not create the group, or if one of the limits is missing.
+    """Return two limits of the control group `group`: the memory in bytes, and the number of processes. `root` is
+    the directory below which the system's files are read. Return None if Parley did not create the group, or if one
+    of the limits is missing.
     """
     if not os.path.basename(group).startswith(UNIT):
         return None

@@ -278,8 +278,8 @@ class _Commit:
     # --- before renaming ---------------------------------------------------------
 
     def _prepare(self, write: _Write, *, to_disk: bool) -> _Place:
-        """Write the new content to a temporary file in the same directory. If the step replaces a file and
-        `to_disk` is True, sync the temporary file to the disk.
+        """Write the new content to a temporary file in the same directory, and return the place of this file. If
+        the step replaces a file and `to_disk` is True, sync the temporary file to the disk.
         """
         attributes = self._attributes(write.like) if write.like else None
         folder = self._folders.make(write.place.folder, made=self._made.append)
@@ -330,7 +330,7 @@ class _Commit:
 
         Raises:
             PatchChanged: the content or the permissions of the file have changed.
-            OSError: the file cannot be read, or must not be replaced (see `_refuse_sticky`).
+            OSError: the file cannot be read, or belongs to another user in a sticky directory.
         """
         if step.before is None:
             return
@@ -444,8 +444,8 @@ def _is_there(name: str, folder: int) -> bool:
 
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
-    """Check that the file with the status `found` does not belong to another user in a sticky directory `folder`.
-    The server could not remove its hard link to such a file.
+    """Check that the server may replace the file with the status `found` in the directory `folder`. In a sticky
+    directory, the server could not remove its hard link to another user's file.
 
     Raises:
         PermissionError: the file belongs to another user, and its directory is sticky.

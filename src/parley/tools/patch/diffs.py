@@ -28,8 +28,8 @@ NO_NEWLINE: Final = b"\n\\ No newline at end of file\n"
 
 
 class Effort:
-    """Counts the remaining steps of a comparison, and stops it when it is cancelled. A step compares one line, or
-    64 equal lines.
+    """Counts the remaining steps of a comparison, and stops the comparison when the work is cancelled. A step
+    compares one line, or 64 equal lines.
     """
 
     __slots__ = ("_cancel", "cut", "left")
@@ -402,7 +402,8 @@ class _Point(NamedTuple):
 class _Search:
     """Finds a shortest edit script by Myers' method in linear space (Algorithmica 1, 1986).
 
-    Paths are followed from both corners of a box. The box is divided into two where the paths meet.
+    Paths are followed from the first and the last corner of a box. The box is divided into two where the paths
+    meet.
     """
 
     def __init__(self, old: list[int], new: list[int], effort: Effort) -> None:

@@ -177,10 +177,10 @@ class _Search:
 
     def place(self, chunk: Chunk, start: int) -> tuple[int, Sequence[Line]]:
         """Return the position of the old lines (unchanged and removed lines) of a chunk, at or after `start`, and
-        the variant of the chunk that matches there (see `_readings`).
+        the lines of the chunk that match there: either all lines, or all except the empty lines at the end.
 
         Raises:
-            PatchRefused: no variant matches.
+            PatchRefused: the lines were not found.
         """
         for lines in _readings(chunk):
             old = _old(lines)

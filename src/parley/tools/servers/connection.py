@@ -175,8 +175,8 @@ class Connection:
     # --- the end -------------------------------------------------------------------------
 
     def _mark_lost(self) -> None:
-        """Make all running tool calls fail, and close the connection. The carrier calls this method when the server
-        can no longer be reached. If the connection is still starting, leave the closing to `_start`.
+        """Make all running tool calls fail, because the server can no longer be reached. Close the connection,
+        unless it is still starting. The task that starts a connection also closes it if the start fails.
         """
         self._rpc.end()
         if self.has_started:

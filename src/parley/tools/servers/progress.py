@@ -26,7 +26,7 @@ def progress_text(server: str, tool: str, done: float, total: float | None, mess
 @asynccontextmanager
 async def throttled_progress(report: Callable[[str], Awaitable[None]]) -> AsyncIterator[Callable[[str], None]]:
     """Yield a function to which the caller passes progress texts. `report` is called with the latest text, at most
-    once per `INTERVAL_SECONDS`. Earlier texts that were not reported by then are discarded.
+    once per `INTERVAL_SECONDS`. A text that is replaced before it is reported is discarded.
 
     The last text is always reported, except after a cancellation.
     """

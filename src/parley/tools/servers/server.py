@@ -22,8 +22,8 @@ ANSWER_SECONDS: Final = 10.0
 """The time limit, in seconds, for each of the requests `initialize` and `tools/list`."""
 
 RETRY_SECONDS: Final = 30.0
-"""The minimum time, in seconds, before a server that failed to start is started again. The time is long enough to
-avoid a retry in every turn, and short enough for a user who has just repaired the settings.
+"""The minimum time, in seconds, between a failed start of a server and the next attempt to start it. The time is
+long enough to avoid a retry in every turn, and short enough for a user who has just repaired the settings.
 """
 
 IDLE_SECONDS: Final = 300.0
@@ -35,8 +35,8 @@ Key = tuple[Any, ...]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """The time limit for a response of a tool server, the pause before a failed start is repeated, and the time for
-    which an unused server is kept running. All times are in seconds.
+    """The time limit for a response from a tool server, the pause before a failed start is repeated, and the time
+    for which an unused server is kept running. All times are in seconds.
     """
 
     answer_seconds: float = ANSWER_SECONDS
@@ -45,8 +45,7 @@ class Timing(Struct, frozen=True, kw_only=True):
 
 
 def key_of(settings: ToolServer) -> Key:
-    """Return the values that must be equal in the settings of two conversations so that they share a server.
-
+    """Return the values in the settings of a server that must be equal for two conversations to share the server.
     The name of the server is not one of these values.
     """
     env, headers, env_headers = (
