@@ -58,7 +58,7 @@ class Code:
         self._steps: list[_Plain | _Condition | _Label] = []
 
     def load(self, offset: int) -> None:
-        """Load into the register four bytes at `offset` in the data of the system call (`struct seccomp_data`)."""
+        """Load four bytes at `offset` in the data of the system call (`struct seccomp_data`) into the register."""
         self._steps.append(_Plain(_LOAD, offset))
 
     def keep(self, mask: int) -> None:

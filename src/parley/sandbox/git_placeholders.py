@@ -38,8 +38,8 @@ remove its placeholder.
 
 
 class _CannotCreate(SandboxUnavailable):
-    """Raised when the server cannot create or lock the placeholder of a root, so that the root must become
-    read-only for commands.
+    """Raised when the server cannot create or lock the placeholder of a root. The root then becomes read-only for
+    commands.
     """
 
 

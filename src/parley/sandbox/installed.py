@@ -18,9 +18,7 @@ __all__ = ["Denials", "refuse_installed"]
 
 _READ_ONLY: Final = (b"read-only file system", b"erofs")
 _FORBIDDEN: Final = (b"permission denied", b"eacces")
-"""Lower-case phrases in the messages of programs that Landlock does not allow to write. `_READ_ONLY` contains the
-phrases for a read-only mount.
-"""
+"""Lower-case phrases in the error messages of programs whose writes Landlock denied."""
 _LONGEST: Final = max(map(len, (*_READ_ONLY, *_FORBIDDEN)))
 _MAX_NAMED: Final = 3
 

@@ -214,7 +214,7 @@ class Landlock:
 
 
 def confine_thread(policy: SandboxPolicy) -> bool:
-    """Restrict the calling thread permanently to writing to the roots of the policy, and return True. If the kernel
+    """Allow the calling thread permanently to write only to the roots of `policy`, and return True. If the kernel
     does not support Landlock, do nothing and return False.
 
     Raises:

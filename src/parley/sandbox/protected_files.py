@@ -121,7 +121,8 @@ class ProtectedFiles:
         """Register a command before it starts, so that the protected files that it may write to are not restored
         until `unregister` is called.
 
-        If these files are being restored now, wait until they are restored.
+        If these files are being restored now, wait until they are restored. `accepted` are the paths of files that
+        could not be restored and that the user has accepted as they are.
 
         Raises:
             SandboxUnavailable: an earlier command has changed a file that could not be restored, and the user has

@@ -78,7 +78,9 @@ def _add(git: str, root: str, roots: tuple[str, ...], found: GitPaths) -> None:
 
 
 def is_replaceable_git_of_another_user(root: str, folder: os.stat_result) -> bool:
-    """Return whether a root contains a `.git` that belongs to another user and that a command could replace."""
+    """Return whether a root contains a `.git` that belongs to another user and that a command could replace.
+    `folder` is the status of the root.
+    """
     git = os.path.join(root, GIT)
     is_sticky = folder.st_mode & stat.S_ISVTX and folder.st_uid != os.geteuid()
     return not is_sticky and is_of_another_user(git, folder) and not _is_missing(git, mode_of(git))
@@ -138,7 +140,9 @@ def _targets(links: Iterable[str], roots: tuple[str, ...]) -> Iterator[str]:
 
 
 def _is_missing(git: str, mode: int | None) -> bool:
-    """Return whether a `.git` does not exist or is an empty directory, such as a placeholder."""
+    """Return whether a `.git` does not exist or is an empty directory, such as a placeholder. `mode` is the mode of
+    the `.git`; None if it does not exist.
+    """
     return mode is None or (stat.S_ISDIR(mode) and _is_empty(git))
 
 

@@ -130,7 +130,7 @@ async def _test(mechanism: ConfinementMechanism, inside: str, outside: str, hidd
 
 
 def _permanent(fault: str) -> str:
-    """Return `fault`, the reason why the self-test of a mechanism failed, if it is permanent.
+    """Return `fault`, the reason why the self-test of a mechanism failed, if the reason is permanent.
 
     Raises:
         CommandNotStarted: the fault is transient (`_TRANSIENT`), so another attempt may succeed.
