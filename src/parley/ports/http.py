@@ -101,7 +101,7 @@ class HttpRequest(Protocol):
         ...
 
     async def body(self, max_bytes: int, why_too_large: Callable[[int], str | None]) -> bytes:
-        """Read the body of the request and return it.
+        """Read and return the body of the request. `max_bytes` is its maximum size.
 
         `why_too_large` is called with a number of bytes. It returns the reason why there is not enough memory for
         this number of bytes, or None if there is enough memory.

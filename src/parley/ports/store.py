@@ -527,11 +527,11 @@ class Store(Protocol):
         ...
 
     async def writable(self, *, until: float) -> None:
-        """Wait until this process can acquire the write lock. Another process may acquire the lock before the next
-        write.
+        """Wait until this process can acquire the write lock, but at most until the time `until` on the event
+        loop's clock. Another process may acquire the lock before the next write.
 
         Raises:
-            WriteLockHeld: another process still holds the lock at the time `until` on the event loop's clock.
+            WriteLockHeld: another process still holds the lock at this time.
         """
         ...
 
