@@ -382,7 +382,7 @@ class Client:
         returns the result.
 
         `on_event` is called with each event of the turn. With a `progress_token`, the server also sends progress
-        notifications, which only `on_frame` gets. `timeout_seconds` limits how long awaiting the call waits.
+        notifications, which only `on_frame` gets. `timeout_seconds` is the maximum time to wait for the result.
         """
         arguments = {"prompt": prompt, **{name.replace("_", "-"): value for name, value in options.items()}}
         return self._run("codex", arguments, progress_token, on_event, timeout_seconds)

@@ -69,7 +69,7 @@ class Reader:
         self.after = after
         """The position after which the reader needs all events."""
         self.last = last
-        """The number of latest events with which the reader begins; None if the reader begins after the position
+        """The number of latest events that the reader gets first; None if the reader begins after the position
         `after`.
         """
         self.exclusive = exclusive
@@ -189,7 +189,9 @@ class Feed:
         self._snapshot_due = False
         """True between the confirmation of a stream and its snapshot."""
         self._items: dict[ItemId | UnsetType, StreamEvent] = {}
-        """The last received delta of each unfinished item, by item id. `_unseen` uses it to skip repeated text."""
+        """The last received delta of each unfinished item, by item id. The deltas are needed to recognise text that
+        the server sends again.
+        """
 
     def note(self, seq: Seq) -> None:
         """Store a position that the server reported outside a stream, if this position is newer than the known
@@ -351,7 +353,7 @@ class Feed:
 
     def _confirmed(self, call: Call, result: Raw) -> None:
         """Handle the result of a stream request. If the server has accepted the request, the new stream replaces
-        the previous one. Otherwise end the readers, unless a caller of `join` gets the error.
+        the previous one. Otherwise, end the readers, unless `join` raises the error.
         """
         self._pending.discard(call.request_id)
         try:

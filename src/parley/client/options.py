@@ -45,7 +45,7 @@ class ListOptions(TypedDict, total=False):
     cursor: str | None
     cwd: str | None
     text: str | None
-    """A string to search for in the title and in the messages of the user and the agent; None means any
+    """A string to search for in the title and in the messages from the user and the agent; None means any
     conversation.
     """
     state: PhaseName | None

@@ -1,4 +1,4 @@
-"""Asks an agent one question, so that the caller needs no `Client`."""
+"""Asks an agent a single question. No `Client` is needed."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class RemoteServer:
         self._on_end(None)
 
     def cancel(self, request_id: RequestId) -> None:
-        """Cancel a request for a stream, because its result was lost.
+        """Cancel the stream request `request_id`. The result of the request was lost.
 
         The server may have opened the stream. Without the cancellation, the stream that the client opens next would
         replace the lost stream, and the server would report the end of the lost stream. The client would mistake

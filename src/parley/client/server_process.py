@@ -22,8 +22,8 @@ _STDOUT: Final = 1
 
 END_GRACE_SECONDS: Final = 0.5
 """The maximum number of seconds between the exit of the process and the end of its output, in either order. After
-this time, the transport no longer waits for the second of these events. Usually both happen together. But a child
-of the program can hold the pipe open, and a program can continue to run after it has closed its output.
+this time, the transport reports the end of the server, even if one of the two events has not happened. A child of
+the program can hold the pipe open, and a program can continue to run after it has closed its output.
 """
 
 

@@ -20,7 +20,7 @@ __all__ = ["Turn", "result_of"]
 class Turn:
     """The turn that a message started or joined.
 
-    Each iteration yields all events of the turn from the first event, even if the iteration starts later. A turn
+    Each iteration yields all events of the turn from the first event, even if the turn has already ended. A turn
     can be iterated several times. Without an iteration, the turn needs no stream and no memory in this client.
     """
 
