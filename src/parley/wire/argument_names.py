@@ -29,7 +29,7 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 
 _MAX_UNKNOWN: Final = 100
 """The maximum number of unknown arguments in a tool call. Each unknown name is compared with all known names, and
-the limit bounds the time for which these comparisons block the event loop.
+the limit bounds how long these comparisons block the event loop.
 """
 
 _MAX_NAMES: Final = 10_000

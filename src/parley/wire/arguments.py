@@ -70,7 +70,7 @@ def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decode
     agent.
 
     Raises:
-        BadArguments: the arguments do not match `kind`, or an unknown argument is not ignored. The message names
+        BadArguments: the arguments do not match `kind`, or an unknown argument has such a name. The message names
             the field and the problem.
     """
     if len(memoryview(arguments)) >= LARGE_BYTES:
@@ -319,8 +319,8 @@ def _follow(path: str, value: Any, schema: dict[str, Any]) -> tuple[Any, dict[st
 
 
 def _chosen(value: Any, members: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the schema in `members`, the schemas of a union, whose tag is the member `type` of `value`. If no
-    schema has this tag, return a schema that lists all tags.
+    """Return the schema for `value` from `members`, the schemas of a union. The member `type` of `value` is the tag
+    of the schema. If no schema has this tag, return a schema that lists all tags.
     """
     tags = [member["properties"]["type"]["enum"][0] for member in members]
     tag = value.get("type") if isinstance(value, dict) else None

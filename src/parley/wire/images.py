@@ -115,7 +115,9 @@ def _is_whole_gif(data: bytes) -> bool:
 
 
 def _colours(data: bytes, place: int) -> int:
-    """Return the size in bytes of the colour table that the flags at offset `place` describe."""
+    """Return the size, in bytes, of a colour table of a GIF; 0 if the GIF does not contain the table. The flags at
+    offset `place` of `data` determine the size.
+    """
     flags = int.from_bytes(data[place : place + 1], "big")
     return 3 * 2 ** (1 + flags % 8) if flags & 0x80 else 0
 

@@ -218,8 +218,8 @@ def decode_message(line: bytes) -> Message:
 
 
 def decode_frame(frame: bytes) -> tuple[Message, bytes]:
-    """Decode a message. Also return `frame` with its lone surrogates replaced, so that decoding the frame again is
-    cheap.
+    """Decode a message. Return the message, and `frame` with its lone surrogates replaced. Decoding the returned
+    frame again is fast.
 
     Raises:
         msgspec.DecodeError: the frame is not a JSON object, or its members have invalid types.
@@ -317,7 +317,7 @@ def read_outline(prefix: bytes, suffix: bytes) -> Outline:
 
 
 def _members(prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield pairs of the name of a top-level member in a truncated JSON object and the first token of its value.
+    """Yield the name and the first token of the value of each top-level member in a truncated JSON object.
 
     A truncated token is yielded as an empty token. Names in nested objects and inside strings are not yielded.
     """

@@ -82,7 +82,7 @@ class ClientCapabilities(Struct, frozen=True, kw_only=True):
     def can_be_asked(self) -> bool:
         """True if the client accepts elicitation with forms.
 
-        The value is False if the client declares only modes of elicitation without forms.
+        The value is False if the client declares other modes of elicitation, but not `form`.
         """
         match self.elicitation:
             case ElicitationCapability(form=form, url=url):

@@ -80,16 +80,15 @@ class SnapshotMeta(EventMeta, frozen=True, kw_only=True, rename="camel"):
     """The `_meta` of a snapshot. `seq` is the last position of the snapshot."""
 
     before: Seq | UnsetType = UNSET
-    """The value of the argument `before` with which `conversationRead` returns the events before the snapshot. This
-    field is missing if the snapshot begins with the first event, or if the stream was opened without the argument
-    `last`.
+    """The value to pass to `conversationRead` as `before` to get the events before the snapshot. This field is
+    missing if the snapshot begins with the first event, or if the stream was opened without the argument `last`.
     """
 
 
 class InitialState(Struct, frozen=True, kw_only=True):
     """Params of the notification that begins a stream, before the live events.
 
-    The notification contains all earlier events after the requested position. If the stream was opened with the
+    The notification contains all existing events after the requested position. If the stream was opened with the
     argument `last`, the notification contains only the latest events, about `last` of them.
     """
 

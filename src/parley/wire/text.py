@@ -82,8 +82,8 @@ def _word(word: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join `texts` with commas. If there are more than 8 strings, join only the first 8, and add the number of the
-    other strings.
+    """Join `texts` with commas. If there are more than 8 strings, join only the first 8, and append the number of
+    remaining strings.
     """
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more

@@ -161,8 +161,8 @@ class CodexResult(Struct, frozen=True, kw_only=True, rename="camel"):
     session_id: ConversationId
     """The same value as `thread_id`."""
     content: str
-    """The agent's last message, or the reason why the turn failed. If the client is a known host, notes may follow
-    about actions that were not performed and about an earlier turn.
+    """The agent's last message, or the reason why the turn failed. If the client is a known host, such as Claude
+    Code, notes about actions that were not performed and about an earlier turn may follow.
     """
     message: str
     """The same text as `content`, without the notes."""
@@ -481,7 +481,9 @@ class ConversationMarkReadArguments(Struct, frozen=True, kw_only=True):
 
 
 class PositionedEvent(Struct, frozen=True, kw_only=True):
-    """An event, or a piece of a command's output. All pieces of one output have the position of its record."""
+    """An event, or a piece of a command's output. All pieces of one output have the position of the
+    record that contains the output.
+    """
 
     seq: Seq
     item: ItemId | UnsetType = UNSET
@@ -519,11 +521,11 @@ class ConversationReadResult(Struct, frozen=True, kw_only=True):
     them. The list is always empty if the call has the argument `before`.
     """
     seq: Seq
-    """The value of `after` for the next page."""
+    """The value to pass as `after` to get the next page."""
     state: PhaseName
     before: Seq | UnsetType = UNSET
-    """The value of the argument `before` that returns the preceding events. This field is missing if there are no
-    preceding events, or if the call has no argument `before`.
+    """The value to pass as `before` to get the preceding events. This field is missing if there are no preceding
+    events, or if the call has no argument `before`.
     """
 
 
