@@ -69,8 +69,8 @@ class PendingApproval(Struct, frozen=True, kw_only=True):
         return self.request.approval_id
 
     def may_be_answered_by(self, principal: PrincipalRef | None) -> bool:
-        """Return whether the setting `[approvals] from` allows `principal` to answer this approval. The caller must
-        also check whether the role of the principal is sufficient.
+        """Return whether the setting `[approvals] from` allows `principal` to answer this approval. The role of the
+        principal is not checked.
         """
         return may_answer(self.request.answers_from, principal, began_by=self.began_by)
 
@@ -157,8 +157,8 @@ class ApprovalState:
 
     @property
     def is_settled(self) -> bool:
-        """True if no approval is open and no approval event is without its record. The record directly follows the
-        event in the log.
+        """True if no approval is open and the record of the last approval event has been applied. The record
+        directly follows the event in the log.
         """
         return self.open is None and self._event is None
 
@@ -210,11 +210,10 @@ class ApprovalState:
 
 
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
-    """Return the record that must directly follow the approval event `event` in the log.
+    """Return `request`, the record that follows `event` in the log, with the values that match `event`.
 
-    `apply` compares the returned record with `request`, the record that actually follows `event`. If the two
-    records differ, the log is invalid: the approval would allow an action other than the action that clients have
-    seen.
+    If the returned record differs from `request`, the log is invalid: the approval would allow an action other than
+    the action that clients have seen.
     """
     match event:
         case ExecApprovalRequest(call_id=call_id, command=command, cwd=cwd, reason=reason):

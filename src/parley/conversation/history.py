@@ -103,15 +103,17 @@ def _seq_of(ref: _Ref) -> Seq:
 
 
 class HistoryPositions(Struct, frozen=True, array_like=True):
-    """The positions of the history's items, as stored in a checkpoint. All input was sent to the model, and every
-    tool call has its output.
+    """The positions of the history's items, as stored in a checkpoint. A checkpoint is made only when all input has
+    been sent to the model and every tool call has its output.
     """
 
     steps: tuple[int, ...]
     """The positions of the items, in order. Each is stored as the difference from the previous position."""
     kinds: bytes
     cuts: tuple[int, ...]
-    """The values of `History.cuts`. Each is stored as the difference from the previous value."""
+    """The indices before which a summary may replace the items (`History.cuts`). Each is stored as the difference
+    from the previous index.
+    """
 
 
 class _Turn:

@@ -508,7 +508,9 @@ class Cursor:
         self._earlier: deque[Entry] = deque()
         """The entries from the store that `next` has not returned yet."""
         self._lacking: deque[OutputDelta] = deque()
-        """The pieces of output from the last `CommandOutput` record that `next` has not returned yet."""
+        """The pieces of command output that `next` has not returned yet. They come from the last `CommandOutput`
+        record.
+        """
 
     @classmethod
     def of_records(cls, after: Seq) -> Cursor:

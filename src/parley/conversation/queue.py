@@ -102,9 +102,9 @@ class Queue:
         removed: MessageId | None = None,
         principal: PrincipalRef | None = None,
     ) -> QueueChanged:
-        """Return the event that reports a change of the queue to clients. The change is not applied here: it adds
-        the message `added`, removes the message `removed`, or does neither. The event contains the ids of the
-        messages in the queue after the change. `principal` is the principal that changes the queue.
+        """Return the event that reports a change of the queue to clients. The queue itself is not changed. The
+        event contains the ids of the queued messages, without `removed` and with `added` at the end. `principal` is
+        the principal that changes the queue.
         """
         ids = [one for one in self.waiting if one != removed] + ([] if added is None else [added])
         paused = self.is_paused and added is None and bool(ids)

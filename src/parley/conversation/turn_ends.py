@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Interruption = Literal["interrupted", "stopped", "restarted"]
-"""The reasons for the end of a turn that was neither completed nor failed."""
+"""The reasons for the end of a turn that neither completed nor failed."""
 INTERRUPTED: Final[dict[Interruption, str]] = {
     "interrupted": " Turn interrupted",  # clients compare this text, including the leading blank
     "stopped": "Turn interrupted: the server was stopped",

@@ -169,8 +169,8 @@ class UsageTotals:
     def _agree(self, reached: LimitReached) -> None:
         """Record that a person allowed the turn to exceed the limit in the event `reached`.
 
-        The recorded usage is never higher than the usage in the log, because an imported log may contain an event
-        with a higher number.
+        If the event states a higher usage than the log, which is possible in an imported log, record the usage in
+        the log.
         """
         counted = {
             "turn_tokens": self.turn_tokens,
