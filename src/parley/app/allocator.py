@@ -26,9 +26,7 @@ def return_large_blocks() -> None:
 
 
 def release_memory() -> None:
-    """Return free memory to the operating system, if the allocator supports it. The server calls this function
-    after it has evicted conversations.
-    """
+    """Return free memory to the operating system, if the allocator supports it."""
     import ctypes  # imported here: a server that evicts no conversation does not need it
 
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:

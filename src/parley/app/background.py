@@ -91,11 +91,10 @@ def shorten_log(home: str, stderr: int = 2) -> None:
 
 
 def _start(home: str, environ: Mapping[str, str], *, log: int, report: int) -> NoReturn:
-    """Start the server as a grandchild process in a new process session, so that the server is not a child of the
-    process that needs it. Then exit.
+    """Start the server as a child process in a new process session, and then exit.
 
-    A child process calls this function. The descriptor `report` becomes the server's stdout, and the descriptor
-    `log` becomes the server's stderr.
+    Only a forked process may call this function, because the function ends this process. The descriptor `report`
+    becomes the server's stdout, and the descriptor `log` becomes the server's stderr.
     """
     try:
         os.setsid()

@@ -45,7 +45,9 @@ class NodeMembership:
         versions: Sequence[str] = NODE_VERSIONS,
     ) -> None:
         """Create the membership. `local` connects to the processes with the same home, and `token` is the token of
-        the nodes. `serve` and `versions` have the same meaning as for `NodePeers`.
+        the nodes. `serve` is awaited for each connection from another node; its arguments are the connection and
+        the version of the protocol between nodes. `versions` contains the supported versions of this protocol, the
+        newest first.
         """
         self.token, self._store, self._loader = token, store, loader
         self._node: Node | None = None
@@ -191,9 +193,9 @@ def _missing(roots: Collection[str]) -> tuple[str, ...]:
 
 
 def _expanded(roots: Collection[str]) -> tuple[str, ...]:
-    """Return the absolute paths of directories, of which a leading `~` is expanded.
+    """Return the paths of the workspace roots `roots`, with a leading `~` expanded.
 
-    For each directory, return the given path and the path with symbolic links resolved.
+    For each root, return its normalized path, and its path with symbolic links resolved.
     """
     given = [os.path.normpath(os.path.expanduser(root)) for root in roots]
     return tuple(dict.fromkeys(path for root in given for path in (root, os.path.realpath(root))))

@@ -178,7 +178,7 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def _joined(replies: Iterable[Reply]) -> Iterator[Reply]:
-    """Yield the replies, without each failed reply whose request was repeated. Join each paused reply with the
+    """Yield the replies, except failed replies whose requests were repeated. Join each paused reply with the
     replies that continue it.
     """
     message, steps = "", list[Step]()

@@ -132,7 +132,7 @@ class Resident:
             self._lock_log.warning("the lock file of the resident server cannot be locked again: %s", error)
 
     def _describe_again(self) -> None:
-        """Rewrite the description file of the server, because it may have been removed together with the socket."""
+        """Rewrite the description file of the server. The file may have been removed together with the socket."""
         with suppress(OSError):
             describe(self._home, self.description)
 
@@ -246,8 +246,8 @@ class Resident:
         ]
 
     def stop(self) -> None:
-        """Request a shutdown as soon as the running turns have ended, but at most `drain_seconds` later. A second
-        call requests an immediate shutdown.
+        """Request a shutdown as soon as the running turns have ended, but no later than `drain_seconds` after
+        this call. A second call requests an immediate shutdown.
         """
         if self._is_limited.is_set():
             self._stopping_now.set()
@@ -306,8 +306,8 @@ class Resident:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
 
     async def _drain(self) -> None:
-        """Wait until no turn is running, but at most `drain_seconds` after the first call of `stop`. Do not wait
-        for turns that are waiting for an approval.
+        """Wait until no turn is running, or until `drain_seconds` have passed since the first call of `stop`. Do
+        not wait for turns that are waiting for an approval.
         """
         seconds = self._settings().drain_seconds
         drained = asyncio.ensure_future(self._server.conversations.drain())

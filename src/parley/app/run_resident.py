@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 LOCK_AGAIN_SECONDS: Final = 0.02
 LOCK_SECONDS: Final = 5.0
-"""The time, in seconds, for which a server tries to acquire the lock while another server holds it. The other
-server may be starting or shutting down. It needs less time to begin to listen or to release the lock.
+"""The time, in seconds, for which a server tries to acquire the lock while another server holds it. The time is
+long enough for the other server to begin to listen or, if it is shutting down, to release the lock.
 """
 
 

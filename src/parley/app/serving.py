@@ -64,8 +64,8 @@ shared with another program.
 """
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0
-"""The time, in seconds, within which a second Ctrl-C shuts the server down instead of interrupting running
-turns.
+"""The time, in seconds, after a Ctrl-C during which another Ctrl-C shuts the server down instead of interrupting
+running turns.
 """
 
 
@@ -338,7 +338,8 @@ def _take_signals(transport: DescriptorTransport, conversations: ConversationReg
     """Install the signal handlers. SIGTERM and SIGHUP shut the server down.
 
     If stdin is not a terminal, SIGINT also shuts the server down, because Claude Code sends SIGINT to stop its
-    servers. On a terminal, SIGINT interrupts the running turns, or shuts the server down if no turns are running.
+    servers. On a terminal, SIGINT interrupts the running turns. It shuts the server down if no turns are running,
+    or if the previous SIGINT arrived less than `SECOND_INTERRUPT_SECONDS` before.
     """
     loop = asyncio.get_running_loop()
     on_terminal = os.isatty(0)

@@ -10,7 +10,7 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The exit code of a program that a signal has terminated is this number plus the number of the signal."""
+"""The exit code of a program that was terminated by a signal, minus the number of the signal."""
 
 
 def ignore_signals() -> None:

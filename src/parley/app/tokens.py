@@ -156,7 +156,7 @@ def reload_resident_tokens(home: str) -> bool:
 
 def http_address(loader: Loader) -> str | None:
     """Return the URL at which HTTP clients reach the server: the public URL in the settings, the URL of the running
-    server, or the URL with the configured port. Return None if there is none of these.
+    server, or the URL with the configured port. Return None if none of these is known.
 
     Raises:
         ConfigError: the settings cannot be read.

@@ -1,9 +1,9 @@
 """Notifies the webhook in the settings when a conversation of this process begins to wait for a person, has failed
 or has finished.
 
-A notification contains none of the conversation's content. Notifications are sent in the background. No turn or
-client waits for a notification, or is affected if a notification cannot be sent. The headers follow the Standard
-Webhooks specification.
+A notification contains none of the conversation's content. Notifications are sent in the background. Turns
+and clients do not wait for notifications, and are not affected if a notification cannot be sent. The headers follow
+the Standard Webhooks specification.
 """
 
 from __future__ import annotations
