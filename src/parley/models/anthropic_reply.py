@@ -57,7 +57,7 @@ THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 TEXT_BLOCK: Final = Raw(b'{"type":"text","text":""}')
 
 BLOCK_CHARACTERS: Final = 100
-"""The size check counts each block as this many additional characters, because an empty block also takes memory."""
+"""The number of characters that the size check adds for each block, because an empty block also takes memory."""
 
 
 class _Delta(Struct, frozen=True, gc=False):

@@ -434,8 +434,8 @@ class ChatDecoder:
         self._size.check()
 
     def _read(self, delta: _Delta, chunks: list[Chunk], *, has_halves: bool) -> str:
-        """Add the reasoning in a delta to the reply, and return the message text in the delta. `has_halves` has the
-        same meaning as for `_Reasoning.extend`.
+        """Add the reasoning in a delta to the reply, and return the message text in the delta. `has_halves` is
+        True if the delta was decoded with stand-ins for halves of surrogate pairs (`surrogates.py`).
         """
         if (reasoning := self._reasoning) is None:
             reasoning = self._reasoning = _Reasoning(self._size)

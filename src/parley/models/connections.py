@@ -24,8 +24,8 @@ IDLE_SECONDS: Final = 15.0
 MAX_IDLE: Final = 100
 MIN_IDLE: Final = 4
 IDLE_SHARE: Final = 8
-"""The maximum number of idle connections is the limit on open files divided by this number, but at least `MIN_IDLE`
-and at most `MAX_IDLE`.
+"""The divisor that determines the maximum number of idle connections: the limit on open files divided by this
+number, but at least `MIN_IDLE` and at most `MAX_IDLE`.
 """
 
 MAX_CONNECTING: Final = 64

@@ -63,7 +63,7 @@ class Decoder(Protocol):
         """Decode the next bytes of the body, and return the chunks that they complete.
 
         Raises:
-            ReplyTooLarge: the reply exceeds a limit of its provider.
+            ReplyTooLarge: the reply exceeds a size limit in the settings of the provider.
         """
         ...
 
@@ -140,8 +140,8 @@ class Endpoint:
 
     @contextmanager
     def _limits_named(self) -> Iterator[None]:
-        """If the `with` block raises an error about a reply that is too large, add to the error the name of the
-        setting with which the user can raise the provider's limit.
+        """Add the id of the provider to each `ReplyTooLarge` that the `with` block raises. The message of the error
+        then contains the full name of the setting that limits the reply.
         """
         try:
             yield

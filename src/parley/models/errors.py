@@ -135,7 +135,7 @@ class BadRecording(ModelError):
 
 
 class ScriptedError(ModelError):
-    """Raised by the scripted provider when the script contains an error that a retry would not change."""
+    """Raised by the scripted provider when the script contains an error after which the request is not repeated."""
 
     code = "scripted_error"
     worth_repeating = False

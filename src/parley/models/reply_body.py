@@ -44,7 +44,8 @@ class ReplyBody:
         """Add the next bytes of the body, and return the data of the events that these bytes complete.
 
         Raises:
-            ReplyTooLarge: an event, or a body that is JSON, exceeds the provider's limit.
+            ReplyTooLarge: an event, or a body that is JSON, exceeds the size limit in the settings of the
+                provider.
         """
         payloads = self._framer.feed(data)
         if self._is_kept:

@@ -1,4 +1,4 @@
-"""Compares the size of one reply from a model with the limits of its provider."""
+"""Compares the size of one reply from a model with the limits in the settings of its provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ bytes such as `{}` become an object of 64 bytes.
 
 
 class ReplySize:
-    """The numbers of characters and tool calls that one reply contains so far, and the limits of the provider."""
+    """The numbers of characters and tool calls that one reply contains so far, and their limits in the settings of
+    the provider.
+    """
 
     __slots__ = ("arguments", "calls", "limits", "text")
 
@@ -57,7 +59,7 @@ class ReplySize:
             raise ReplyTooLarge("calls", limits.max_calls, setting="max_calls")
 
     def check_pieces(self, number: int) -> None:
-        """Check the number of fragments of tool calls in one event before they are joined.
+        """Check `number`, the number of tool call fragments in one event, before the fragments are joined.
 
         Raises:
             ReplyTooLarge: the number of fragments exceeds the allowed number of tool calls.

@@ -70,12 +70,12 @@ OTHER_DELTAS: Final = frozenset(
         "response.code_interpreter_call_code.delta",
     }
 )
-"""The types of events that contain a fragment of a refusal or of the input of a tool. Clients do not see these
-fragments, but only the complete item. As for `TEXT_DELTAS`, an event with an empty fragment is ignored.
+"""The types of events that contain a fragment of a refusal or of the input of a tool. Clients see only
+the complete item, not these fragments. An event with an empty fragment is ignored.
 """
 
 ITEM_CHARACTERS: Final = 100
-"""The size check counts each item as this many additional characters, because an item without text also takes
+"""The number of characters that the size check adds for each item, because an item without text also takes
 memory.
 """
 

@@ -62,7 +62,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     delay_ms: Milliseconds | UnsetType = UNSET
     fail: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
-    """The text of an error that a retry would not change."""
+    """The message of an error after which the request is not repeated."""
     usage: Usage | UnsetType = UNSET
     cut_by: str | UnsetType = UNSET
     """The provider's reason for cutting off the response."""

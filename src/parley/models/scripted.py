@@ -160,7 +160,9 @@ def _read(path: str) -> Sequence[Script]:
 
 
 def _ended(done: ResponseDone, step: Step) -> ResponseDone:
-    """Return `done`, the end of the response, with the property that the step sets."""
+    """Return `done`, the end of the response, with the token usage, the truncation, the refusal or the pause that
+    the step contains.
+    """
     if step.usage is not UNSET:
         return replace(done, usage=_token_count(step.usage))
     if step.cut_by is not UNSET:
