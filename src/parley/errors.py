@@ -315,7 +315,7 @@ class OwnedElsewhere(StoreError):
         store, so that the owner may use another home.
 
         `pid` is 0 if the owner is still waiting for the write lock of the home, because the process id is stored
-        only after that. In this case, `lock_holder` describes the process that holds the write lock.
+        only when the lock has been acquired. `lock_holder` then describes the process that holds the write lock.
         """
         self.process = "another process" if not pid else f"process {pid} on {node}" if node else f"process {pid}"
         super().__init__(f"{self.process} runs a turn of the conversation")
@@ -343,7 +343,7 @@ class OwnerUnresponsive(StoreError):
     code = "owner_unresponsive"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner in the form of `OwnedElsewhere.process`."""
+        """Create the error. `process` describes the owner, for example `process 42`."""
         silent = f"{process} runs a turn of the conversation and does not answer; was it stopped?"
         super().__init__(f"{silent} The call may still take effect")
         self.process = process
@@ -357,7 +357,7 @@ class OwnerNotLinked(OwnerUnresponsive):
     code = "owner_not_linked"
 
     def __init__(self, process: str) -> None:
-        """Create the error. `process` describes the owner in the form of `OwnedElsewhere.process`."""
+        """Create the error. `process` describes the owner, for example `process 42`."""
         StoreError.__init__(
             self,
             f"{process} runs a turn of the conversation and uses another home, and this server cannot reach it; "
