@@ -54,8 +54,8 @@ __all__ = [
 ]
 
 Changed = Literal["directory", "program", "files", "unknown"]
-"""The change because of which an approved action needs another approval: a change of the working directory, of the
-program or of the files of a patch, or an unknown change.
+"""The kind of change after which an approved action needs another approval: a change of the working directory, of
+the program or of the files of a patch, or an unknown change.
 """
 ApprovalKind = Literal["exec", "patch", "limit"]
 AnswersFrom = Literal["anyone", "designated", "local"]

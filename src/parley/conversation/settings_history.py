@@ -51,8 +51,8 @@ class SavedSettingsHistory(Struct, frozen=True, array_like=True):
     """The index in `chain` of the settings at the beginning of the last turn."""
     turn_message: MessageId | None
     message: MessageId | None
-    """The id of the message to which a record `SettingsChosen` would belong if it were the next entry; None if such
-    a record would belong to no message.
+    """The id of the last message if the next entry can be the record `SettingsChosen` of this message; otherwise
+    None.
     """
 
 

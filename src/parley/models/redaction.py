@@ -53,8 +53,8 @@ _PASSWORD_IN_URL: Final = re.compile(r"(://[^\s/@:]{0,100}:)[^\s/@]{1,200}(?=@)"
 class Redactor:
     """Replaces secrets in JSON values with `***`.
 
-    A secret that follows a name such as `API_KEY` is recognised by this name. Later, the secret is also replaced
-    where it occurs without the name.
+    A secret that follows a name such as `API_KEY` is recognised by this name. From then on, the secret is also
+    replaced where it occurs without the name.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
