@@ -138,8 +138,8 @@ def _secret(value: Any, at: KeyPath) -> str:
 
 
 MAX_PATH_BYTES: Final = 4096
-"""The maximum length of a path, in bytes. Linux cannot open a longer path, and resolving a longer path would take a
-long time.
+"""The maximum length of a path, in bytes. Linux cannot open longer paths, and resolving them would take a long
+time.
 """
 
 

@@ -15,8 +15,8 @@ from parley.stores.search import SEARCHED
 __all__ = ["BLOB_COLUMNS", "Batch", "Shape", "arrays_of", "pack"]
 
 IN_THREAD_BYTES: Final = 64 * 1024
-"""The minimum total size, in bytes, of entries that are packed in a thread. Compressing large images on the event
-loop would block it.
+"""The minimum total size, in bytes, of entries that are converted to column values in a thread. Compressing the
+images in large entries would block the event loop.
 """
 
 
