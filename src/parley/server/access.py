@@ -105,12 +105,12 @@ def may_call_approval_answer(
 def allowed_overrides(
     principal: Principal, overrides: SettingsOverrides, loader: Loader, *, current: Settings | None = None
 ) -> SettingsOverrides:
-    """Check that the principal may choose `overrides`, the settings in a tool call, and return the overrides to
-    apply.
+    """Check that the principal may choose `overrides`, the settings in a tool call. Return the overrides to apply.
 
-    The result differs from `overrides` at most in `cwd`. If `serve.roots` restricts the principal, `cwd` is an
-    absolute path without symbolic links. If the principal is bound to the conversation, `cwd` is None, because such
-    a principal cannot change the directory of the conversation.
+    The returned overrides differ from `overrides` at most in `cwd`. If the principal may choose only directories
+    below `serve.roots`, `cwd` is an absolute path without symbolic links. If the principal is bound to one
+    conversation and the tool call concerns this conversation, `cwd` is None, because such a principal cannot change
+    the directory of the conversation.
 
     `current` contains the current settings of the conversation; None if the tool call creates a conversation.
 
@@ -180,10 +180,10 @@ def _with_allowed_directory(
 
 
 def allowed_roots(loader: Loader) -> tuple[str, ...]:
-    """Return the directories in which a principal with a role below admin may choose a working directory. The paths
-    contain no symbolic links.
+    """Return the directories in the setting `serve.roots`, as paths without symbolic links. A principal with a role
+    below admin may choose a working directory only below these directories.
 
-    If there are no such directories, the principal can use only the default working directory of the server.
+    If the tuple is empty, such a principal can use only the default working directory of the server.
 
     Raises:
         ConfigError: the settings of the server cannot be used.

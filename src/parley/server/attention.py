@@ -1,8 +1,8 @@
 """Finds the conversations that need the attention of a person. These conversations are waiting for an answer, or
 contain the unread end of a turn.
 
-The store finds these conversations with an index. Only waiting conversations are loaded, because the index does not
-contain approvals.
+The store finds these conversations with an index. The index does not contain approvals, so each waiting
+conversation is loaded to include its open approval in the list.
 """
 
 from __future__ import annotations

@@ -190,8 +190,8 @@ class Reply(Protocol):
         """Return the outbox for the events of `conversation` that a `codex` or `codex-reply` call sends to the
         client.
 
-        `request` is the request id of the call. `event_id` returns the current event id of the call, which is the
-        id of its turn after the turn has begun.
+        `request` is the request id of the call. `event_id` returns the current event id of the call. After the turn
+        of the call has begun, this is the id of the turn.
         """
         ...
 

@@ -340,7 +340,7 @@ class Dispatch:
 
     @contextmanager
     def waiting(self, task: asyncio.Task[None]) -> Iterator[None]:
-        """Return a context manager in which `stop_waiting` stops the handler that runs as `task`."""
+        """Return a context manager. While it is active, `stop_waiting` stops the handler that runs as `task`."""
         self._waiting.add(task)
         try:
             yield
@@ -348,7 +348,7 @@ class Dispatch:
             self._waiting.discard(task)
 
     def stop_waiting(self) -> None:
-        """Stop the handlers that are in the context `waiting`. Other handlers finish their requests."""
+        """Stop the handlers inside the context manager of `waiting`. Other handlers finish their requests."""
         for task in self._waiting:
             task.cancel()
 

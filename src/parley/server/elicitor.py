@@ -159,7 +159,7 @@ class FormElicitor:
         approval.
 
         If the approval was dropped because its turn ended, clients at version 2025-06-18 and older get no
-        withdrawal, because they see the end of the turn.
+        withdrawal. For these clients, the end of the turn also ends the request.
         """
         if (delivered := self._open.pop(approval_id, None)) is None:
             return

@@ -1,9 +1,9 @@
 """Encodes events as notifications for streams, for `codex` calls and for `codex-reply` calls.
 
-An event is encoded once for all readers. An encoder adds the bytes of the notification before and after the event.
-The bytes before the event are cached for each event type. The module `wire/notifications.py` defines the same
-notifications as structs, and tests compare the encoded notifications with the structs. If a stream is sent as log
-messages, each notification of the stream is the data of a log message.
+An event is encoded once for all readers. An encoder adds the other bytes of the notification, which come before and
+after the event. The bytes before the event are cached for each event type. The module `wire/notifications.py`
+defines the same notifications as structs, and tests compare the encoded notifications with the structs. If a stream
+is sent as log messages, each notification of the stream is the data of a log message.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ class StreamEncoder:
     ) -> None:
         """Create the encoder.
 
-        If `event_meta` is True, the `_meta` of each event contains the id of the conversation and the position. If
-        `as_log` is True, events are sent as log messages. If the snapshot omits older events, `before` is the
-        argument `before` that the client passes to `conversationRead` to read them; otherwise it is None.
+        If `event_meta` is True, the `_meta` of each event contains the id of the conversation and the position of
+        the event. If `as_log` is True, events are sent as log messages. If the snapshot omits older events,
+        `before` is the argument `before` that the client passes to `conversationRead` to read them; otherwise it is
+        None.
         """
         self._before = b"" if before is None else b',"before":%d' % before
         self.hidden = hidden_events(features)
@@ -76,8 +77,8 @@ class StreamEncoder:
         self._item: ItemId | None = None
         """The id of the item whose delta was last sent with `_meta`; None before the first delta."""
         self._item_format = b""
-        """The frame template of a delta of the item `_item`, with placeholders for the offset and the event. The
-        template is cached because deltas are on the hot path.
+        """The frame template for the deltas of the item `_item`, with placeholders for the offset and the event.
+        The template is cached because deltas are on the hot path.
         """
         self._named = False
 

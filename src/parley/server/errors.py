@@ -84,7 +84,7 @@ class TooManyStreams(VisibleError):
 
 
 class ToolNotOffered(InvalidRequest):
-    """Raised when a client calls a tool that a setting of the server does not offer to this client."""
+    """Raised when a client calls a tool that the server does not offer to this client, because a setting is off."""
 
     code = "tool_not_offered"
 

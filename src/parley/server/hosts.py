@@ -73,22 +73,22 @@ class Features(Struct, frozen=True, kw_only=True):
     model_may_answer` determines the value, because the host's model could call the tool without asking a person.
     """
     dismissal_denies: bool = False
-    """True if a cancelled elicitation denies the action instead of interrupting the turn. The value is True for
-    hosts that cancel every elicitation because no person is present.
+    """If True, a cancelled elicitation denies the action; if False, it interrupts the turn. The value is True for
+    hosts, because some hosts cancel every elicitation when no person is present.
     """
     timeout_reasons: tuple[str, ...] = ()
 
     @property
     def knows_limits(self) -> bool:
-        """True if the server asks the client whether a turn may continue beyond a limit in the settings."""
+        """True if the client can be asked whether a turn may continue beyond a limit in the settings."""
         return self.full_version
 
     @property
     def cancels_requests(self) -> bool:
-        """True if a cancelled request gets no response, and a cancellation after the response has no effect.
+        """If True, a cancelled request gets no response, and a cancellation after the response has no effect.
 
-        If the value is False, a cancellation only interrupts the turn, even after the response to the request that
-        began the turn.
+        If False, a cancellation only interrupts the turn, even after the response to the request that began the
+        turn.
         """
         return self.full_version
 

@@ -66,8 +66,9 @@ log = logging.getLogger(__name__)
 Params = TypeVar("Params", bound=Struct)
 
 PEER_SECONDS: Final = CALL_SECONDS - 1.0
-"""The maximum time in seconds that a request from another process waits for the write lock. This time is shorter
-than the timeout after which the other process reports this process as unresponsive.
+"""The maximum time in seconds that a request from another process waits for the write lock. The other process waits
+`CALL_SECONDS` for the response. This time is shorter, so that the other process gets an error about the lock before
+its own timeout expires.
 """
 
 _REQUESTS: Final[tuple[type[PeerRequest], ...]] = (

@@ -1,8 +1,8 @@
 """Progress notifications of one `codex` or `codex-reply` call.
 
 Clients at version 2025-11-25 or newer must not get a progress notification together with the result of the call or
-after it. These clients discard the progress token when they read the result, and report an error for a later
-notification. Therefore, the server sends the notification for an event one second after the event, and discards the
+after it. These clients discard the progress token when they read the result, and treat a later notification as an
+error. Therefore, the server sends the notification for an event one second after the event, and discards the
 notification if the call ends within this second. Older clients get a notification for each event immediately.
 """
 

@@ -31,11 +31,11 @@ def one_line(text: str) -> str:
 
 
 def quoted_words(text: str) -> str:
-    """Return the model's reason for the text of an approval request: truncated, on one line, and in quotation
-    marks. Quotation marks in `text` are escaped.
+    """Return `text`, a reason given by the model, as a quotation for an approval request: truncated, on one line,
+    and in quotation marks. Quotation marks and invisible characters in `text` are escaped.
 
-    Each run of blanks is replaced by one blank, because the text after a long run could wrap to the beginning of a
-    line and look like text from the server.
+    Each run of spaces is replaced with one space. Otherwise, the words after a long run could wrap to the beginning
+    of a line and look as if the server had written them.
     """
     words = " ".join(filter(None, text[:REASON_LENGTH].split(" ")))
     cut = "…" if len(words) > QUOTED_LENGTH or len(text) > REASON_LENGTH else ""
@@ -44,8 +44,8 @@ def quoted_words(text: str) -> str:
 
 
 def escape_for_display(text: str) -> str | None:
-    """Return a reason for display: truncated, and with invisible characters other than line breaks and tabs
-    escaped. Return None if `text` is empty or blank.
+    """Return `text` for display, without surrounding whitespace: truncated, and with invisible characters other
+    than line breaks and tabs escaped. Return None if `text` is empty or contains only whitespace.
     """
     text = _cut(text.strip())
     return text.translate({code: how for code, how in unseen(text).items() if chr(code) not in "\n\t"}) or None

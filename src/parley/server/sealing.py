@@ -48,6 +48,6 @@ class Sealer:
 
 def _encoded(sealed: bytes) -> str:
     """Return the canonical Base64 string of the signature and content in `sealed`. Other strings can decode to the
-    same bytes; `open` rejects those strings.
+    same bytes; `open` does not accept those strings.
     """
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()

@@ -175,8 +175,8 @@ class ClientConnection:
         `params` contains the parameters of the client's `initialize`. `streams` contains the streams of the client.
         If the conversation of a stream no longer exists or is damaged, the stream is not opened, and the client
         gets a notice. `last_stream` is the number of the stream that was opened last. `resources` contains the URIs
-        of the resources to which the client has subscribed. `has_listed_resources` is True if the client is
-        notified when the list of resources changes.
+        of the resources to which the client has subscribed. `has_listed_resources` is True if the client has listed
+        the resources, and is therefore notified when the list changes.
 
         Raises:
             ParleyError: a conversation cannot be read at the moment. In this case, the session is only partly

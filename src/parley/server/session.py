@@ -32,8 +32,8 @@ __all__ = ["SILENT", "SILENT_FRAME", "Session", "StreamState"]
 
 MAX_FIRST_REQUESTS: Final = 1000
 """The maximum number of conversations for which a session stores the id of the client's first request. Approval
-requests contain this id. Beyond this number, the session removes the oldest id of a conversation that no stream or
-call of the client reads.
+requests contain this id. Beyond this number, the session removes the oldest id, except the ids for conversations
+that a stream or a call of the client reads.
 """
 
 
@@ -179,7 +179,7 @@ class Session:
         self._connection = connection or _Connection()
 
     def begin(self, version: str, features: Features, params: InitializeParams) -> None:
-        """Record what the client negotiated with `initialize`."""
+        """Record the version, the features and the parameters that the client negotiated with `initialize`."""
         self.version, self.features, self.initialized = version, features, True
         self.initialize_params = params
         if params.capabilities.can_be_asked and may_answer(self.principal):
@@ -267,8 +267,8 @@ class Session:
         """Store the id of the first request from the client that creates, continues or streams the conversation. If
         an id is already stored for the conversation, do nothing.
 
-        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest id of a conversation that no stream or
-        call of the client reads.
+        If more than `MAX_FIRST_REQUESTS` ids are stored, remove the oldest id. The new id, and the ids for
+        conversations that a stream or a call of the client reads, are not removed.
         """
         self._first_requests.setdefault(conversation, str(request_id))
         if len(self._first_requests) > MAX_FIRST_REQUESTS:

@@ -45,8 +45,8 @@ SHORT_BYTES: Final = 1024 * 1024
 """
 
 MAX_ENDS: Final = 256
-"""The maximum number of ended streams, and of cancelled streams, that are recorded for a client that may reconnect.
-Beyond this number, the oldest records are removed.
+"""The maximum number of streams ended by the server that are recorded for a client that may reconnect. The same
+limit applies to streams cancelled by the client. Beyond this number, the oldest records are removed.
 """
 
 _SHOWS_INFO: Final[frozenset[LogLevel]] = frozenset({"debug", "info"})
@@ -483,7 +483,7 @@ class Streams:
             del self._ends[next(iter(self._ends))]
 
     def _cancel(self, stream: _Stream) -> None:
-        """End the stream, because the client has cancelled its call."""
+        """End the stream, because the client has cancelled the call that opened it."""
         self._cancelled.append(stream.state.number)
         self._close(stream.conversation.id)
 

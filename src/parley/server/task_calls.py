@@ -34,8 +34,8 @@ _ENDED: Final = record_type(TurnEnded)
 async def run_as_task(
     call: ToolCall, conversation: Conversation, content: tuple[InputItem, ...], *, event_id: EventId | None = None
 ) -> None:
-    """Submit `content` as a message. When the message is durable, send the task that represents its turn as the
-    response to the call.
+    """Submit `content` as a message. When the message is durable, respond to the call with the task that represents
+    the turn of the message.
 
     If `event_id` is given and the message begins a turn, `event_id` becomes the id of this turn.
     """

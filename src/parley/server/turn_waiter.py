@@ -42,8 +42,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of earlier entries in which a resumed call searches for the last message of its turn. The number is
-used only if the position before the turn is unknown.
+"""The number of entries, immediately before the position at which a call is resumed, in which the call searches for
+the last message of its turn. The number is used only if the position before the turn is unknown.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 
@@ -134,8 +134,8 @@ class TurnWaiter:
     async def resume(self, after: Seq, event_id: EventId, *, before: Seq | None = None) -> None:
         """Continue a call whose connection was lost, or that ended with an approval request.
 
-        Send the events after the position `after`. Send the response when the end of the turn is reached; it may
-        already be in the log. `event_id` is the event id of the turn. `before` is the position before the turn;
+        Send the events after the position `after`. Send the response when the end of the turn is reached; this end
+        may already be in the log. `event_id` is the event id of the turn. `before` is the position before the turn;
         None if this position is unknown.
 
         Raises:
@@ -269,9 +269,9 @@ class TurnWaiter:
         self._call.call.finished()
 
     def _return_approval(self) -> None:
-        """If calls that wait for the turn must return the open approval (`ConversationApprovals.is_returned`), end
-        the call with a description of the approval. If another client may still begin to follow the turn, wait for
-        this client first.
+        """End the call with a description of the open approval, if calls that wait for the turn must return it
+        (`ConversationApprovals.is_returned`). As long as another client may still begin to follow the turn, wait
+        and then check again.
         """
         conversation, approval = self._conversation, self._conversation.approvals.open
         if self._ended or approval is None or not conversation.approvals.is_returned:

@@ -56,8 +56,8 @@ class _StreamOutbox:
     def __init__(self, push: PushOutbox, moved: Callable[[Position], str]) -> None:
         """Create the outbox.
 
-        `moved` is called with the position that the client reaches with a message. It records this position, and
-        returns the event id of the message.
+        Messages are sent to `push`. `moved` is called with the position that the client reaches with a message. It
+        records this position, and returns the event id of the message.
         """
         self._push, self._moved = push, moved
         self.send, self.when_writable = push.send, push.when_writable

@@ -361,8 +361,8 @@ class HttpEndpoint:
 
 
 def _pass_on(messages: list[PostedMessage], session: HttpSession, reply: Reply) -> None:
-    """Pass the messages to the client connection of the session in order. The responses are sent to `reply`. Each
-    message is removed from the list `messages`, so that the memory of large messages can be freed.
+    """Pass the messages, in their order, to the client connection of the session. The responses are sent to
+    `reply`. Each message is removed from the list `messages`, so that the memory of large messages can be freed.
     """
     messages.reverse()
     while messages:

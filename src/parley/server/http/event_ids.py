@@ -2,9 +2,9 @@
 
 Because an event id contains the positions, the server does not have to store positions for clients that may
 reconnect. A client sends the event id in a header, whose length is limited. Therefore, an event id identifies each
-conversation stream by its number. The id of the request that opened the stream could be long, because the client
-chooses this id. The signature covers the session id, so an event id of one session is invalid in all other
-sessions.
+conversation stream by its number. It does not contain the id of the request that opened the stream, because the
+client chooses this id and the id could be long. The signature covers the session id, so an event id of one session
+is invalid in all other sessions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class CallCursor(Struct, frozen=True, array_like=True):
 class SessionCursors(Struct, frozen=True, array_like=True):
     """The positions that the client has reached on one HTTP stream.
 
-    The stream is either the stream of one call, or the GET stream. `call` is None for a GET stream. `streams`
-    contains the position in each conversation that the client streams, by conversation id.
+    For the stream of a call, `call` is the position in the events of this call, and `streams` is empty. For a GET
+    stream, `call` is None, and `streams` maps the id of each conversation that the client streams to the position
+    in this conversation.
     """
 
     call: CallCursor | None = None

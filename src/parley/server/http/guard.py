@@ -41,9 +41,9 @@ class Guard:
         """Create the guard.
 
         `port` is the port of the server. `hosts` contains the host names that are accepted in addition to loopback.
-        Each host name is accepted with and without the port. `origins` contains the origins of web pages of other
-        servers that are accepted. `scheme` is the scheme of the server's own URL. `public_url` is the URL at which
-        clients reach the server through a proxy; None if there is no proxy.
+        Each host name is accepted with and without the port. `origins` contains the accepted origins of web pages
+        from other servers. `scheme` is the scheme of the server's own URL. `public_url` is the URL at which clients
+        reach the server through a proxy; None if there is no proxy.
         """
         names = (*LOOPBACK_NAMES, *(host.lower() for host in hosts))
         self._hosts = frozenset(names) | {f"{name}:{port}" for name in names}
@@ -75,8 +75,8 @@ class Guard:
         return self._public_path.rpartition("/")[2]
 
     def page_of(self, request: HttpRequest) -> str | None:
-        """Return the origin of the web page of another server that sent the request. Return None if no such web
-        page sent the request, or if its origin is not in `origins`.
+        """If a web page from another server sent the request and the origin of this page is in `origins`, return
+        this origin. Otherwise, return None.
         """
         given = request.header("Origin")
         return given[0] if len(given) == 1 and given[0] in self._origins else None

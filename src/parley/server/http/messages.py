@@ -41,8 +41,8 @@ server accepts no new clients.
 MAX_MESSAGES: Final = 1000
 """The maximum number of messages in the array of one POST."""
 MAX_ID_LENGTH: Final = 1024
-"""The maximum length of a request id, in characters. The length is limited because the event ids of a `codex` call
-contain its request id.
+"""The maximum length of a request id, in characters. The event ids of a `codex` call contain the request id of the
+call. The client sends an event id in a header, whose length is limited.
 """
 MAX_INITIALIZE_BYTES: Final = 64 * 1024
 """The maximum size of an `initialize` request, in bytes. The size is limited because the session keeps the

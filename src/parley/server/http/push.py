@@ -57,7 +57,8 @@ class PushOutbox:
         return self._streams[-1] if self._streams else None
 
     def attach(self, stream: MessageStream) -> list[bytes]:
-        """Send the messages that were kept and all later messages on `stream`. Return the kept messages.
+        """Send the messages that were kept while no GET stream was open, and all later messages, on `stream`.
+        Return the kept messages.
 
         If an older stream is sending a message in parts, close the older stream. The whole message is then sent
         again.

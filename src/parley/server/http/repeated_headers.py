@@ -39,7 +39,7 @@ def wrong_header(request: HttpRequest, message: PostedMessage) -> str | None:
 
 
 def _decoded(value: str) -> str | None:
-    """Return the value of a header without surrounding blanks. If the value is marked as Base64, return the decoded
+    """Return the value of a header without surrounding spaces. If the value is marked as Base64, return the decoded
     value; None if the Base64 is invalid.
     """
     value = value.strip()

@@ -36,7 +36,7 @@ class SessionState(Struct, frozen=True, kw_only=True):
     resources: tuple[str, ...] = ()
     """The URIs of the resources to which the client has subscribed."""
     has_listed_resources: bool = False
-    """True if the client is notified when the list of resources changes."""
+    """True if the client has listed the resources, and is therefore notified when the list changes."""
 
 
 _decoder: Final = msgspec.json.Decoder(SessionState)

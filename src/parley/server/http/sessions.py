@@ -159,7 +159,7 @@ class HttpSessions:
 
     def _forget(self, session: HttpSession) -> bool:
         """End the session in this process without changing the store. Return False if the session had already
-        ended.
+        ended, and True otherwise.
         """
         is_known = self._sessions.pop(session.id, None) is not None
         session.end()

@@ -36,7 +36,7 @@ limited_log = LimitedLog(log)
 CODE_SECONDS: Final = 60.0
 """The time in seconds for which a one-time code is valid."""
 IDLE_SECONDS: Final = 30 * 86_400.0
-"""The time in seconds since its last use after which a sign-in ends."""
+"""The time in seconds for which a sign-in can be unused before it ends."""
 MAX_SIGN_INS: Final = 256
 """The maximum number of sign-ins. Beyond this number, the sign-in that has been unused for the longest time
 ends.

@@ -21,8 +21,8 @@ __all__ = ["can_be_asked", "checked_meta", "meta_of", "modern_context"]
 
 
 def meta_of(params: Raw | UnsetType, loader: Loader) -> ModernMeta | None:
-    """Return the `_meta` in the parameters of a request; None if the request belongs to an earlier version, or if
-    the setting `[mcp] modern` is off.
+    """Return the `_meta` in the parameters of a request; None if the request is at an earlier version, or if the
+    setting `[mcp] modern` is off.
 
     Raises:
         InvalidParams: the `_meta` is incomplete.

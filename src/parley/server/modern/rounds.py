@@ -1,9 +1,9 @@
 """Approvals at version 2026-07-28: a call ends with an approval request, and the client repeats the call with the
 answer.
 
-The approval request carries a sealed state, which contains everything that is needed to continue the call. The seal
-covers the principal, the tool and its arguments, and the state expires. Therefore the server stores nothing between
-the two calls.
+The approval request contains a sealed state, and the client sends this state back with the repeated call. The state
+contains all data that is needed to continue the call, so the server stores nothing between the two calls. The state
+is valid for a limited time, and only for the same principal, tool and arguments.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RoundState(Struct, frozen=True, array_like=True):
     rounds: int
     """The number of approval requests that the call has sent so far."""
     before: int
-    """The position before the turn of a `codex` or `codex-reply` call."""
+    """The position before the turn of a `codex` or `codex-reply` call; `START` for calls of other tools."""
 
 
 _state_encoder: Final = msgspec.msgpack.Encoder()

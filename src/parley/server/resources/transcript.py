@@ -46,7 +46,9 @@ OUTPUT_LENGTH: Final = 4_000
 Longer text is reduced to its beginning and its end.
 """
 LARGE_BYTES: Final = 1024 * 1024
-"""The size in bytes above which an event is not decoded, because decoding would block the event loop."""
+"""The size in bytes above which an event is not decoded, because decoding would block the event loop. The
+transcript then shows only the type and the size of the event.
+"""
 
 _SHOWN: Final[tuple[type[EventBase], ...]] = (
     UserMessage,

@@ -1,4 +1,6 @@
-"""The tool `codex-reply`, which continues a conversation and returns its result when the turn ends."""
+"""The tool `codex-reply`, which sends a message to an existing conversation, and returns the result of the turn
+when the turn ends.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
     position = after
 
     async def read_more() -> None:
-        """Read entries until more than `limit` have been found, or until the log ends."""
+        """Read entries until `found` contains more than `limit` entries, or until the log ends."""
         nonlocal position
         while len(found) <= limit and (page := await conversation.read_after(position, limit=4 * (limit + 1))):
             found.extend(visible(page, hidden))
@@ -103,8 +103,8 @@ async def read(call: ToolCall, args: PlainConversationReadArguments) -> CallTool
 async def _read_back(
     conversation: Conversation, before: Seq, limit: int, features: Features, *, has_times: bool
 ) -> ConversationReadResult:
-    """Return the last events before the position `before`. Entries are read backwards until there are `limit`
-    events or more than `READ_BYTES` bytes.
+    """Return the last events before the position `before`. Entries are read backwards until their events reach the
+    number `limit` or exceed `READ_BYTES` bytes. If `has_times` is True, each event has its time.
     """
     pages: list[list[PositionedEvent]] = []
     last = Seq(min(before - 1, conversation.log.durable))

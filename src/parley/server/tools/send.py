@@ -117,8 +117,8 @@ def _output_schema(args: PlainSendMessageArguments) -> dict[str, Any] | None:
 
 
 def _finish_with(turn: Turn, call: ToolCall) -> None:
-    """After the response, let the client cancel the call until the turn ends or the client leaves. A cancellation
-    interrupts the turn.
+    """Let the client cancel the call even after the response, until the turn ends or the client leaves. A
+    cancellation interrupts the turn.
     """
 
     def finished(_: object) -> None:

@@ -83,7 +83,7 @@ def _repositories(loader: Loader) -> tuple[str, ...]:
 
 def _models(default: Settings, profiles: dict[str, dict[str, Any]]) -> tuple[str, ...]:
     """Return the models that the argument `model` can name: the default model, and the models of the profiles that
-    use the same provider.
+    use the default provider.
     """
     own = default.provider.id
     named = (

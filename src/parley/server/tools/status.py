@@ -40,7 +40,7 @@ async def status(call: ToolCall, args: ConversationArguments) -> CallToolResult:
 
 
 def _shown_tokens(tokens: Tokens | None, features: Features) -> Tokens | None:
-    """Return the token counts for a client. Remove the cost if the client does not get Parley's additions to the
-    protocol (`Features.additions`).
+    """Return `tokens`, without the cost if the client does not get Parley's additions to the protocol
+    (`Features.additions`).
     """
     return tokens if tokens is None or features.additions else replace(tokens, cost_micros=UNSET)
