@@ -145,7 +145,7 @@ class SettingNotAllowed(InvalidRequest):
 
 
 class WorkspaceUnavailable(VisibleError):
-    """Raised when the worktree of a conversation cannot be prepared, so that its turn cannot run."""
+    """Raised when a turn cannot run because the worktree of its conversation cannot be prepared."""
 
     code = "workspace_unavailable"
 
@@ -190,8 +190,8 @@ class ConfigError(VisibleError):
     """Raised when the settings cannot be used."""
 
     source: str | None = None
-    """The source of the setting: the absolute path of a file, or the name of another source; None if the source is
-    unknown.
+    """The source of the setting: the absolute path of a file, the name of an environment variable, or an option
+    such as `-c`. None if the source is unknown.
     """
 
 
@@ -444,7 +444,7 @@ class ReplyTooLarge(ModelError):
         self.what, self.limit, self.setting = what, limit, setting
 
     def of_provider(self, provider: str) -> ReplyTooLarge:
-        """Return a copy of this error whose message names the setting of the provider `provider`."""
+        """Return a copy of this error. Its message names the size limit as a setting of the provider `provider`."""
         return ReplyTooLarge(self.what, self.limit, setting=self.setting, provider=provider)
 
 
@@ -452,7 +452,9 @@ class NoLink(ParleyError):
     """Raised when no connection to another server can be established."""
 
     def __init__(self, detail: str, *, status: int | None = None) -> None:
-        """Create the error. `status` is the HTTP status of the response; None if there was no response."""
+        """Create the error. `status` is the HTTP status with which the other server rejected the connection; None
+        if the failure had another cause.
+        """
         super().__init__(f"no connection to the server: {detail}")
         self.detail, self.status = detail, status
 

@@ -88,8 +88,9 @@ def limit_names(kind: type[Struct]) -> Callable[[str], None]:
     """Return a function that checks the argument names while large arguments are decoded. The decoder calls the
     function with each name.
 
-    The function raises `BadArguments` for an unknown name that is too long, and if there are too many names. Unlike
-    in `respelled`, an unknown argument counts even if its value is null.
+    The names in the schema of `kind` are known, in any accepted spelling. The function raises `BadArguments` for an
+    unknown name that is too long, and if there are too many names or too many unknown names. The function sees
+    only names, so it counts an unknown name even if the value of the argument is null. `respelled` does not.
     """
     spellings = _spellings(kind)
     names, unknown = 0, set[str]()

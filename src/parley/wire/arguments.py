@@ -31,11 +31,11 @@ whole into generic dicts and lists.
 """
 
 OUTLINE_BYTES: Final = 64 * 1024
-"""The maximum size, in bytes, of a value in large arguments that is decoded completely for an error message."""
+"""The maximum size, in bytes, of a value that an error message about large arguments decodes completely."""
 
 MAX_CONFIG_VALUES: Final = 10_000
 """The maximum number of values in an object without a schema, such as `config`, in large arguments. Each value
-takes up to 150 bytes of memory in addition to its text.
+takes up to 150 bytes of memory in addition to its JSON text.
 """
 
 _any_decoder: Final = msgspec.json.Decoder()
@@ -135,7 +135,9 @@ def _decode_large(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
 
 
 def _members_of(encoded: Raw | bytes, check: Callable[[str], None]) -> dict[str, Raw]:
-    """Return the encoded members of a JSON object. `check` is called for each name and may raise an exception."""
+    """Return the encoded members of a JSON object, by name. `check` is called with each name and may raise an
+    exception.
+    """
 
     def checked(kind: type[_Name], name: str) -> _Name:
         check(name)
@@ -215,8 +217,9 @@ def _first_byte(raw: Raw) -> bytes:
 
 
 def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArguments:
-    """Return the error for the invalid argument `name`. If the argument is large, the message contains the type of
-    the invalid value instead of the value.
+    """Return the error for the invalid value `raw` of the argument `name`. `error` is the message of the decoder.
+
+    If the argument is large, the returned error contains the type of the invalid value instead of the value.
     """
     place = _PLACE.search(error)
     if place is None or len(memoryview(raw)) <= OUTLINE_BYTES or _MISSING.search(error):

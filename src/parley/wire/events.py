@@ -420,9 +420,7 @@ class LimitReached(EventBase, frozen=True, kw_only=True, tag="limit_reached"):
     limit: str
     """The name of the limit in `[limits]`."""
     used: int
-    """The amount that was used. For `turn_cost` and `conversation_cost`, the unit is a millionth of the
-    currency.
-    """
+    """The amount that was used, in the unit of the limit. Costs are in millionths of the currency of the prices."""
     allowed: int
 
     @property

@@ -65,7 +65,9 @@ class LineFramer:
         self._overlong: Overlong | None = None
 
     def feed(self, data: bytes) -> list[bytes | Overlong]:
-        """Return the lines that are complete after `data` has been received, without their line ends."""
+        """Process `data`, and return the lines that it completes, without their line ends. A discarded line is
+        returned as an `Overlong`.
+        """
         if b"\n" not in data:
             self._hold(data)
             return []
@@ -77,8 +79,8 @@ class LineFramer:
         return frames
 
     def end(self) -> list[bytes | Overlong]:
-        """Return the incomplete last line of the stream as a list; an empty list if the stream ended after a
-        complete line.
+        """Return a list with the incomplete last line of the stream, as `feed` would return it. The list is empty
+        if the stream ended after a complete line.
         """
         return [self._finish(b"")] if self._held else []
 
@@ -121,5 +123,7 @@ class LineFramer:
 
 
 def outline_of(frame: bytes | Overlong, why: str = TOO_LONG) -> Overlong:
-    """Convert `frame`, a line, to an `Overlong`. `why` is the reason why the line was discarded."""
+    """Return the line `frame` as an `Overlong` with the reason `why`. If it is already an `Overlong`, return it
+    unchanged.
+    """
     return frame if isinstance(frame, Overlong) else Overlong(frame[:PREFIX_BYTES], frame[-SUFFIX_BYTES:], why)

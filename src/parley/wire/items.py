@@ -102,7 +102,7 @@ InputItem = TextItem | ImageItem | LocalImageItem | FileItem
 
 
 def text_of(content: tuple[InputItem, ...]) -> str:
-    """Return the text of a message: the text of its items, joined without a separator."""
+    """Return the text of a message: the text of its text items, joined without a separator."""
     return "".join(item.text for item in content if isinstance(item, TextItem))
 
 

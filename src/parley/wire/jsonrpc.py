@@ -202,8 +202,8 @@ def is_json(text: str) -> bool:
 
 
 def max_values(data: bytes) -> int:
-    """Return an upper bound on the number of JSON values in `data`. Commas and brackets inside strings count as
-    well.
+    """Return an upper bound on the number of JSON values in `data`: the number of commas and opening brackets,
+    including those inside strings.
     """
     return data.count(b",") + data.count(b"{") + data.count(b"[")
 

@@ -116,7 +116,9 @@ class StreamDisconnected(Struct, frozen=True, kw_only=True):
         NOT_SENT: "not_sent",
         NOT_OPEN: "not_open",
     }
-    """Maps each reason above to its code. If a stream ends because of an error, the error code is sent instead."""
+    """Maps each reason that is a constant of this class to its code. If a stream ends because of an error, the
+    error code is sent instead.
+    """
 
     @classmethod
     def taken_over_by(cls, name: str) -> str:

@@ -277,8 +277,8 @@ class _Start:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes that can be processed now. Bytes that may belong to a byte order mark are returned by a
-        later call.
+        """Return the bytes that can be processed now. If the stream has sent only the beginning of what may be a
+        byte order mark, keep these bytes until the next call.
         """
         chunk = self._held + chunk
         if len(chunk) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(chunk):

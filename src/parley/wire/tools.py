@@ -521,7 +521,7 @@ class ConversationReadResult(Struct, frozen=True, kw_only=True):
     them. The list is always empty if the call has the argument `before`.
     """
     seq: Seq
-    """The value to pass as `after` to get the next page."""
+    """The position in the log at which the page ends. A call with this value as `after` returns the next page."""
     state: PhaseName
     before: Seq | UnsetType = UNSET
     """The value to pass as `before` to get the preceding events. This field is missing if there are no preceding
@@ -710,12 +710,14 @@ class ListedProfile(Struct, frozen=True, kw_only=True):
 
 
 class SettingsListResult(Struct, frozen=True, kw_only=True):
-    """The settings that a client can choose for a new conversation, and their defaults."""
+    """The settings that a client can choose, and their defaults: for a new conversation or, if the call names a
+    conversation, for the next message of that conversation.
+    """
 
     model: str
     models: tuple[str, ...]
-    """The models that the settings name for the provider `model_provider`. The provider may offer further
-    models.
+    """The models that the settings name for the provider `model_provider`. The provider may also offer models that
+    the settings do not name.
     """
     model_provider: str
     model_providers: tuple[str, ...]
