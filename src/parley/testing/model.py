@@ -1,6 +1,6 @@
 """A scripted model: an HTTP server on the loopback interface that serves all model APIs.
 
-Each request gets the next reply of a queue, or the reply that the function passed to `set_handler` returns.
+Each request gets the next reply from a queue, or the reply that the function passed to `set_handler` returns.
 `requests` records all requests.
 """
 
@@ -123,7 +123,7 @@ class ScriptedModel:
         self._queue.append(reply)
 
     def set_handler(self, handler: Callable[[RecordedRequest], Reply | None]) -> None:
-        """Call `handler` to choose the reply to each request.
+        """From now on, let `handler` choose the reply to each request.
 
         If `handler` returns None, the reply comes from the queue.
         """

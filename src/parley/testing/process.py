@@ -192,7 +192,7 @@ class RawParley(_Server):
 
         Raises:
             EOFError: the server's output has ended.
-            TimeoutError: no message arrived in time.
+            TimeoutError: no message arrived within `TIMEOUT_SECONDS`.
         """
         if self._arrived.empty():
             async with asyncio.timeout(TIMEOUT_SECONDS):

@@ -63,7 +63,7 @@ async def _flush(writer: asyncio.StreamWriter) -> None:
 
 
 async def send_bulk(writer: asyncio.StreamWriter, api: Writer, *, deltas: int, text: str) -> None:
-    """Send the delta `text`, repeated `deltas` times, and then the end of the reply."""
+    """Send the delta `text`, repeated `deltas` times, and then the end of the reply. `api` encodes the reply."""
     (delta,) = api.text(text)
     tuple(api.text(text * (deltas - 1)))  # the writer stores the text for the end of the reply
     many, rest = divmod(deltas, BULK_WRITE_DELTAS)

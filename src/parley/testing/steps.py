@@ -16,7 +16,7 @@ class Hold(Enum):
 
 
 HOLD: Final = Hold.HOLD
-"""A step at which the reply waits until the test releases it."""
+"""A step at which the reply waits until the test calls `ScriptedModel.release`."""
 
 
 class Delay(Struct, frozen=True):
