@@ -37,7 +37,8 @@ DISMISSED: Final = "the client dismissed the question"
 """The reason that the server records for a denial if the client closed the approval form without a decision."""
 POLL_SECONDS: Final = 60.0
 """The time, in seconds, for which a client counts as a reader after it has polled the conversation, for example
-with `conversationRead`. A single poll waits for less than this time.
+with `conversationRead`. A single poll waits for less than this time, so a client that polls again immediately
+remains a reader.
 """
 
 
@@ -81,7 +82,8 @@ class OpenApprovals:
     ) -> None:
         """Create the object for the conversation whose log is `durable_log`.
 
-        `may_be_followed` returns whether there are further clients that may begin to follow the conversation.
+        `may_be_followed` returns whether there are clients that do not follow the conversation yet but may begin
+        to follow it.
         """
         self._log, self._recipients, self._clock = durable_log, recipients, clock
         self._may_be_followed = may_be_followed
@@ -123,10 +125,12 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, for further clients to begin to follow the conversation. The time begins
-        when a client's call begins to wait for the end of the turn. When it is over, the setting
-        `[approvals] when_nobody` determines whether an approval is denied, is returned by this call, or continues
-        to wait. The value is 0 if there are no further clients.
+        """The remaining time, in seconds, in which other clients may begin to follow the conversation. The time
+        starts when a client's call begins to wait for the end of the turn. The value is 0 if there are no other
+        clients.
+
+        If no client can be asked when the time is over, the setting `[approvals] when_nobody` determines whether
+        the open approval is denied, is returned as the result of the call, or continues to wait.
         """
         left = max(0.0, self._waits_since + FOLLOWERS_SECONDS - self._clock.now())
         return left if left and self._may_be_followed() else 0.0
@@ -175,8 +179,8 @@ class OpenApprovals:
             self._not_durable = None  # a write whose outcome is unknown may become durable later
 
     async def report(self, request: ApprovalRequest, answer: Coroutine[None, None, Answered]) -> Answered:
-        """Await the coroutine `answer`, which waits for the answer to the approval of `request`, and return its
-        result. Report the wait to logs, metrics and traces.
+        """Await the coroutine `answer`, which waits for the answer to `request`, and return this answer. Report the
+        wait to logs, metrics and traces.
         """
         about = {"approval_id": request.approval_id, "kind": request.kind, "call_id": request.call_id}
         with telemetry.operation("approval", conversation_id=self._log.id, **about) as operation:
@@ -186,8 +190,8 @@ class OpenApprovals:
             return result
 
     def expect(self, approvals: Approvals) -> asyncio.Future[Answered]:
-        """Return a future for the answer to the open approval, as the argument of `wait_for`. `approvals` are the
-        approval settings of the turn.
+        """Return a future for the answer to the open approval. The caller passes the future to `wait_for`.
+        `approvals` are the approval settings of the turn.
         """
         self._approvals = approvals
         self._answer = asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from parley.wire.ids import ConversationId
 __all__ = ["bulk_create", "pages_of"]
 
 PAGE_BYTES: Final = 8 * 1024**2
-"""The size, in bytes, that ends a page of entries. The last entry of the page makes it larger than this size."""
+"""The size limit of a page of entries, in bytes. A page ends with the entry that makes it larger than this."""
 
 
 async def bulk_create(

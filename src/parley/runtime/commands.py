@@ -273,8 +273,8 @@ class SubmitMessage(Command):
         """
         self._has_stored_parent = False
         self._searched_up_to = START
-        """The last position of the log when the store was last searched. The command searches the store again only
-        if later entries are no longer in memory.
+        """The last position of the log when the command last searched the store for the ids of its message and its
+        parent. The command searches again only if entries after this position are no longer in memory.
         """
 
     def needs_lookup(self, local: LocalConversation) -> bool:
@@ -355,8 +355,8 @@ class SubmitMessage(Command):
         )
 
     def _check_parent(self, local: LocalConversation) -> None:
-        """Remove the parent id from the message if no message has this id and unknown parents are ignored
-        (docs/protocol.md#messages).
+        """Check that the parent of the message exists, if unknown parents are ignored (docs/protocol.md#messages).
+        If it does not exist, remove the parent id from the message.
         """
         parent, known = self.message.parent_id, local.log.projections.state.messages
         if not self._ignores_unknown_parent or self._has_stored_parent:

@@ -191,7 +191,9 @@ class Conversation:
 
     @property
     def is_watched(self) -> bool:
-        """True if a client of this process is waiting for entries from other processes."""
+        """True if a client is reading the conversation, is waiting for an entry, has recently polled the
+        conversation, or has been sent an approval.
+        """
         return not self._log.readers.is_empty or not self._recipients.is_empty
 
     @property
@@ -453,7 +455,7 @@ class Conversation:
         instead of joining the running turn.
 
         `is_limited` is True if the role of the principal is below admin. Neither `wanted` nor the settings at the
-        parent may then loosen the settings of the conversation.
+        parent message may then loosen the settings of the conversation.
 
         If `parent_id` is given, the message begins a branch after the parent. If `ignores_unknown_parent` is True,
         an unknown parent id is ignored and raises no error. If `event_id` is given, it is the id of a turn that the
@@ -766,7 +768,8 @@ class Conversation:
     async def stop(self) -> None:
         """End the running turn because the server is shutting down. Return when the end of the turn is durable.
 
-        A turn that is waiting for an approval is handed over to a later process.
+        A turn that is waiting for an approval does not end. Another process can continue it, for example this
+        server after a restart.
         """
         self._runner.stop()
         self._log.readers.wake()

@@ -69,10 +69,12 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, for further clients to begin to follow the conversation. The time begins
-        when a client's call begins to wait for the end of the turn. When it is over, the setting
-        `[approvals] when_nobody` determines whether an approval is denied, is returned by this call, or continues
-        to wait. The value is 0 if there are no further clients.
+        """The remaining time, in seconds, in which other clients may begin to follow the conversation. The time
+        starts when a client's call begins to wait for the end of the turn. The value is 0 if there are no other
+        clients.
+
+        If no client can be asked when the time is over, the setting `[approvals] when_nobody` determines whether
+        the open approval is denied, is returned as the result of the call, or continues to wait.
         """
         return self._approvals.seconds_for_followers
 
@@ -158,7 +160,7 @@ class ConversationApprovals:
     ) -> asyncio.Future[None]:
         """Settle an approval as `answer` does. If the settlement cannot be stored, try again until it is stored.
 
-        This method is for answers to which the server sends no response. The server could not report a failure to
+        This method is for answers to which the server sends no response, so that a failure could not be reported to
         the client.
         """
         answer = self._answer(approval_id, decision, by, principal, reason)

@@ -39,7 +39,7 @@ class RuntimeDeps(Struct, frozen=True):
     """The time when this server started, in seconds since the epoch."""
     may_be_followed: Callable[[], bool]
     """A function that returns True if this process has more than one client, or if another process uses the home.
-    Further clients may then begin to follow a conversation.
+    Clients other than the one that began a turn may then begin to follow the conversation.
     """
     continues_queues: bool
     """True if this process begins turns with the queued messages of each conversation that it loads. If False, this

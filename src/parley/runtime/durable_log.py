@@ -194,7 +194,9 @@ class DurableLog:
         return self._lease is None and self._source is None
 
     async def _begin(self) -> None:
-        """Load the first entries or, if the log is long and has a checkpoint, load the checkpoint."""
+        """Load the first page of entries. If the log is longer than this page and has a checkpoint, load the
+        checkpoint instead.
+        """
         limit = self._checkpoints.every  # there is no checkpoint before this position
         page = await self._store.read(self.id, after=START, limit=limit, max_bytes=READ_BYTES)
         is_whole = len(page) < limit and sum(entry.size for entry in page) <= READ_BYTES
@@ -326,10 +328,10 @@ class DurableLog:
     # --- entries of other processes ----------------------------------------------------
 
     def attach_source(self, source: object, *, after: Seq) -> bool:
-        """From now on, accept entries from the owner only over the connection `source`.
+        """From now on, accept entries from the owner only over the connection `source`, and return True.
 
-        Return False and change nothing if the log does not end at the position `after`, or if this process is about
-        to become the owner.
+        If the log does not end at the position `after`, or if this process is the owner or is about to become the
+        owner, change nothing and return False.
         """
         if self._acquiring or self._lease is not None or after != self.log.durable:
             return False
@@ -694,8 +696,8 @@ def _page(entries: Sequence[Entry], max_bytes: int) -> Sequence[Entry]:
 
 
 def _measured(finish: Callable[[asyncio.Future[None]], None], began: float, written: asyncio.Future[None]) -> None:
-    """Report the duration of a write to logs, metrics and traces, and then call `finish` with `written`. `written`
-    is the completed future of the write, and `began` is the time when the write began.
+    """Report to logs, metrics and traces how long a write took. Then call `finish` with `written`, the completed
+    future of the write. `began` is the time when the write began.
     """
     outcome = "ok" if written.exception() is None else "failed"
     telemetry.measure("store_append", time.perf_counter() - began, outcome)

@@ -117,7 +117,7 @@ class UnknownApproval(InvalidRequest):
 class RemoteRefusal(InvalidRequest):
     """Raised when the process that owns the conversation responds to a request with an error.
 
-    This exception has the text and the code of the owner's error.
+    This exception has the message and the error code of the owner's error.
     """
 
     code = "refused"

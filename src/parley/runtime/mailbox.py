@@ -229,7 +229,7 @@ class Mailbox:
                 self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
 
     async def _retry_queue(self, seconds: float) -> None:
-        """Try again to begin a turn with the next message of the queue, after a delay."""
+        """Wait for `seconds` seconds. Then try again to begin a turn with the next message of the queue."""
         await self._clock.sleep(seconds)
         self._retry = None
         self._begin_queued()

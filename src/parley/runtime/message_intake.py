@@ -419,8 +419,8 @@ class MessageIntake:
     def refuse_unusable(
         self, content: tuple[InputItem, ...], read: tuple[InputItem, ...] | None, settings: Settings
     ) -> None:
-        """Check that the content of a message can be given to the model. `read` has the same meaning as for
-        `accept`.
+        """Check that the content of a message can be given to the model that `settings` name. `read` has the same
+        meaning as for `accept`.
 
         Raises:
             UnsupportedContent: an item of the content cannot be given to the model, or the items are too large.

@@ -59,7 +59,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     None in logs of older versions.
     """
     is_limited: bool
-    """True if the role of this principal is below admin. The message then cannot loosen settings."""
+    """True if the role of `principal` is below admin. The message then cannot loosen settings."""
     at: float
     """The time when the message was queued, in seconds since the epoch."""
 

@@ -153,7 +153,7 @@ class Ownership:
             await self._follow(owner, deadline, on_over=on_over)
 
     async def acquire(self, deadline: Deadline, *, on_lost: Callable[[], None]) -> None:
-        """Acquire the lease, then recover an orphaned turn. `on_lost` is called when the lease is lost later.
+        """Acquire the lease, then recover an orphaned turn. If the acquired lease is lost, `on_lost` is called.
 
         Raises:
             OwnedElsewhere: another process holds the lease; the state is `ACQUIRING`.

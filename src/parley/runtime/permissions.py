@@ -118,8 +118,8 @@ class PermissionGate:
         return await self._verdict(action, settings, answered, verdict)
 
     async def _decide(self, action: Action, settings: Settings, policy: SandboxPolicy | None) -> Decision:
-        """Decide whether the settings of the turn allow an action, deny it, or require an approval. `policy` is the
-        sandbox policy that the settings require; None if they require no sandbox.
+        """Return whether `settings`, the settings of the turn, allow an action, deny it, or require an approval.
+        `policy` is the sandbox policy that the settings require; None if they require no sandbox.
         """
         safe = isinstance(action, RunCommand) and _is_known_safe(action, settings, policy)
         within = read_only(settings) if safe else policy
@@ -151,8 +151,9 @@ class PermissionGate:
 
 
 def _is_about(request: ApprovalRequest, action: Action, decision: Decision, answers_from: AnswersFrom) -> bool:
-    """Return whether an earlier approval request is identical to the request that the action needs under the
-    current settings. `answers_from` is the current value of the setting `[approvals] from`.
+    """Return whether `request`, an earlier approval request, is identical to the request that the action needs
+    under the current settings. `decision` is the decision on the action under these settings. `answers_from` is the
+    current value of the setting `[approvals] from`.
 
     The check is necessary because the log may have been imported, or the settings may have changed.
     """
@@ -193,8 +194,10 @@ def _new_id() -> ApprovalId:
 def _approval_request(
     action: Action, ask: Ask, answers_from: AnswersFrom
 ) -> tuple[ExecApprovalRequest | ApplyPatchApprovalRequest, ApprovalRequest]:
-    """Return the event that shows an approval request to clients, and the record of the request. `answers_from` is
-    the setting `[approvals] from`, which determines the clients that may answer.
+    """Return the event that shows clients the approval request for `action`, and the record of the request.
+
+    `ask` is the decision that requires the approval. `answers_from` is the setting `[approvals] from`, which
+    determines the clients that may answer.
     """
     approval_id = _new_id()
     unrestored = tuple(map(replace_surrogates, ask.unrestored))

@@ -19,8 +19,8 @@ from parley.wire.principals import PrincipalRef
 __all__ = ["FOLLOWERS_SECONDS", "ApprovalRecipient", "ReadingClient", "Recipients"]
 
 FOLLOWERS_SECONDS: Final = 3.0
-"""The time, in seconds, for further clients to begin to follow a turn. The time begins when a client's call begins
-to wait for the end of the turn.
+"""The time, in seconds, in which other clients may begin to follow a turn. The time starts when a client's call
+begins to wait for the end of the turn.
 """
 
 

@@ -427,7 +427,7 @@ class ConversationRegistry:
         """Begin no more turns. Return when no turn is running and all commands have been executed.
 
         Turns that wait for an approval continue on another node that can run them. Without such a node, the turns
-        stay open. If this process is a node, queued messages begin their turns on other nodes.
+        remain unfinished. If this process is a node, queued messages begin their turns on other nodes.
         """
         self._draining.set()
         changed, tried = asyncio.Event(), set[ConversationId]()

@@ -70,8 +70,8 @@ class RemoteOwner:
         """Create the object. `follow` begins to follow the owner.
 
         `process` is the description of the owner in error messages. `applied` is called after entries from the
-        owner have been added to the log. `over` is called once, after this process has begun to follow the owner,
-        when following ends for any reason except a call of `end`.
+        owner have been added to the log. If following has begun and then ends without a call of `end`,
+        `over` is called once.
         """
         self.process = process
         self._log, self._approvals, self._recipients, self._connection = (

@@ -148,8 +148,8 @@ def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, name
     """Check that the settings `proposed` for a limited principal are not looser than the settings `current` of the
     conversation (`config/strictness.py`).
 
-    Another working directory counts as looser, unless `names_directory` is True. In this case, the principal has
-    named the directory, and `server/access.py` has already checked it.
+    A working directory that differs from the current one counts as looser, unless `names_directory` is True. In
+    this case, the principal has named the directory, and `server/access.py` has already checked it.
 
     Raises:
         SettingNotAllowed: the settings are looser.
@@ -162,7 +162,9 @@ def refuse_looser(proposed: ResolvedSettings, current: ResolvedSettings, *, name
 
 
 def _real_path(path: str) -> str | None:
-    """Return the given path with symbolic links resolved; None if the path cannot be resolved or stored."""
+    """Return the given path with symbolic links resolved. Return None if the path cannot be resolved, or if the
+    resolved path cannot be encoded as UTF-8 for the log.
+    """
     try:
         real = os.path.realpath(path)
         real.encode()  # the log cannot store the path, because the log is UTF-8

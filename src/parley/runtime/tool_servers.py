@@ -35,10 +35,12 @@ class ToolServers:
         """
         self._starting: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
-        """The task that stores the last report; None before the first report."""
+        """The task that stores the event for the last failure; None before the first failure."""
 
     def begin(self, settings: Settings, append: Append) -> None:
-        """Start the servers in the background. `append` stores an event outside of a turn."""
+        """Start the tool servers of `settings` in the background. `append` appends the event for a server that
+        fails to start. The event belongs to no turn.
+        """
         if settings.mcp_servers:
             self._starting = asyncio.create_task(self._start_in_background(settings, append))
 

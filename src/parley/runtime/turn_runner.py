@@ -224,7 +224,7 @@ class TurnRunner:
             self._resume()
 
     def _orphaned_message(self) -> str | None:
-        """Return the text that gives the reason why the orphaned turn was interrupted; None if the reason is that
+        """Return a message for clients that says why the orphaned turn was interrupted; None if the reason is that
         this server was restarted.
         """
         state = self._log.projections.state
@@ -347,8 +347,8 @@ class TurnRunner:
         return await self._work(settings, Resumed(pending.request, result))
 
     def answer(self, answer: SettleApproval, *, until: float) -> asyncio.Future[None]:
-        """Settle the open approval. Return a future that is done when the settlement is durable. If another process
-        still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
+        """Settle the open approval with `answer`. Return a future that is done when the settlement is durable. If
+        another process still holds the write lock at the time `until`, the future fails with `WriteLockHeld`.
 
         Raises:
             UnknownApproval: the conversation never requested the approval.
@@ -544,7 +544,7 @@ class TurnRunner:
 
 def _outcome(turn: LocalTurn) -> tuple[str]:
     """Return a tuple whose only element is the outcome of a turn, for example `done`. If the turn failed, add the
-    error code to the operation of the turn.
+    error code to the telemetry operation of the turn.
     """
     assert turn.operation is not None
     if turn.handed_over:

@@ -21,14 +21,14 @@ _messages: Final = msgspec.json.Decoder(UserMessage)
 
 
 class TurnWorkspace:
-    """Prepares the worktree of the conversation for one turn, and saves it afterwards."""
+    """Prepares the worktree of the conversation for one turn, and saves the changes that the turn made."""
 
     def __init__(self, durable_log: DurableLog, workspaces: Workspaces, settings: Settings) -> None:
         self._log, self._workspaces, self._settings = durable_log, workspaces, settings
 
     async def prepare(self) -> None:
-        """Prepare the worktree for the turn. If the newest event in the log no longer describes the worktree,
-        append a new event.
+        """Prepare the worktree for the turn. If the newest `workspace_updated` event in the log does not describe
+        the prepared worktree, append a new event.
 
         Raises:
             WorkspaceUnavailable: the worktree cannot be prepared.
