@@ -27,8 +27,8 @@ that lead to the argument. The value NAME stands for the header `Mcp-Param-NAME`
 
 MAX_HEADERS: Final = 32
 MAX_HEADER_BYTES: Final = 4096
-"""The maximum number of characters of an argument that is also sent in a header. Servers accept only a few
-kilobytes of headers.
+"""The maximum length, in characters, of an argument that is also sent in a header. An ASCII character is one byte.
+Servers accept only a few kilobytes of headers.
 """
 
 _META: Final = "io.modelcontextprotocol/"

@@ -253,8 +253,8 @@ class StreamableHttp:
             self._add_task(self._cancel(post, notice))
 
     async def _cancel(self, post: _Post, notice: bytes) -> None:
-        """Send `notice`, which cancels the request, as soon as the request has reached the server. Then stop
-        reading the response.
+        """Send `notice`, which cancels the request `post`, as soon as that request has reached the server. Then stop
+        reading its response.
         """
         try:
             async with asyncio.timeout(ORDER_SECONDS):
@@ -407,8 +407,11 @@ class StreamableHttp:
     async def _read_events(
         self, response: aiohttp.ClientResponse, events: EventFramer, request_id: RequestId | None
     ) -> bool:
-        """Pass the messages of a stream to the receiver until the response to the request `request_id` arrives.
-        Return False if the stream ends before this response.
+        """Pass the messages of a stream to the receiver. Return True when the response to the request `request_id`
+        has arrived, and False if the stream ends before this response.
+
+        If `request_id` is None, the stream belongs to no request. All its messages are then passed on, and the
+        result is False.
         """
         try:
             async for chunk in _chunks(response, self._idle_seconds):
@@ -446,6 +449,8 @@ class StreamableHttp:
         client: aiohttp.ClientSession | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send an HTTP request and yield the response when its headers have arrived.
+
+        `client` is the HTTP client that sends the request; None means the client of this session.
 
         Raises:
             CannotReach: no connection could be established.
@@ -516,8 +521,8 @@ class StreamableHttp:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Prepare a request body for the HTTP library. A body that is larger than `LARGE_BODY_BYTES` becomes a file
-    object.
+    """Return a request body in the form in which it is passed to the HTTP library: as a file object if it is larger
+    than `LARGE_BODY_BYTES`, and otherwise unchanged.
     """
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body
 
