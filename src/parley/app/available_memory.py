@@ -16,7 +16,7 @@ PEAK: Final = 7
 """The peak memory that handling a message takes, as a multiple of the size of the message."""
 
 RESERVE_BYTES: Final = 16 * 1024 * 1024
-"""The number of bytes of memory that must stay free for work other than the message."""
+"""The number of bytes of memory that must stay free for other work while a message is handled."""
 
 CGROUPS: Final = "/sys/fs/cgroup"
 MEGABYTE: Final = 1_000_000

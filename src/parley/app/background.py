@@ -45,7 +45,8 @@ contain secrets.
 
 
 def start_in_background(home: str, environ: Mapping[str, str]) -> None:
-    """Start a resident server, and return when the server is ready or has exited.
+    """Start a resident server of the home directory `home`, and return when the server is ready or has exited. The
+    server gets the variables `INHERITED` from `environ`.
 
     The server exits immediately if another resident server of the home directory is running.
 
@@ -93,8 +94,8 @@ def shorten_log(home: str, stderr: int = 2) -> None:
 def _start(home: str, environ: Mapping[str, str], *, log: int, report: int) -> NoReturn:
     """Start the server as a child process in a new process session, and then exit.
 
-    Only a forked process may call this function, because the function ends this process. The descriptor `report`
-    becomes the server's stdout, and the descriptor `log` becomes the server's stderr.
+    Only a forked process may call this function, because the function ends the calling process. The descriptor
+    `report` becomes the server's stdout, and the descriptor `log` becomes the server's stderr.
     """
     try:
         os.setsid()

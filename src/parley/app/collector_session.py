@@ -14,7 +14,9 @@ import requests
 __all__ = ["MAX_RESPONSE_BYTES", "CollectorSession"]
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""The maximum size of a response from the collector, in bytes. A response contains at most an explanation."""
+"""The maximum number of bytes that are read from a response of the collector. A complete response is smaller: it
+contains at most an error message.
+"""
 
 
 class CollectorSession(requests.Session):

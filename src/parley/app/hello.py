@@ -17,8 +17,7 @@ __all__ = ["Hello", "decode_hello", "encode_answer", "is_path", "read_first_line
 
 MAX_HELLO_BYTES: Final = 8 * 1024 * 1024
 """The maximum length of a hello, in bytes. A hello contains the environment of a process, and the limit is larger
-than any environment. If the first line of a connection is longer, it is the first message of an ordinary MCP
-client.
+than any environment. A longer first line of a connection is therefore the first message of an ordinary MCP client.
 """
 
 

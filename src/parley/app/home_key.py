@@ -1,6 +1,7 @@
 """The secret key of a home directory.
 
-The resident server uses the key to authenticate data that it gives to clients and that they send back later.
+The resident server signs request states and event ids with this key. When clients send these strings back, the
+server verifies the signature.
 """
 
 from __future__ import annotations

@@ -69,14 +69,14 @@ class HttpService:
 
         `metrics` returns the metrics of the server as text; None if there are no metrics. `nodes` is the cluster
         membership of this process; None if the server accepts no connections from other nodes. `page_files`
-        replaces the files of the web page. `now` returns the time, in seconds since the epoch, for the sign-ins to
-        the page. `open_push` creates the sender of push messages. Its arguments are the sign-ins and a function
-        that returns the current settings.
+        replaces the installed files of the web page, unless it is None. `now` returns the time, in seconds since
+        the epoch, for the sign-ins to the page. `open_push` creates the sender of push messages; None if none are
+        sent. Its arguments are the sign-ins and a function that returns the current settings.
 
         `on_connected` is called with the client of a new session. `on_request_ended` is called when a request
-        without a session has ended. `tokens` are the tokens of the home directory, which the caller loads. `store`
-        contains the sessions and the sign-ins to the page. If `store` is None, sessions are kept only in memory and
-        there is no page.
+        without a session has ended. `tokens` are the tokens of the home directory, which the caller loads; None if
+        there are no such tokens. `store` contains the sessions and the sign-ins to the page. If `store` is None,
+        sessions are kept only in memory and there is no page.
 
         Raises:
             BadSetting: the server cannot listen on the configured address, or listening there would be unsafe.
@@ -148,7 +148,7 @@ class HttpService:
             tokens.on_revoked(self._end_all_of)
 
     def keep_current(self) -> None:
-        """Begin to load the tokens, and the sign-ins to the web page, periodically."""
+        """Begin to reload the tokens and the sign-ins to the web page at regular intervals."""
         loop = asyncio.get_running_loop()
         if self._tokens is not None:
             self._keeping.append(loop.create_task(self._tokens.keep_current()))
@@ -257,8 +257,8 @@ class HttpService:
         """Check that a listening address other than loopback is protected by TLS and by a token. A proxy may
         provide TLS instead of this server.
 
-        A node may start without a token. The database of its tokens may be reachable only from a node, so the first
-        token may be created when a node is already running.
+        A node may start without a token. The database that contains the tokens may be reachable only from a node,
+        so the first token may have to be created on a running node.
 
         Raises:
             BadSetting: TLS or a token is missing.
@@ -329,8 +329,10 @@ def _options(settings: ServeSettings, tls: ssl.SSLContext | None) -> HttpListene
 
 
 def _hosts(settings: ServeSettings, *urls: str | None) -> list[str]:
-    """Return the values of the Host header that are accepted in addition to loopback addresses. `urls` are further
-    URLs of the server.
+    """Return the values of the Host header that are accepted in addition to loopback addresses.
+
+    These are the host and port of the public URL and of each of `urls`, and the host on which the server listens.
+    The latter is omitted if the server listens on all addresses. Each None in `urls` is ignored.
     """
     hosts = [urlsplit(url).netloc.rpartition("@")[2] for url in (settings.public_url, *urls) if url is not None]
     if settings.host not in ("", "0.0.0.0", "::"):

@@ -72,8 +72,8 @@ async def create_worktree(settings: Settings) -> LocalWorktree:
 
 
 def _check_files(directory: str) -> None:
-    """Check that Git can read the repository that contains `directory`, without waiting for a named pipe and
-    without reading from a device that never ends.
+    """Check that the repository that contains `directory` has no named pipe and no device among its Git files. Git
+    could wait for the pipe, or read from the device, without end.
 
     Raises:
         GitFailed: the repository contains a named pipe or a device. The message names the file.

@@ -67,8 +67,8 @@ class NodeMembership:
 
     @property
     def signing_key(self) -> bytes:
-        """The key with which every node seals the data that clients send back later. All nodes have the same key,
-        so every node can open the data that another node has sealed.
+        """The key with which every node signs request states and event ids, which clients send back to a node. All
+        nodes have the same key, so every node can verify a signature from another node.
         """
         return hmac.digest(self.token.encode(), b"signing key", "sha256")
 
@@ -123,10 +123,11 @@ class NodeMembership:
         self._node = node
 
     def _load(self, roots: Sequence[str]) -> NodeLoad:
-        """Return the current load of this node, with the workspace roots in `roots` that were missing at the last
-        check.
+        """Return the current load of this node. The load contains the workspace roots that did not exist at the
+        last check.
 
-        Begin a new check in the background, because the file system of a root may not respond.
+        Begin a new check of `roots`, the workspace roots of this node. The check runs in the background, because
+        the file system of a root may not respond.
         """
         if roots and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look_for(roots))

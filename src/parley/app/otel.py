@@ -69,8 +69,8 @@ _FAILED: Final = frozenset({"failed", "refused", "unknown_tool"})
 
 
 def open_telemetry(environ: Mapping[str, str], metrics: Callable[[], ServerMetrics]) -> OpenTelemetry | None:
-    """Begin to send traces, metrics or both, as the environment variables enable them. Return None if nothing is
-    sent.
+    """Begin to send traces, metrics or both, as the variables in `environ` enable them. Return the object that
+    sends them; None if nothing is sent.
 
     `metrics` returns the metrics of the server. It is called only if metrics are sent.
     """

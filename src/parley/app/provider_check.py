@@ -71,7 +71,7 @@ class ProviderFault(Struct, frozen=True, kw_only=True):
 
 
 async def check_provider(settings: Settings) -> ProviderAnswer | ProviderFault:
-    """Send one request without tools to the model in `settings`, without retries."""
+    """Send one request without tools to the model in `settings`, without retries, and return the result."""
     began = time.monotonic()
     try:
         usage = await _request(_without_retries(settings))

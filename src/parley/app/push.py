@@ -57,7 +57,7 @@ GONE: Final = frozenset({403, 404, 410})
 key.
 """
 REFUSED: Final = frozenset({400, 401, 413})
-"""The HTTP statuses of requests that would fail again if they were repeated."""
+"""The HTTP statuses with which a push service refuses a request that would also be refused if it were repeated."""
 NO_CONTACT: Final = "https://localhost"
 """The contact URL of a server that has no public https URL. Some push services require a contact URL."""
 
@@ -73,7 +73,7 @@ class _Subscription(Struct, frozen=True):
     endpoint: str
     keys: _Keys
     events: tuple[AttentionState, ...] = ("waiting", "failed", "finished")
-    """The states about which the browser is notified when a conversation enters them."""
+    """The conversation states that trigger a message to the browser."""
 
 
 _decoder: Final = msgspec.json.Decoder(_Subscription)
@@ -213,7 +213,7 @@ class PushSender:
         self, subscription: _Subscription, sender: SenderKey, conversation_id: ConversationId, state: AttentionState
     ) -> int:
         """Send the encrypted id of a conversation to the push service of a browser, and return the HTTP status of
-        the response. The state determines the urgency.
+        the response. `state` determines the urgency of the message.
 
         Raises:
             ModelError, OSError: the push service cannot be reached.
@@ -259,8 +259,8 @@ def _sender_key(key: bytes) -> SenderKey | None:
 
 
 def _concerns(principal: Principal, conversation_id: ConversationId, state: AttentionState) -> bool:
-    """Return whether a principal may see a conversation and, if the conversation waits for an approval, may answer
-    the approval.
+    """Return whether a principal may be notified that a conversation is in the state `state`. The principal must be
+    allowed to see the conversation and, if the conversation waits for an approval, to answer the approval.
     """
     if principal.conversation not in (None, conversation_id):
         return False

@@ -74,7 +74,7 @@ class SenderKey:
 
 
 def is_public_key(point: bytes) -> bool:
-    """Return whether bytes are an uncompressed point on the curve P-256."""
+    """Return whether `point` is the encoding of an uncompressed point on the curve P-256."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     try:
@@ -103,7 +103,7 @@ def encrypted(message: bytes, *, receiver: bytes, secret: bytes) -> bytes:
 
 
 def _derive(salt: bytes, material: bytes, info: bytes, length: int) -> bytes:
-    """Derive a key of at most 32 bytes with HKDF-SHA-256."""
+    """Derive a key of `length` bytes, at most 32, with HKDF-SHA-256."""
     extracted = hmac.new(salt, material, hashlib.sha256).digest()
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()[:length]
 

@@ -65,8 +65,8 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[Any]]] = {
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """One reply of the model, and the message that was new in the request. `message` is empty if the request
-    contained no new message, and `steps` are the steps of the reply in a script.
+    """One reply from the model, and the new message in the request for this reply. `message` is empty if the
+    request contained no new message. `steps` are the steps that make a scripted model give the reply.
     """
 
     message: str

@@ -92,10 +92,10 @@ class Server:
         """Create the parts of the server. Nothing is read, written or started yet.
 
         An ephemeral server (`is_ephemeral`) stores nothing. A resident server (`is_resident`) limits the number of
-        running commands, because any number of clients may begin turns. A resident server also seals the data that
-        clients send back later, with the key of the nodes or of the home directory. `prepare_process` is called
-        after the first response to the client. `node_versions` are the supported versions of the protocol between
-        nodes, the newest first.
+        running commands, because any number of clients may begin turns. A resident server also signs request states
+        and event ids, which clients send back, with the key of the nodes or of the home directory.
+        `prepare_process` is called after the first response to the client. `node_versions` are the supported
+        versions of the protocol between nodes, the newest first.
 
         Raises:
             ConfigError: the overrides, the home directory, the URL of the database or the token of the nodes cannot
@@ -164,8 +164,8 @@ class Server:
         )
 
     def _find_key(self) -> bytes:
-        """Return the key with which the server seals the data that clients send back later. This is the key of the
-        nodes, or the key of the home if this process cannot be a node.
+        """Return the key with which the server signs request states and event ids, which clients send back. This is
+        the key of the nodes, or the key of the home if this process cannot be a node.
         """
         return home_key(self.loader.home) if self.nodes is None else self.nodes.signing_key
 

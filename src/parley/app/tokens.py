@@ -155,8 +155,8 @@ def reload_resident_tokens(home: str) -> bool:
 
 
 def http_address(loader: Loader) -> str | None:
-    """Return the URL at which HTTP clients reach the server: the public URL in the settings, the URL of the running
-    server, or the URL with the configured port. Return None if none of these is known.
+    """Return the URL at which HTTP clients reach the server: the public URL in the settings, otherwise the URL of
+    the running server, otherwise the URL with the configured port. Return None if none of these is known.
 
     Raises:
         ConfigError: the settings cannot be read.

@@ -1,7 +1,7 @@
 """Decodes the messages from an untrusted server. The size of a message is checked before the message is decoded.
 
-The number of values is limited as well as the number of bytes, because a small message can need much memory: the two
-bytes `{}` become a dictionary of 64 bytes.
+The number of values is limited as well as the number of bytes, because a small message can need much memory: the
+two bytes `{}` become a dictionary of 64 bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _object_decoder: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Deco
 
 
 def decode(frame: bytes, max_bytes: int | None) -> Message:
-    """Decode a message of at most `max_bytes` bytes. If `max_bytes` is None, neither the bytes nor the JSON values are
-    limited. The params and the result of the message stay encoded. Values that are nested too deeply become null.
+    """Decode a message of at most `max_bytes` bytes. If `max_bytes` is None, neither the bytes nor the JSON values
+    are limited. The params and the result of the message stay encoded. Values that are nested too deeply become
+    null.
 
     Raises:
         TooLarge: the message has more than `max_bytes` bytes or more than `MAX_VALUES` values.

@@ -253,8 +253,8 @@ class StreamableHttp:
             self._add_task(self._cancel(post, notice))
 
     async def _cancel(self, post: _Post, notice: bytes) -> None:
-        """Send `notice`, which cancels the request `post`, as soon as that request has reached the server. Then stop
-        reading its response.
+        """Send `notice`, which cancels the request `post`, as soon as that request has reached the server. Then
+        stop reading its response.
         """
         try:
             async with asyncio.timeout(ORDER_SECONDS):

@@ -32,10 +32,10 @@ class Removed(NamedTuple):
 
 
 async def find_unneeded(store: MaintainedStore, *, keep_days: int, now: float) -> Unneeded:
-    """Find archived conversations without activity for `keep_days` days, unused blobs, and free space. `now` is the
-    current time, in seconds since the epoch.
+    """Return the archived conversations without activity for `keep_days` days, the unused blobs, and the space that
+    can be reclaimed. `now` is the current time, in seconds since the epoch.
 
-    If `keep_days` is 0, no conversations are returned.
+    If `keep_days` is 0, the result contains no conversations.
     """
     expired = await _archived_before(store, now - keep_days * DAY_SECONDS) if keep_days else []
     size = 0
@@ -60,8 +60,10 @@ async def _archived_before(store: Store, before: float) -> list[ConversationList
 
 
 async def remove_unneeded(store: MaintainedStore, unneeded: Unneeded) -> Removed:
-    """Remove the conversations in `unneeded`, and then all unused blobs. A conversation is not removed if it has
-    been active or is no longer archived since `unneeded` was determined.
+    """Remove the conversations in `unneeded`, and then all unused blobs. Return what was removed.
+
+    A conversation is not removed if, since `unneeded` was determined, it has been active or has been taken out of
+    the archive.
     """
     removed = 0
     for listed in unneeded.conversations:

@@ -67,7 +67,8 @@ def files_below(path: str) -> list[str]:
 async def import_file(
     store: Store, path: str, settings: Settings, *, is_named: bool = True, new_id: bool = False
 ) -> Imported:
-    """Create a conversation from the file `path`. `settings` are used if the file contains no settings.
+    """Create a conversation from the file `path`, and return the outcome. `settings` are used if the file contains
+    no settings.
 
     `is_named` is True if the user named this file. If the file is neither an export nor a supported rollout file,
     the outcome is `FAILED` for a named file and `SKIPPED` for any other file. If `new_id` is True, a new

@@ -35,11 +35,12 @@ class Migrated(NamedTuple):
 async def migrate_home(
     home: str, url: str, *, report: Callable[[int, int], None] = lambda done, of: None
 ) -> Migrated:
-    """Copy all conversations, tokens and read marks of a home to an empty database. The home is not changed.
+    """Copy all conversations, tokens and read marks of a home to an empty database. Return the numbers of
+    conversations and tokens. The home is not changed.
 
-    A migration that was interrupted continues with the first conversation that the database lacks. The arguments of
-    `report` are the number of conversations that are already in the database and the number of conversations in the
-    home.
+    A migration that was interrupted continues with the first conversation that the database lacks. `report` is
+    called before each conversation and after the last one. Its arguments are the number of conversations that are
+    already in the database and the number of conversations in the home.
 
     Raises:
         BadHome: a server is using the home, the home has no conversations, or the database is not empty.

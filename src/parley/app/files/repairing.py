@@ -47,6 +47,7 @@ class _Log(NamedTuple):
 
 async def repair_home(home: str, target: str, *, report: Callable[[str], None]) -> Repaired:
     """Copy the readable part of all conversations in the home directory `home` to the new home directory `target`.
+    Return how many conversations were copied completely, in part, or not at all.
 
     `report` is called with a line of text for each conversation that could not be copied completely.
 
