@@ -88,17 +88,18 @@ def _pieces(body: bytes, runs: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
 def _may_hold_a_run(body: bytes) -> bool:
     """Return False if the body cannot contain a long run of base64.
 
-    A long run fills at least one block of the body completely, so only the beginning of each block has to be
-    checked. In prose, this check is much faster than a search for runs.
+    The body is divided into blocks of `_BLOCK` bytes, half the minimum length of a run. A long run therefore fills
+    at least one block completely. The check of a block ends at the first character that is not base64. In prose,
+    this is much faster than a search for runs.
     """
     return any(_WHOLE_BLOCK.match(body, at) for at in range(0, len(body), _BLOCK))
 
 
 def _exact(run: memoryview) -> int:
-    """Return the number of leading characters of a base64 run that are the same after decoding and encoding. Only
-    these characters can be restored exactly.
+    """Return the number of leading characters of a base64 run that stay the same if the run is decoded and encoded
+    again. Only these characters can be restored exactly.
 
-    Only the last few characters of a run can differ.
+    At most the last few characters of a run change.
     """
     last = bytes(run[-4:])
     if len(run) % 4 == 0 and binascii.b2a_base64(binascii.a2b_base64(last), newline=False) == last:

@@ -466,8 +466,8 @@ class MemoryStore:
 
 
 def _up_to_bytes(entries: Iterable[Entry], max_bytes: int) -> list[Entry]:
-    """Return the first of `entries`, up to and including the entry at which their total size exceeds `max_bytes`.
-    Return all entries if their total size does not exceed `max_bytes`.
+    """Return the leading entries of `entries`, up to and including the entry at which their total size exceeds
+    `max_bytes`. Return all entries if their total size does not exceed `max_bytes`.
     """
     found: list[Entry] = []
     size = 0

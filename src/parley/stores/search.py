@@ -148,8 +148,8 @@ def approval_id_in(body: bytes) -> ApprovalId | None:
 
 
 def normalize_path(path: str) -> str:
-    """Remove redundant slashes and the component `.` from a path. Keep `..`, because its meaning depends on
-    symbolic links.
+    """Return `path` without redundant slashes and components `.`. Components `..` are kept, because their meaning
+    depends on symbolic links.
     """
     parts = "/".join(part for part in path.split("/") if part not in ("", "."))
     return f"/{parts}" if path.startswith("/") else parts

@@ -1,7 +1,7 @@
 """Records whether the database can be reached.
 
-Three parts of the store report whether the database responds: the methods that use the connection pool (`calls`),
-the writer (`writes`), and the renewal of the leases (`leases`).
+Three parts of the store record whether they get responses from the database: the methods that use the connection
+pool (`calls`), the writer (`writes`), and the renewal of the leases (`leases`).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Batch:
         """The blobs that were cut out of the entries, each with the position of its entry."""
 
     def pack(self) -> None:
-        """Convert the entries to column values, and extract their keys, searchable texts and blobs. A second call
+        """Convert the entries to column values, and extract their keys, searchable text and blobs. A second call
         has no effect.
         """
         if self.packed is None:

@@ -265,8 +265,8 @@ class Database:
     async def _probe(self, cause: BaseException) -> None:
         """Determine whether the database can be reached after a call of `run` has failed with the error `cause`.
 
-        If the database cannot be reached, report this to `availability`, and wait until it can be reached again. If
-        the database can be reached, report nothing: the call failed only because its own statement took too long.
+        If the database cannot be reached, record this in `availability`, and wait until it can be reached again. If
+        the database can be reached, record nothing: the call failed only because its own statement took too long.
         """
         backoff = Backoff()
         alarm = asyncio.get_running_loop().call_later(

@@ -117,7 +117,7 @@ class LeaseKeeper:
         self._is_locked = False
         self._expiry: TimerHandle | None = None
         self._alarm: TimerHandle | None = None
-        """The timer that reports the database as unreachable if a renewal takes too long; None if no renewal is in
+        """The timer that records the database as unreachable if a renewal takes too long; None if no renewal is in
         progress.
         """
         self._steals_after = 0.0
@@ -185,7 +185,7 @@ class LeaseKeeper:
         return number
 
     def _use(self, connection: Connection) -> None:
-        """Use `connection` for all further renewals.
+        """Use `connection` for all renewals from now on.
 
         A listener detects the loss of the connection immediately. This is necessary because the advisory lock is
         lost together with the connection.
@@ -317,8 +317,8 @@ class LeaseKeeper:
                 await self._reconnect()
 
     def _start_alarm(self) -> None:
-        """Start a timer that reports the database as unreachable, unless a renewal succeeds within
-        `NO_ANSWER_SECONDS`.
+        """Start a timer that records the database as unreachable after `NO_ANSWER_SECONDS`, unless a renewal
+        succeeds before.
         """
         if self._alarm is None:
             fail = self._database.availability.failed

@@ -48,8 +48,10 @@ async def end_migration(db: Connection, source: str) -> None:
 
 
 async def raise_epochs(db: Connection, epoch: int) -> None:
-    """Ensure that the epochs of all later leases are higher than `epoch`, the highest epoch of the migrated home.
+    """Ensure that all leases acquired after this call have epochs higher than `epoch`, the highest epoch of the
+    migrated home.
 
-    The ids of items in a log contain the epoch, and no id may be used twice.
+    The ids of items in a log contain the epoch of the lease under which the items were appended. A repeated epoch
+    could therefore result in a repeated id.
     """
     await db.execute("SELECT setval('epochs', greatest($1::bigint, nextval('epochs')))", epoch)

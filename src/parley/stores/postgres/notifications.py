@@ -131,8 +131,8 @@ class Notifications:
 
 
 def _payloads(changed: Iterable[ConversationId]) -> Iterator[str]:
-    """Join ids into payloads of at most `PAYLOAD_BYTES` bytes. Ids that are longer than `MAX_ID` bytes are left
-    out.
+    """Yield payloads of at most `PAYLOAD_BYTES` bytes that together contain the ids in `changed`. Ids that are
+    longer than `MAX_ID` bytes are left out.
     """
     joined: list[str] = []
     size = 0

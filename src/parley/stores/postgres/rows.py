@@ -1,4 +1,4 @@
-"""Converts summaries, keys and searchable texts to columns of the tables, and columns back to summaries."""
+"""Converts summaries, keys and searchable text to columns of the tables, and columns back to summaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SUMMARY: Final = "c.state, c.updated_at, c.details, c.ended_seq, c.ended_at"
 
 SEPARATOR: Final = "\x01"
 NUL_REPLACEMENT: Final = "\x02"
-"""The character that replaces NUL in searchable texts and in the text of a search, because the type `text` of
+"""The character that replaces NUL in searchable text and in search strings, because the type `text` of
 PostgreSQL cannot contain NUL.
 """
 
@@ -161,6 +161,8 @@ def folded(text: str) -> str:
 
 
 def pattern_of(text: str) -> str:
-    """Return the LIKE pattern that finds `text` anywhere in a searchable text, ignoring case."""
+    """Return the LIKE pattern that finds `text` anywhere in a title or in the searchable form of a message,
+    ignoring case.
+    """
     escaped = folded(text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"

@@ -312,7 +312,8 @@ async def m005_sign_ins(db: Connection) -> None:
 async def m006_compatible_formats(db: Connection) -> None:
     """Add the column `compatible`: the lowest format that a server must know to use the database.
 
-    The column initially contains the format of this migration, because earlier versions do not read the column.
+    The column initially contains 6, the format of this migration. Earlier versions do not know the column, and
+    refuse every database with a newer format.
     """
     await db.execute("ALTER TABLE format ADD COLUMN compatible integer NOT NULL DEFAULT 6")
 
@@ -325,7 +326,7 @@ async def m007_repositories(db: Connection) -> None:
 
 @_migration
 async def m008_missing_roots(db: Connection) -> None:
-    """Add a column to the table of nodes for the roots of the node that currently do not exist."""
+    """Add a column for the workspace roots of each node that currently do not exist."""
     await db.execute("ALTER TABLE nodes ADD COLUMN missing bytea[] NOT NULL DEFAULT '{}'")
 
 

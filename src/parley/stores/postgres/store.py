@@ -390,8 +390,8 @@ class PostgresStore:
         await self._read(lambda db: migration.begin_migration(db, source, location))
 
     async def raise_epochs(self, epoch: int) -> None:
-        """Ensure that the epochs of all later leases are higher than `epoch`, the highest epoch of the migrated
-        home.
+        """Ensure that all leases acquired after this call have epochs higher than `epoch`, the highest epoch of the
+        migrated home.
         """
         await self._read(lambda db: migration.raise_epochs(db, epoch))
 

@@ -1,5 +1,5 @@
-"""Decides when a query uses the trigram indexes. With these indexes, PostgreSQL finds a text without reading every
-message or title.
+"""Decides when a query uses the trigram indexes. With these indexes, PostgreSQL finds the messages and titles that
+contain a given string without reading all messages and titles.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from parley.stores.postgres.rows import folded
 __all__ = ["MAX_CANDIDATES", "can_use_index", "index_scans"]
 
 MIN_INDEXED_CHARACTERS: Final = 3
-"""The minimum length, in characters, of a text that a trigram index can find."""
+"""The minimum length, in characters, of a string that can be searched for with a trigram index."""
 
 MAX_CANDIDATES: Final = 5000
 """The minimum number of matching messages and titles for which a scan is used instead of the trigram index. A scan
-finds a frequent text quickly.
+finds a frequent string quickly.
 """
 
 

@@ -83,8 +83,8 @@ class Writer:
         self._checking: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._cause: BaseException = TimeoutError()
-        """The last connection error. Requests that fail because the database cannot be reached report this
-        error.
+        """The last connection error. If a request fails because the database cannot be reached, this error is named
+        as the cause.
         """
         self._stalled_since: float | None = None
         """The time at which the current statement was sent to the database, in seconds on the event loop's clock;
@@ -144,7 +144,7 @@ class Writer:
         """Make the futures of requests whose lease was lost fail with `LeaseLost`, even if the requests may have
         been executed.
 
-        The former holder reads the log again before it continues, and sees whether the requests were executed.
+        The callers read the log again, and so find out whether the requests were executed.
         """
         for job in (*self._begun, *self._waiting):
             held = job.request.held
@@ -168,8 +168,8 @@ class Writer:
             self._running = None
 
     def _take(self) -> list[_Job]:
-        """Take jobs from the queue until they have about `PAGE` entries or `GROUP_BYTES` bytes. Jobs that failed
-        while they waited are left out.
+        """Take jobs with about `PAGE` entries or `GROUP_BYTES` bytes from the queue, and return them. Jobs that
+        failed while they waited are left out.
         """
         jobs: list[_Job] = []
         rows = size = 0

@@ -162,9 +162,9 @@ _CHANGED_COLUMNS: Final = {
     "ended_at": "double precision[]",
     "has_failed": "boolean[]",
 }
-"""The columns of a summary that seldom change, with the types of their arrays. For a conversation in which none of
-these columns has changed, the statement gets NULL for each column. If none of these columns has changed in any
-conversation, the statement does not contain these columns.
+"""The columns of a summary that seldom change, with the types of their arrays. The statement that appends to many
+conversations gets NULL for the columns of each conversation in which none of them has changed. If they have changed
+in no conversation, the statement omits these columns.
 """
 
 

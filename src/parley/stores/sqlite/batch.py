@@ -21,7 +21,9 @@ __all__ = ["AT_ONCE", "Batch", "groups_of", "pieces", "placeholders", "values", 
 T = TypeVar("T")
 
 MIN_BLOB_CHARACTERS: Final = 4096
-"""The minimum size of a body from which blobs are cut out, in bytes."""
+"""The minimum length of a run of base64 that is cut out, in characters, as in `blobs.py`. A body with fewer bytes
+is not searched for runs.
+"""
 
 AT_ONCE: Final = 32
 """The maximum number of rows that one statement writes. The number is small, so that SQLite can cache a prepared

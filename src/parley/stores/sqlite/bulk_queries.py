@@ -161,7 +161,7 @@ def _change(db: Connection, changes: Sequence[tuple[Any, ...]], columns: str, co
     changed rows.
 
     Each change contains the new values of the `columns`, and then the row number, the expected epoch and the
-    expected last position. `constants` are further SQL assignments, which are the same for all rows.
+    expected last position. `constants` contains SQL assignments to other columns, with the same values in all rows.
     """
     before = db.total_changes
     if len(changes) == 1:

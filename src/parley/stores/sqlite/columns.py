@@ -58,8 +58,8 @@ _REASONS: Final[dict[bytes, TurnEndReason]] = {why.encode(): why for why in get_
 
 
 def _outcome(seq: Any, at: Any, why: Any, text: bytes | None, code: bytes | None) -> TurnOutcome | None:
-    """Convert the columns of the last turn's outcome to a `TurnOutcome`; None if no turn has ended or a column is
-    damaged.
+    """Return the outcome of the last turn, which the given columns contain; None if no turn has ended or a column
+    is damaged.
     """
     reason = _REASONS.get(why)
     if type(seq) is not int or not seq or type(at) is not float or reason is None:

@@ -104,8 +104,8 @@ class Home:
         self.is_closed = False
 
     def close(self) -> None:
-        """Close the write lock and end the reader threads. The lease locks stay held; the store closes them
-        later.
+        """Close the write lock and end the reader threads. The lease locks stay held until the store closes
+        them.
         """
         with self.read_only_lock:
             self.is_closed = True
@@ -225,8 +225,8 @@ class Database:
         version_of(self.home, self.writer)
 
     def close(self) -> None:
-        """Wait until no reader thread uses the database, and close the database. The lease locks stay held; the
-        store closes them later.
+        """Wait until no reader thread uses the database, and close the database. The lease locks stay held until
+        the store closes them.
         """
         self.pool.shutdown()
         with self.lock:
@@ -350,8 +350,8 @@ def is_new(home: str) -> bool:
 
 
 def _make(home: str, path: str) -> None:
-    """Create an empty database at `path`. The file appears only when its first page is written, because a file of 0
-    bytes counts as damaged.
+    """Create a database without tables at `path`. The file appears at `path` only when it is complete. Otherwise,
+    another process could find a file of 0 bytes, which counts as damaged.
 
     The database file gets the mode 0600. SQLite creates the write-ahead log with the same mode.
     """

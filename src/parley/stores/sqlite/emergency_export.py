@@ -51,7 +51,7 @@ class Saved(NamedTuple):
 
 def save_unreachable(db: Connection, home: str, database: str) -> Saved:
     """Export the conversations that the connection `db` can read and that are missing from the file `database` or
-    have a different number of entries in this file.
+    have a different number of entries in this file. Return where and how many conversations were saved.
 
     Each conversation is written to its own file in the home, or in `ELSEWHERE` if the home is not writable.
     """

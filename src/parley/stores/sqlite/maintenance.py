@@ -153,7 +153,8 @@ def copy_to(db: Connection, path: str, cancelled: Event) -> bool:
 
 
 def find_damage(home: str) -> str | None:
-    """Read the complete database of a home without changing any file, and describe the first damage that is found.
+    """Read the complete database of a home without changing any file, and return a description of the first damage
+    that is found.
 
     Return None if no damage is found. If the check would have to change a file, skip the check and also return
     None.

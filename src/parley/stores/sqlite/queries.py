@@ -427,7 +427,9 @@ def _bounds(positions: range) -> tuple[int, int]:
 
 
 BLOBS_INDEX: Final = "INDEXED BY cuts_by_blob"
-"""The index hint for queries on the table `cuts`. The index contains all columns of the table."""
+"""The index hint for queries on the table `cuts`, which lists the blobs of each entry. The index contains all
+columns of the table.
+"""
 
 
 def _cuts(db: Connection, row: int, positions: range) -> list[tuple[Any, ...]]:

@@ -84,8 +84,8 @@ def salvaged(home: str, folder: str) -> Iterator[Iterator[Salvaged]]:
 def _copy(home: str, folder: str) -> None:
     """Copy the database of `home` and its write-ahead log to `folder`.
 
-    If the home contains only the write-ahead log, create a new database beside the copy of the log. The log
-    contains every page that was written since the last checkpoint.
+    If the home contains only the write-ahead log, create a new database beside the copy of the log. SQLite can then
+    read the pages in the log, which were written since the last checkpoint.
     """
     database, log = (os.path.join(home, name) for name in (DATABASE, LOG))
     copy = os.path.join(folder, DATABASE)

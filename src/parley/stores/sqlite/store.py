@@ -227,8 +227,8 @@ class SqliteStore:
     async def _lock_holder(self, database: Database) -> str | None:
         """Return a description of the process that holds the write lock; None if no such process is found.
 
-        A lease holder needs the write lock to store itself as the owner. A holder that is not stored yet may be
-        waiting for the described process.
+        A lease holder that is not stored as the owner yet may be waiting for the described process, because storing
+        the owner needs the write lock.
         """
         from parley.stores.sqlite.lock_holders import holder_of
         from parley.stores.sqlite.locks import WRITE_LOCK

@@ -113,8 +113,8 @@ class Writer:
         self._loop: AbstractEventLoop | None = None
         self._ended: Future[None] | None = None
         self._deciding = threading.Lock()
-        """The lock for `_jobs`, `_waiting` and the expiry of jobs, which both the event loop and the thread
-        change.
+        """The lock that protects the data that both the event loop and the thread change: `_jobs`, `_waiting` and
+        the expiry of jobs.
         """
         self._waiting: Sequence[_Job] = ()
         """The jobs that the thread has taken from the queue but has not begun to execute. Only these jobs and
@@ -128,7 +128,9 @@ class Writer:
         """The free space on the disk that contains the home; None while the database is not open."""
         self._limited_log = LimitedLog(log)
         self._measure_at = 0
-        """The number of bytes added to the write-ahead log (`_grown`) at which the log is measured next."""
+        """The number of bytes added since the last checkpoint at which the size of the write-ahead log is measured
+        again.
+        """
         self._has_committed = False
         """True if a transaction of this writer has been committed and has changed the database."""
         self._checking: asyncio.TimerHandle | None = None
@@ -444,7 +446,7 @@ class Writer:
             self._schedule(self._settle, outcomes)
 
     def _transaction(self, db: Connection, jobs: Sequence[_Job]) -> list[_Outcome]:
-        """Execute all jobs in one transaction.
+        """Execute all jobs in one transaction, and return the outcome of each job.
 
         If the transaction fails, execute each job alone, so that no job fails because of another job.
         """
