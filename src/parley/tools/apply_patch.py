@@ -84,7 +84,7 @@ class Patches:
         """Apply a patch whose paths are relative to `workdir`, and return the output for the model.
 
         If the tool call is cancelled while files are being written, the method first writes or restores all files
-        and reports the result. Then it raises `CancelledError`.
+        and appends the event that ends the patch. Then it raises `CancelledError`.
         """
         try:
             verified = await self._verified(patch, workdir)
@@ -131,7 +131,7 @@ class Patches:
     ) -> _Attempt | RejectedByPolicy | RejectedByUser:
         """Apply an approved patch if its files and directories are still the approved ones. If a file or directory
         was replaced, ask the user again, at most `MAX_APPROVALS` times in total. Return the result of the last
-        attempt, or the rejection of the patch.
+        attempt, or the rejection of the patch. `verify` verifies the patch again, against the current files.
 
         Raises:
             PatchRefused: the patch no longer matches the files.
@@ -227,8 +227,9 @@ class Patches:
         return _Outcome(stdout=summary, seconds=seconds, diff=self._diff(verified.plan))
 
     def _diff(self, plan: Plan) -> str:
-        """Return the diff of all changes in the turn, including the changes of `plan`. If the diff cannot be
-        computed, log the reason and return an empty string, because the files are already written.
+        """Return the diff of all changes in the turn, including the changes of `plan`, which have already been
+        written. If the diff cannot be computed, log the reason and return an empty string, because the patch must
+        not count as failed.
         """
         try:
             for change in plan.changes:
@@ -309,8 +310,9 @@ def _installed_paths(settings: Settings) -> tuple[str, ...]:
 
 
 async def _verify(patch: str, *, workdir: str, settings: Settings) -> _Verified:
-    """Verify a patch in a thread. The paths of the patch are relative to `workdir`. If the tool call is cancelled,
-    the thread stops soon afterwards.
+    """Verify a patch in a thread, and return the verified patch. The paths of the patch are relative to `workdir`,
+    and `settings` determine which paths are protected. If the tool call is cancelled, the thread stops soon
+    afterwards.
 
     Raises:
         PatchRefused: the patch is invalid, does not match the files or names a protected path.

@@ -54,8 +54,8 @@ class NotStarted(ToolError):
 
 
 class CallFailed(ToolError):
-    """Raised when a call to a tool server failed. `detail` is the reason; None if the server returned a JSON-RPC
-    error.
+    """Raised by a connection to a tool server when a tool call failed. `detail` is the reason; None if the server
+    returned a JSON-RPC error. The error is converted to `ToolServerFailed` for the model.
     """
 
     def __init__(self, detail: str | None) -> None:

@@ -30,8 +30,9 @@ _CHANGED: Final[dict[Changed, str]] = {
 
 
 async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> Verdict:
-    """Report why an action failed in the sandbox, and request an approval to repeat the action without the sandbox.
-    If the request is granted, report that the action is repeated.
+    """Request an approval to repeat an action without the sandbox, and return the verdict. Before the request,
+    append an event that tells clients why the action failed in the sandbox (`why`). If the verdict is `Granted`,
+    append an event that tells clients that the action is repeated.
 
     `action.has_failed` must be True.
     """
@@ -43,8 +44,8 @@ async def ask_to_escalate(context: ToolContext, action: Action, *, why: str) -> 
 
 
 async def report_changed(context: ToolContext, changed: Changed) -> None:
-    """Append an event that tells clients what was replaced after an approval. The tool call then needs a new
-    approval.
+    """Append an event that tells clients what was replaced after an approval (`changed`). The tool call then needs
+    a new approval.
     """
     message = f"Not started: {_CHANGED[changed]} was replaced after the approval"
     await context.transcript.append(BackgroundEvent(message=message))

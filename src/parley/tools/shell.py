@@ -67,7 +67,7 @@ _TIMED_OUT: Final = "sandbox error: command timed out"
 
 
 class AppliesPatches(Protocol):
-    """Applies the patches in commands, and reports their events."""
+    """Applies the patches in commands, and appends their events to the log."""
 
     async def apply(self, call_id: CallId, patch: str, *, workdir: str) -> str:
         """Apply a patch whose paths are relative to `workdir`, and return the output for the model."""
@@ -161,8 +161,8 @@ class Shell:
     async def _run_approved(
         self, action: RunCommand, shell_call: _ShellCall, verdict: Granted, target: CommandTarget
     ) -> _Outcome | Changed:
-        """Run an approved command. If its directory or program has been replaced since the approval, run nothing
-        and return what was replaced.
+        """Run an approved command, and return its result. If its directory or program has been replaced since the
+        approval, run nothing and return the replaced part instead. `target` is the approved directory and program.
         """
         if (changed := target.change()) is not None:
             return changed
@@ -226,10 +226,9 @@ class Shell:
 
 
 def _explained(error: CommandNotStarted, command: Command, settings: Settings) -> CommandNotStarted:
-    """Return an error that explains why a command could not be started: its working directory or the interpreter of
-    its program is missing.
-
-    Any other error is returned unchanged. The protocol defines the text for a missing program.
+    """If a command could not be started because its working directory or the interpreter of its program is missing,
+    return an error that names the missing file or directory. Otherwise, return `error` unchanged. The text for a
+    missing program is not changed, because the protocol defines it.
     """
     if type(error) is not CommandNotStarted or error.detail not in _MISSING:
         return error

@@ -27,7 +27,7 @@ class Tool(Protocol):
         ...
 
     async def run(self, call: CallItem) -> str:
-        """Run a call and return its output for the model.
+        """Run a tool call and return its output for the model.
 
         Raises:
             ToolError: the call failed. The caller uses the text of the error as the output for the model.

@@ -13,8 +13,8 @@ from parley.conversation.records import StreamOutput
 __all__ = ["MAX_BYTES", "MAX_CHARACTERS_IN_EVENT", "MAX_LINES", "both_for_model", "for_end_event", "for_model"]
 
 MAX_BYTES: Final = 10240
-"""The maximum number of bytes of a command's output that the model receives, without the line that states how much
-was removed.
+"""The maximum number of bytes of a command's output that the model receives, not counting the line that states how
+much was removed.
 """
 MAX_LINES: Final = 256
 """The maximum number of lines of a command's output that the model receives."""

@@ -25,7 +25,7 @@ __all__ = ["Executor"]
 STARTS_AT_ONCE: Final = 16
 """The maximum number of requests to start a command that are unanswered at the same time. The number is small
 enough for the buffer of the fork server's socket and for the kernel's limit on descriptors in transit. It is larger
-than the number of processes that can be forked at the same time.
+than the number of processes that can be forked at the same time, so it does not delay the start of commands.
 """
 START_SECONDS: Final = 10.0
 """The maximum time, in seconds, between a request to start a command and the supervisor's report that it is about
@@ -105,8 +105,8 @@ class Executor:
         return result(command.status, timed_out=timed_out, seconds=ended_at - command.started_at)
 
     async def _start(self, command: RunningCommand, request: bytes) -> None:
-        """Send the request to start the command, and wait until the command is about to run, or until it is certain
-        that the command will not run.
+        """Send `request`, which starts the command, to the fork server. Return when the command is about to run, or
+        when it is certain that the command will not run.
 
         Raises:
             CommandNotStarted: the server is shutting down, or the fork server cannot be started or does not

@@ -149,8 +149,8 @@ class _ForkServer:
                 pass  # if forking fails again, the next command reports the error
 
     def _forked(self, *descriptors: int) -> _Spare:
-        """Fork a supervisor that waits for a command. `descriptors` are open descriptors of the fork server that
-        the supervisor does not need. The supervisor closes its copies of them.
+        """Fork a supervisor that waits for a command, and return it. `descriptors` are open descriptors of the fork
+        server that the supervisor does not need. The supervisor closes its copies of them.
 
         Raises:
             OSError: the process cannot be forked.

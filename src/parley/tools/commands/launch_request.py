@@ -12,13 +12,14 @@ from parley.tools.commands import messages
 __all__ = ["encode_request"]
 
 FILES_BYTES: Final = 4 * 1024 * 1024
-"""The maximum total size, in bytes, of the files that are passed to one command. The limit is larger than the
-longest command that the system accepts.
+"""The maximum total size, in bytes, of the files that are passed to one command. With bubblewrap, one of these
+files contains the environment variables of the command. The limit is larger than the two megabytes that Linux
+accepts for the arguments and variables of a program with the usual stack limit.
 """
 
 
 def encode_request(start: LaunchSpec) -> bytes:
-    """Return the request that is sent over the control socket.
+    """Return the request that starts the command `start`, encoded for the control socket.
 
     Raises:
         CommandNotStarted: the command is empty, or a word, path or variable cannot be passed to a program.

@@ -58,15 +58,15 @@ FAILED: Final = b"f"
 """A report from a supervisor or from the fork server: the command could not be started. The number is the errno."""
 UNCONFINED: Final = b"u"
 """A report from a supervisor: the command was not started, because its restriction could not be applied. The number
-is the index of the step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
+is the index of the failed step in `STEPS` times `ERROR_NUMBERS`, plus the errno.
 """
 UNSTARTED: Final = b"l"
 """A report from a supervisor: bubblewrap ended without starting the command. The number is the wait status of
 bubblewrap.
 """
 MOUNT_MISMATCH: Final = b"m"
-"""A report from a supervisor: the command was not started, because a mount differs from the requested mount. The
-number is the index of the requested mount.
+"""A report from a supervisor: the command was not started, because a mount is missing or differs from the requested
+mount. The number is the index of this mount in the list of requested mounts.
 """
 MOUNTS_UNREADABLE: Final = b"n"
 """A report from a supervisor: the command was not started, because bubblewrap's mounts could not be read or were

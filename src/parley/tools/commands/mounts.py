@@ -150,14 +150,17 @@ class ExpectedMounts:
         return 0
 
     def are_complete(self, found: MountTable) -> bool:
-        """Return whether bubblewrap has made all of its mounts. The mounts may still be wrong."""
+        """Return whether bubblewrap has made all of its mounts. The mounts may still be wrong. `found` is the mount
+        table of bubblewrap.
+        """
         return all(self._matches(point, found, known=set()) for point in FINAL)
 
     def first_mismatch(self, found: MountTable, ours: MountTable) -> int | None:
         """Return the index of the first requested mount that is missing or wrong; None if all mounts are right.
 
-        `ours` must be read after `found`, because the kernel reuses device numbers. In an older table, a device
-        number may belong to a file system that has been unmounted since.
+        `found` is the mount table of bubblewrap, and `ours` is the mount table of the current process. `ours` must
+        be read after `found`, because the kernel reuses device numbers. In an older table, a device number may
+        belong to a file system that has been unmounted since.
         """
         for point, expected in self._expected.items():
             if not self._matches(point, found, known=ours.devices):

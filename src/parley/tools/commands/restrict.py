@@ -165,7 +165,8 @@ def _in_thread(run: Callable[[], int]) -> int:
 
 
 def _apply(ruleset: int, instructions: bytes) -> None:
-    """Apply a Landlock ruleset and a seccomp program permanently to the current thread.
+    """Permanently restrict the current thread with a Landlock ruleset and a seccomp program. `ruleset` is the
+    descriptor of the ruleset, and `instructions` is the seccomp program; empty if there is none.
 
     Raises:
         StepFailed: one of the steps failed.

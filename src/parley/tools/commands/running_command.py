@@ -48,7 +48,9 @@ class RunningCommand:
         self._drained: asyncio.Future[None] = self._loop.create_future()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self.started_at = 0.0
-        """The time at which the supervisor was about to run the command, in seconds of the event loop's clock."""
+        """The time at which the supervisor was about to run the command, in seconds of the event loop's clock; 0
+        before that time.
+        """
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """A future that is done when the supervisor has sent its last report, or when the control socket is closed.
         All processes of the command are then dead.
@@ -70,8 +72,8 @@ class RunningCommand:
         return not self._requested or (self.ended.done() and self._drained.done())
 
     async def begin(self, fork_server: ForkServerLink, request: bytes) -> None:
-        """Send the command to a supervisor. Return when the command is about to run, or when it is certain that it
-        will not run.
+        """Send the encoded command `request` to a supervisor. Return when the command is about to run, or when it
+        is certain that the command will not run.
         """
         with ExitStack() as passed:
             descriptors = self._open(passed)

@@ -3,7 +3,8 @@
 This module imports only the standard library, because the fork server loads it. The fork server asks systemd to
 move the fork server itself into a scope. A scope is a systemd unit for processes that systemd has not started
 itself. Processes that the fork server starts later are in the same scope. If systemd is missing, does not create
-the scope or does not respond, commands run without these limits.
+the scope or does not respond, commands run without these limits. The parameter `root` of the functions is the
+directory below which the files of the system are read.
 """
 
 from __future__ import annotations
@@ -46,17 +47,14 @@ UNITS: Final = (".service", ".scope", ".slice")
 """Name suffixes of the control groups that belong to a unit of systemd."""
 USER_MANAGER: Final = "user@"
 """The name prefix of the services in which systemd manages the processes of a user. In any other service, Parley
-creates no scope, because commands stay in the service.
+creates no scope, so that the limits and the shutdown of that service also apply to commands.
 """
 UNIT: Final = "parley-commands-"
 """The name prefix of the scopes that Parley creates."""
 
 
 def why_none(root: str) -> str | None:
-    """Return the reason why systemd cannot create a scope for the commands; None if systemd can create a scope.
-
-    `root` is the directory below which the system's files are read.
-    """
+    """Return the reason why no scope can be created for the commands; None if a scope can be created."""
     # A systemd outside of this container would confuse the id of this process with the id of another process.
     if _read(root, "proc/1/comm") != "systemd":
         return "systemd is not the first process here"
@@ -104,9 +102,8 @@ def enter(root: str) -> bool:
 
 
 def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
-    """Return two limits of the control group `group`: the memory in bytes, and the number of processes. `root` is
-    the directory below which the system's files are read. Return None if Parley did not create the group, or if one
-    of the limits is missing.
+    """Return two limits of the control group `group`: the memory in bytes, and the number of processes. Return None
+    if Parley did not create the group, or if one of the limits is missing.
     """
     if not os.path.basename(group).startswith(UNIT):
         return None

@@ -187,7 +187,7 @@ def _moved_above(descriptor: int, above: int) -> int:
 
 
 def _spawn(request: Request, places: Sequence[tuple[int, int]]) -> int:
-    """Start the program in this session, in a new process group. Return its process id.
+    """Start the program of `request` in this session, in a new process group. Return its process id.
 
     `places` lists the descriptors that the program gets, each with its number in the program. The program inherits
     the supervisor's stdin, which is empty.
@@ -276,7 +276,7 @@ def _wait_for_all(
     first: int, children: Children, executor: socket.socket, held: HeldLauncher | None
 ) -> tuple[int, bool]:
     """Wait until all processes of the command are dead. Return the wait status of the command, and whether the
-    command ended before its processes were killed.
+    command ended before its processes were killed. `first` is the process id of the command or of bubblewrap.
 
     The processes are killed when the command ends, when the executor closes the control socket, when the fork
     server dies (SIGTERM), or when the check of bubblewrap's mounts fails. When a process is killed, its children

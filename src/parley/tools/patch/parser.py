@@ -44,7 +44,7 @@ class Chunk(Struct, frozen=True):
     at_end: bool
     """True if the chunk must match the last lines of the file."""
     blanks: int
-    """The number of empty lines at the end of the chunk. They are either unchanged lines of the file, or blank
+    """The number of empty lines at the end of the chunk. They are either unchanged lines of the file, or empty
     lines that separate two hunks.
     """
 
@@ -163,8 +163,8 @@ class _Reader:
         return Chunk(contexts or (), tuple(lines), at_end, blanks)
 
     def _contexts(self) -> tuple[str, ...] | None:
-        """Read the next lines as long as they begin with `@@`. Return the part of each line after the `@@`, without
-        blank parts. Return None if the next line does not begin with `@@`.
+        """Read the next lines as long as they begin with `@@`. Return the part of each line after the `@@`, except
+        parts that are blank. Return None if the next line does not begin with `@@`.
         """
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):

@@ -80,8 +80,8 @@ class PathResolver:
         return replace_surrogates(os.path.join(self._workdir, written))
 
     def resolve(self, written: str) -> str:
-        """Return the absolute path of the file that the patch names `written`. If the path begins with `cwd` or
-        `workdir`, this beginning is replaced with the real path of the directory.
+        """Return the absolute path of a file from `written`, its path in the patch. If the path begins with `cwd`
+        or `workdir`, this beginning is replaced with the real path of the directory.
 
         Raises:
             PatchRefused: the path does not name a file, or is protected.

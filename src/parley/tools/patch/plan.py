@@ -356,7 +356,9 @@ class _StagedFiles:
         return False
 
     def _add_new_folders(self, folder: str, first: str) -> None:
-        """Record that the patch creates the directories from `first` down to `folder`, and check their number."""
+        """Record that the patch creates the directories from `first` down to `folder`, and check that the patch
+        does not create more than `MAX_FILES` directories.
+        """
         while len(folder) >= len(first) and folder not in self._new_folders:
             self._new_folders.add(folder)
             folder = os.path.dirname(folder)

@@ -239,8 +239,8 @@ class _Change(NamedTuple):
 
 
 def _name(place: str, given: str, roots: dict[str, str | None]) -> bytes:
-    """Return the name of a file in the diff: its path relative to the root of its repository. If the file is in no
-    repository, return the path `given`.
+    """Return the name of the file at the path `place` in the diff: its path relative to the root of its repository.
+    If the file is in no repository, return the path `given`. `roots` caches the roots of repositories.
     """
     root = _root(os.path.dirname(place), roots)
     return os.fsencode(given if root is None else os.path.relpath(place, root))

@@ -1,4 +1,4 @@
-"""Runs the model's calls to tools of tool servers, and reports their events.
+"""Runs the model's calls to tools of tool servers, and appends the events of these calls to the log.
 
 `pool.py` manages the tool servers and their connections.
 """
@@ -26,8 +26,8 @@ __all__ = ["ServerTools"]
 log: Final = logging.getLogger(__name__)
 
 MAX_OUTPUT_BYTES: Final = 1024 * 1024
-"""The maximum size, in bytes, of a result that is passed to the model. The context window of most models is
-smaller.
+"""The maximum size, in bytes, of a result that is passed to the model. A larger result would not fit into the
+context window of most models.
 """
 
 MAX_SHOWN_BYTES: Final = 4 * 1024 * 1024

@@ -1,6 +1,6 @@
 """One connection to a tool server, from its start to its end.
 
-`server.py` decides when a new connection replaces this one.
+`server.py` decides when a connection is replaced with a new one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """True if the connection is starting or can take calls."""
+        """True if the connection is starting or can take tool calls."""
         return not (self._rpc.has_ended or self._is_ending)
 
     @property

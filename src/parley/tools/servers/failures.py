@@ -40,7 +40,7 @@ MAX_DETAIL_CHARACTERS: Final = 500
 
 
 def start_failure(server: ToolServer, detail: str) -> str:
-    """Return the client-facing message for a server that failed to start."""
+    """Return the client-facing message for a server that failed to start for the reason `detail`."""
     return f"MCP client for `{server.name}` failed to start: {detail}"
 
 

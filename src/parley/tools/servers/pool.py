@@ -1,6 +1,6 @@
 """Pools of tool servers, which are shared between conversations and leased to turns.
 
-`calls.py` runs the calls and reports their events.
+`calls.py` runs the tool calls and appends their events to the log.
 """
 
 from __future__ import annotations

@@ -94,8 +94,9 @@ class Program:
         cwd: str = "/",
         pidfd_open: PidfdOpen | None = _PIDFD_OPEN,
     ) -> Program:
-        """Run `argv` in `cwd`. The program is looked up in the PATH of `env`. `name` is the program's name in the
-        log. `pidfd_open` is None if the system does not have this function.
+        """Run `argv` in the directory `cwd`, and return the running program. The program is looked up in the PATH
+        of `env`. `name` is the program's name in the log. `pidfd_open` is None if the system does not have this
+        function.
 
         Raises:
             NotStarted: the program was not found, or the operating system could not start it. Nothing is left
@@ -157,8 +158,8 @@ class Program:
         return True
 
     def how_it_ended(self) -> str:
-        """Return the reason why the program sent no response, as text for people: the program closed its output, or
-        ended with an exit code or a signal.
+        """Return how the program ended, as text for people that explains why the program sent no response: it
+        closed its output, or ended with an exit code or a signal.
         """
         try:
             code = self._exit_code()

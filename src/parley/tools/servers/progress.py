@@ -1,4 +1,4 @@
-"""Reports the progress of a tool call at a rate that a person can read."""
+"""Reports the progress of a tool call to clients, at a rate that a person can read."""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ class ToolSession:
         return tuple(tool_list.tools)
 
     async def call(self, tool: str, arguments: dict[str, Any] | None, report: OnProgress) -> dict[str, Any]:
-        """Call a tool and return the known members of its result. If the tool call is cancelled, the server gets a
-        cancellation. `report` is called with each progress report.
+        """Call a tool and return its result: `content`, and `structuredContent` and `isError` if the server
+        returned them. If the tool call is cancelled, the server gets a cancellation. `report` is called with each
+        progress report.
 
         Raises:
             CallFailed: the connection was lost, or the server did not return a valid result.
