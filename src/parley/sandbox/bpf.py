@@ -98,9 +98,9 @@ class Code:
         labels: dict[str, int] = {}
 
         def distance(remaining: int) -> int:
-            """Return the number of instructions that a jump skips if the jump is inserted now, before all
-            instructions that were already added. `remaining` is the number of instructions from the jump target to
-            the end of the program.
+            """Return the number of instructions that a jump skips if the jump is inserted now. Instructions are
+            added from the end of the program to its start, so the jump comes before all instructions that were
+            already added. `remaining` is the number of instructions from the jump target to the end of the program.
             """
             return len(backwards) - remaining
 

@@ -38,7 +38,9 @@ __all__ = [
 ]
 
 OLDEST: Final = (0, 4)
-"""The first version of bubblewrap that reports how the command ended (`--json-status-fd`)."""
+"""The oldest supported version of bubblewrap: the first version that reports how the command ended
+(`--json-status-fd`).
+"""
 _SIZES_SINCE: Final = (0, 7)
 """The first version of bubblewrap that can limit the size of a tmpfs (`--size`)."""
 
@@ -129,7 +131,7 @@ def mounts(resolved: ResolvedPolicy) -> Iterator[tuple[str, ...]]:
 
 
 def _to_cover(hidden: Iterable[str], resolved: ResolvedPolicy) -> tuple[str, ...]:
-    """Return the hidden paths that a mount must cover. Each command has its own `/dev`. A path below `/dev`
+    """Return the `hidden` paths that a mount must cover. Each command has its own `/dev`. A path below `/dev`
     therefore needs a mount only if it lies in `/dev/shm` or in a writable root other than `/`.
     """
     return tuple(
@@ -149,7 +151,8 @@ def _is_its_own(folder: str) -> bool:
 
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield the mounts that the command must have, in the order in which they are mounted. The supervisor compares
-    the actual mounts with these mounts before the command runs.
+    the actual mounts with these mounts before the command runs. Mounts below `/proc` are omitted, because they need
+    no check.
     """
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
     # No command can create a symbolic link in `/proc`, and bubblewrap itself mounts over parts of `/proc`.
@@ -257,7 +260,8 @@ def _refuse_missing(command: Command, resolved: ResolvedPolicy) -> None:
 
 
 def _refuse_too_long(command: Command, arguments: int) -> None:
-    """Check the limits of bubblewrap and of the kernel on arguments and environment variables.
+    """Check the limits of bubblewrap and of the kernel on arguments and environment variables. `arguments` is the
+    number of arguments that bubblewrap would get.
 
     Raises:
         CommandNotStarted: a limit is exceeded. The message contains the error text of the operating system.

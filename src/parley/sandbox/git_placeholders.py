@@ -54,8 +54,9 @@ class GitPlaceholder:
 
     @classmethod
     def acquire(cls, path: str, *, pause: Callable[[float], None] = time.sleep) -> GitPlaceholder | None:
-        """Create a placeholder, or share an existing one. Return None if neither the server nor a command can
-        create a directory at `path`. `pause` is called between two attempts, with the number of seconds to wait.
+        """Create a placeholder, or share an existing one, and return it. Return None if neither the server nor a
+        command can create a directory at `path`. `pause` is called between two attempts, with the number of seconds
+        to wait.
 
         Raises:
             SandboxUnavailable: the server cannot create or lock the placeholder, but a command might be able to

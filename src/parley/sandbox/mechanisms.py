@@ -44,7 +44,9 @@ class ProbeResult(Struct, frozen=True, kw_only=True):
     facts: tuple[tuple[str, str], ...] = ()
     """Facts about the mechanism for display, each as a name and a value."""
     is_known: bool = True
-    """True if the result is final. False if another attempt may give a different result."""
+    """True if it is known whether the mechanism works; the result is then final. False if another attempt may give
+    a different result.
+    """
 
 
 async def probe(name: Name, starter: Starter, protected: ProtectedFiles, *, home: str | None = None) -> ProbeResult:

@@ -73,8 +73,8 @@ class ProtectedFiles:
         roots: Sequence[str],
         accepted: Collection[str] = (),
     ) -> CommandResult:
-        """Run a command, and restore protected files when it has ended. A command that changed protected files
-        counts as failed.
+        """Run a command, restore protected files when it has ended, and return its result. A command that changed
+        protected files counts as failed.
 
         The command may write to `roots`, and its output is passed to `output`. `accepted` are the paths of files
         that could not be restored and that the user has accepted as they are. `prepare` is called in another thread
@@ -143,7 +143,8 @@ class ProtectedFiles:
 
     def protect(self, policy: ResolvedPolicy, paths: Iterable[str]) -> None:
         """Take a snapshot of each of the `paths`, unless a snapshot already exists because of another running
-        command.
+        command. The `policy` determines which of the paths are Git directories and which are missing `.git`
+        directories.
 
         Raises:
             SandboxUnavailable: a file cannot be read, or the files exceed the limits.
@@ -168,7 +169,7 @@ class ProtectedFiles:
 
     def restore(self, paths: Iterable[str], results: list[Restored]) -> None:
         """Restore the files at the `paths` from their snapshots, unless a running command may write to them. Add
-        the results to `results`.
+        the result for each restored snapshot to `results`.
         """
         for path in paths:
             with self._lock(path):

@@ -196,9 +196,8 @@ class Sandboxed:
             self._warn(_WARNINGS[name])
 
     async def _probe(self, name: Name) -> ProbeResult:
-        """Determine whether a mechanism works, and cache a final result.
-
-        If the result is not final, the next call of this method probes the mechanism again.
+        """Return the result of probing a mechanism. A final result is cached. If the result is not final, the next
+        call of this method probes the mechanism again.
         """
         async with self._probing:
             if name not in self._results:

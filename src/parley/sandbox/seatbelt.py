@@ -70,7 +70,8 @@ which resolves user names. The readable system values do not include the argumen
 """
 
 _OTHER_TERMINALS: Final = r'(regex #"^/dev/ttys[0-9]+$")'
-"""A filter that matches all terminals. A command may read only the terminals that it created, which `_BASE` allows.
+"""A filter that matches all terminals. It excludes terminals from the files that a command may read. The terminals
+that the command created are readable nevertheless, because `_BASE` allows them.
 """
 
 _NETWORK: Final = """(allow system-socket)
@@ -227,7 +228,7 @@ def _allow(operation: str, condition: str) -> str:
 
 
 def _except(filters: Sequence[str], exceptions: Sequence[str]) -> str:
-    """Return a condition that holds if all filters hold and no exception holds."""
+    """Return a condition that holds for each path that matches all `filters` and none of the `exceptions`."""
     conditions = [*filters, *(f"(require-not {exception})" for exception in exceptions)]
     return "(require-all\n    {})".format("\n    ".join(conditions))
 

@@ -101,8 +101,8 @@ _EVERY_BIT: Final = 0xFFFFFFFF
 
 
 class _Test(Struct, frozen=True, kw_only=True):
-    """A test of one 32-bit half of an argument of a system call. A mask is applied to the half, and the result is
-    compared with `numbers`.
+    """A test of one 32-bit half of an argument of a system call. The test applies `mask` to the half and compares
+    the masked half with `numbers`.
     """
 
     at: int
@@ -110,7 +110,9 @@ class _Test(Struct, frozen=True, kw_only=True):
     mask: int = _EVERY_BIT
     numbers: tuple[int, ...]
     is_one: bool = True
-    """True if the test succeeds when the result is one of `numbers`; False if the test fails in this case."""
+    """If True, the test succeeds when the masked half is one of `numbers`; if False, the test succeeds when the
+    masked half is none of them.
+    """
 
 
 _Rule = tuple[tuple[_Test, ...], ...]

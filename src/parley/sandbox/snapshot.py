@@ -68,7 +68,9 @@ _MAX_ENTRIES: Final = 4096
 _MAX_BYTES: Final = 32 * 1024 * 1024
 """The maximum size, in bytes, of one snapshot. The limit is high because a hook may be a compiled program."""
 _MAX_ADDED: Final = 256
-"""The maximum number of added files in one directory that are moved aside one by one."""
+"""The maximum number of added files in one directory that are moved aside one by one. If a command has added more
+files, the whole directory is moved aside and created again, or restoring it fails.
+"""
 
 
 _Role = Literal["git", "holder", "worktrees", "info", "tree"]
@@ -100,7 +102,9 @@ class MissingGit:
         self.roots: set[str] = set()
 
     def restore(self) -> Restored:
-        """If a command has created a file or a non-empty directory at this path, move it aside."""
+        """If a command has created a file or a non-empty directory at this path, move it aside. Return what was
+        moved aside, or the reason why it could not be moved.
+        """
         result = Restored()
         try:
             if self._is_added():
@@ -265,7 +269,8 @@ class Snapshot:
     # --- restoring -----------------------------------------------------------------------
 
     def restore(self) -> Restored:
-        """Restore the files that differ from the snapshot, and move aside files that were added.
+        """Restore the files that differ from the snapshot, and move aside files that were added. Return which files
+        were restored, were moved aside, or could not be restored.
 
         Call this method only while no command that can write to the files is running.
         """
@@ -287,7 +292,7 @@ class Snapshot:
 
     def _make_room(self, path: str, result: Restored) -> None:
         """If a command has replaced a directory above `path` with a symbolic link or a file, move the symbolic link
-        or the file aside.
+        or the file aside, and record this in `result`.
         """
         try:
             with DirFds() as folders:
