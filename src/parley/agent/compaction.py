@@ -203,7 +203,8 @@ def _replacement(
     """Return the entries that replace the first `replaced` items of the history with `summary`. A summary of more
     than `longest` tokens is truncated.
 
-    `size` is the number of tokens before the compaction, as a string for clients, such as `9000 of 10000`.
+    `size` tells clients the number of tokens before the compaction and, if it is known, the context window, such as
+    `9000 of 10000`.
     """
     text = SUMMARY_PREFIX + _fitted(replace_surrogates(summary), longest, meter)
     return (

@@ -121,8 +121,8 @@ def estimated_cost(
     request: ModelRequest, said: Sequence[ModelItem], settings: Settings
 ) -> tuple[TokensEstimated, ...]:
     """Estimate the token usage of a response whose usage the provider did not report. `said` contains the items of
-    the response. Return a tuple with one record of the estimate. The tuple is empty if the settings contain no
-    limit on tokens or cost.
+    the response. Return a tuple with one record, which contains the estimated tokens and their cost. The tuple is
+    empty if the settings contain no limit on tokens or cost.
     """
     limits = settings.limits
     if not (limits.turn_tokens or limits.conversation_tokens or limits.turn_cost or limits.conversation_cost):

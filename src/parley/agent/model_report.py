@@ -73,7 +73,9 @@ class ModelReport:
 
 @contextmanager
 def model_request(settings: Settings, *, purpose: str = "chat") -> Iterator[ModelReport]:
-    """Report the `with` block as a request to the model. `purpose` is `chat` or `compact`."""
+    """Report the `with` block as a request to the model, and yield the report, to which the caller adds the details
+    of the response. `purpose` is `chat` or `compact`.
+    """
     provider, model = settings.provider.id, settings.model
     with telemetry.operation("model_request", provider=provider, model=model, purpose=purpose) as operation:
         try:

@@ -92,8 +92,8 @@ class Roots:
         return not self._found and not self._missed
 
     def of(self, settings: Settings) -> tuple[WritableRoot, ...]:
-        """Return those directories that exist and that the settings make writable. The `workdir` of a tool call
-        does not become writable.
+        """Return the directories that exist and that the settings make writable. The `workdir` of a tool call does
+        not become writable.
         """
         names = settings.writable_directories
         real = {name: path for name in names if (path := _real(name)) is not None}

@@ -45,8 +45,8 @@ FILE_TOKENS: Final = 5_000
 """The assumed number of tokens for a file that only the provider has. The number corresponds to a few pages."""
 
 DOCUMENT_BYTES_PER_TOKEN: Final = 20
-"""The assumed number of base64 characters per token in compressed formats. The number is high because such files
-also contain fonts, pictures and layout.
+"""The assumed number of bytes of base64 per token in compressed formats. The number is high because such files also
+contain fonts, pictures and layout.
 """
 
 _PACKED: Final = ("JVBERi", "UEsDB", "0M8R4K")

@@ -207,7 +207,9 @@ async def compact_turn(
 async def end_at_limit(
     reached: LimitReached, transcript: Transcript, before_end: BeforeEnd | None = None
 ) -> TurnEnded:
-    """End a turn that reached a limit, without running its remaining tool calls. `before_end` is called first."""
+    """End a turn that reached a limit, without running its remaining tool calls. Return how the turn ended.
+    `before_end` is called first, and `reached` is the limit.
+    """
     last = await _last(before_end)
     return await _end(transcript, "failed", limit_message(reached.limit), entries=last, code=LIMIT_REACHED)
 
@@ -256,7 +258,7 @@ def _cost(response: _Response, request: ModelRequest, settings: Settings) -> tup
 async def _run_calls(
     calls: Sequence[CallItem], transcript: Transcript, tools: TurnTools, gate: LimitGate
 ) -> LimitReached | None:
-    """Run the tool calls of a response in order, and then report the token usage of the response.
+    """Run the tool calls of a response in order, and then append the token usage of the response for clients.
 
     Stop before a tool call that would exceed a limit, and return that limit. Return None if all tool calls were
     run.
@@ -360,8 +362,8 @@ class _Response:
         return [BackgroundEvent(message=replace_surrogates(f"{REPLY_CUT_OFF}{self.cut_by}{calls}"))]
 
     def records(self) -> list[LogPayload]:
-        """Return the records of the response. A truncated tool call is not run; the records contain an error
-        message as its output.
+        """Return the records of the response. A truncated tool call is not run. Instead of its output, the records
+        contain an error message.
         """
         output = replace_surrogates(CUT_OFF.format(reason=self.cut_by))
         return [
@@ -482,8 +484,8 @@ def _unfinished(kind: ItemKind, response: _Response, transcript: Transcript) -> 
 
 
 def _left_unfinished(response: _Response, transcript: Transcript) -> list[LogPayload]:
-    """Return the events that complete the open items. The text of an open item was sent to clients, but no event
-    has completed it.
+    """Return the events that complete the open items of the response, and add the text of an open message to the
+    items in `response`. The text of an open item was sent to clients, but no event has completed it.
     """
     seen: list[LogPayload] = []
     if text := _unfinished(ItemKind.REASONING, response, transcript):
