@@ -7,8 +7,8 @@ may have replaced that `.git`.
 
 A Git command that reads or writes files of a worktree can write only to the administrative directory of this
 worktree, `repositories/NAME.git/worktrees/ID`. The command stores its objects there, and the server moves the
-objects to the clone. While Git writes files of a worktree, the worktree is in this directory, where no command of a
-model can replace it.
+objects to the clone. While Git writes files of a worktree, the worktree is in its administrative directory, where
+no command of a model can replace it.
 """
 
 from __future__ import annotations
