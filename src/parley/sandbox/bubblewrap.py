@@ -151,8 +151,8 @@ def _is_its_own(folder: str) -> bool:
 
 def expected_mounts(resolved: ResolvedPolicy) -> Iterator[Mount]:
     """Yield the mounts that the command must have, in the order in which they are mounted. The supervisor compares
-    the actual mounts with these mounts before the command runs. Mounts below `/proc` are omitted, because they need
-    no check.
+    the actual mounts with these mounts before the command runs. Mounts below `/proc` are omitted, because no
+    command can create a symbolic link there.
     """
     words = [each for each in mounts(resolved) if each[0] != "--remount-ro" and each[-1] != "/"]
     # No command can create a symbolic link in `/proc`, and bubblewrap itself mounts over parts of `/proc`.
