@@ -54,9 +54,11 @@ waiting.
 async def with_retries(
     attempt: Callable[[], Awaitable[None]], model: Model, transcript: Transcript, clock: Clock
 ) -> None:
-    """Call `attempt` until it succeeds or no retries are left. Append an event before each retry.
+    """Call `attempt` until it succeeds, with at most `model.max_retries` retries. Append an event before each
+    retry.
 
-    Failures to connect are counted separately, and are retried for a total of at most `CONNECT_SECONDS`.
+    Failures to connect have their own limit on retries, and are retried for at most `CONNECT_SECONDS` in
+    succession. An error that a retry cannot correct is not retried.
 
     Raises:
         ModelError: the last attempt failed.

@@ -46,7 +46,7 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 def changes_in(worktree: str, listed: str) -> Changes:
-    """Return the changes in a worktree. `listed` is the output of `LIST`."""
+    """Return the changes in a worktree. `listed` is the output of Git with the arguments `LIST`."""
     paths: dict[str, None] = {}
     replaced, nested, unreadable = [], [], []
     for row in filter(None, listed.split("\0")):
@@ -79,8 +79,8 @@ def changes_in(worktree: str, listed: str) -> Changes:
 
 
 def _is_readable(found: os.stat_result) -> bool:
-    """Return whether Git can read the file with the given status. In the sandbox, even root needs the read
-    permission.
+    """Return whether the permissions of a file allow Git to read it. `found` is the status of the file. Because Git
+    runs in the sandbox, even root needs the read permission.
     """
     return bool(found.st_mode & (stat.S_IRUSR if found.st_uid == os.geteuid() else stat.S_IRGRP | stat.S_IROTH))
 

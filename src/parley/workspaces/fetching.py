@@ -21,8 +21,8 @@ from parley.workspaces.worktree_git import WorktreeGit
 __all__ = ["PUSH_SECONDS", "Fetcher"]
 
 PUSH_SECONDS: Final = 120.0
-"""The timeout, in seconds, for a push, and for each fetch except the first fetch into a clone. The timeout is short
-because other conversations that use the clone wait for the fetch.
+"""The timeout, in seconds, for each Git command that contacts the repository, except the first fetch into a clone.
+The timeout is short because other conversations that use the clone wait for a fetch.
 """
 
 

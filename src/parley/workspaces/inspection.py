@@ -67,9 +67,10 @@ def nested_repositories(worktree: str) -> tuple[str, ...]:
 
 
 def _may_be_repository(entry: os.DirEntry[str]) -> bool:
-    """Return whether Git may regard the directory that contains this `.git` as a repository.
+    """Return whether Git may regard the directory that contains the file or directory `entry` as a repository.
+    `entry` is named `.git`.
 
-    Without a `HEAD`, Git does not regard the directory as a repository.
+    If `entry` is a directory without a `HEAD`, Git does not regard it as the Git directory of a repository.
     """
     return not entry.is_dir() or os.path.lexists(os.path.join(entry.path, "HEAD"))
 

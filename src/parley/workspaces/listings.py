@@ -50,12 +50,14 @@ def list_tree(commit: str) -> tuple[str, ...]:
 
 
 def index_files(listed: str) -> dict[str, ListedFile]:
-    """Return the files of an index by path. `listed` is the output of `LIST_INDEX`."""
+    """Return the files of an index by path. `listed` is the output of Git with the arguments `LIST_INDEX`."""
     return _files(listed, id_column=1)
 
 
 def files_in_tree(listed: str) -> dict[str, ListedFile]:
-    """Return the files of a commit by path. `listed` is the output of `list_tree`."""
+    """Return the files of a commit by path. `listed` is the output of Git with the arguments that
+    `list_tree` returns.
+    """
     return _files(listed, id_column=2)
 
 

@@ -127,6 +127,6 @@ class WorktreeGit:
         }
 
     async def _run(self, *arguments: str, **options: Any) -> str:
-        """Check the clone with `check_clone`, and then call `Git.run`."""
+        """Check the clone with `check_clone`, and then call `Git.run` and return its result."""
         await asyncio.to_thread(check_clone, self._paths.clone)
         return await self._git.run(*arguments, **options)
