@@ -359,12 +359,14 @@ def repository_address(value: Any, at: KeyPath) -> str:
 
 
 def is_secret(check: Check) -> bool:
-    """Return whether values with this check are secrets, which must be neither stored nor shown."""
+    """Return whether the values that `check` accepts are secrets, which must be neither stored nor shown."""
     return check in (named_secrets, secret_sequence, _secret, database_address, repository_address)
 
 
 def described(value: Any) -> str:
-    """Return a description of a value for error messages, with the same wording as in Codex."""
+    """Return the type of a value for error messages, such as `map`. For a boolean, a number or a string, the value
+    follows. The wording is the same as in Codex.
+    """
     match value:
         case None:
             return "null"

@@ -32,9 +32,10 @@ def choose_provider(
     home: str,
     sources: Sequence[Source],
 ) -> Provider:
-    """Return the provider called `name`. `named_by` is the description, for errors, of the source that sets this
-    name, such as config.toml; None if no source sets it. `tables` contains the tables of the providers in the
-    settings, keyed by the name of the provider. `sources` are the sources of the settings.
+    """Return the provider called `name`. Errors name `named_by`, the source that sets this name, such as
+    config.toml; None if no source sets it. An error about a setting of the provider names the source in `sources`
+    that contains it. `tables` contains the settings tables of the providers, keyed by the name of the provider.
+    `environ` can contain the URLs of some providers. The path of a script is relative to `home`.
 
     Raises:
         BadSetting: the provider has no URL, or an environment variable contains an invalid URL.

@@ -89,7 +89,12 @@ def _path(key: str) -> KeyPath:
 
 
 def _refuse_tables(path: KeyPath) -> None:
-    """Check that `path` names a setting, and not a table of settings. Replacing a table could remove comments."""
+    """Check that `path` names a setting, and not a table of settings, because replacing a table could remove
+    comments.
+
+    Raises:
+        BadSetting: `path` names a table.
+    """
     check = check_at(path)
     if isinstance(check, Table) or (isinstance(check, Named) and isinstance(check.entry, Table)):
         example = next(iter(check.fields)) if isinstance(check, Table) else "NAME"

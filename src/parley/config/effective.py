@@ -31,10 +31,10 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
 
     path: KeyPath
     value: Any
-    """The value; None if the setting has no value, or if the value is a secret."""
+    """The value; None if the setting has no value, or if `is_secret` is True."""
     source: SourceKind
     is_secret: bool = False
-    """True if the value may be a secret, and is therefore left out."""
+    """True if the value may be a secret. `value` is then None."""
     line: int | None = None
     """The line of config.toml that contains the value; None if the value is not from config.toml."""
     profile: str | None = None
@@ -49,7 +49,7 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """The source as a phrase for people."""
+        """The source of the value as text for people, such as `config.toml, line 3`."""
         line = "" if self.line is None else f"config.toml, line {self.line}"
         match self.source:
             case "config.toml":
@@ -63,7 +63,7 @@ class EffectiveSetting(Struct, frozen=True, kw_only=True):
 
 
 def effective_settings(loader: Loader) -> Iterator[EffectiveSetting]:
-    """Yield every setting in the order of the documentation. The settings of a named entry, such as a provider, are
+    """Yield every setting, in the order of docs/config.md. The settings of a named entry, such as a provider, are
     included if a source sets them, or if a conversation with default settings uses the entry.
 
     Raises:

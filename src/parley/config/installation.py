@@ -64,7 +64,8 @@ def installed_paths(roots: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def add_installation(paths: tuple[str, ...]) -> bool:
-    """Add the installation of a relay. Return False if there are too many paths or installations.
+    """Record the installation of a relay, and return True. If the installation has too many paths, or if too many
+    installations are already recorded, record nothing and return False.
 
     `paths` are the absolute paths where the Parley of the relay is installed.
     """

@@ -130,7 +130,8 @@ class Loader:
         """The home directory, which contains config.toml and the database. The default directory may not exist.
 
         Raises:
-            BadSetting: the environment names no directory, or a directory that does not exist.
+            BadSetting: PARLEY_HOME, CODEX_HOME and HOME are not set, or PARLEY_HOME or CODEX_HOME names a directory
+                that does not exist.
         """
         if self._home is not None:
             return self._home
@@ -145,7 +146,8 @@ class Loader:
         """Apply the overrides of a call to `before`, the settings before the call, and return the resulting
         settings. If `before` is None, the call begins a conversation.
 
-        The result uses config.toml as it was when the conversation began.
+        The returned settings contain the values of config.toml at the time when the conversation began. Later
+        changes of the file have no effect on them.
 
         Raises:
             BadSetting: a source cannot be read, or a value in it is invalid.
@@ -336,9 +338,9 @@ class Loader:
         self._version = version
 
     def _begin(self, overrides: SettingsOverrides, argument: Source) -> ResolvedSettings:
-        """Resolve the settings of a new conversation with the current config.toml and the overrides of the call.
-        Cache the result, unless it contains instructions from a file. `argument` contains the settings in the
-        `config` argument of the call.
+        """Return the settings of a new conversation, resolved from the current config.toml and the overrides of the
+        call. Cache these settings, unless they contain instructions from a file. `argument` contains the settings
+        in the `config` argument of the call.
         """
         self._load_if_changed()
         key = (replace(overrides, config=None), msgspec.json.encode(argument.values))
@@ -501,7 +503,8 @@ class Loader:
 
     def _clones(self) -> tuple[str, ...]:
         """Return the path of the directory that contains the clones of Git repositories, and the same path with
-        symbolic links resolved. The result is empty if the settings contain no directory for worktrees.
+        symbolic links resolved. Return an empty tuple if `workspace.directory`, which contains both the clones and
+        the worktrees, is not set.
         """
         directory: str | None = self._loaded_table("workspace").get("directory")
         if directory is None:
@@ -650,7 +653,7 @@ def _approvals(values: Mapping[str, Any]) -> Approvals:
 
 def _read_instructions(named: str, settings: Settings) -> str:
     """Return the base instructions from the file at the path `named`, which is relative to the working directory.
-    The file may be in Parley's home, but not in any other hidden path.
+    The file may be in Parley's home, but not in any other of the `withheld_paths` of the settings.
     """
     path = os.path.join(settings.cwd, named)
     failed = f"failed to read experimental instructions file {path}"

@@ -39,7 +39,7 @@ DEFAULT_PRICES: Final[Mapping[str, Mapping[str, Price]]] = {
         "gpt-5": _price(1.25, 0.125, 10),
     },
 }
-"""The prices of a million tokens in US dollars, keyed by the host of the provider and the name of the model."""
+"""The prices in US dollars per million tokens, keyed by the host of the provider and the name of the model."""
 
 _DATED: Final = re.compile(r"(.+)-(?:\d{8}|\d{4}-\d{2}-\d{2})", re.ASCII)
 """The pattern of a model name that ends with the date of a version, such as `claude-opus-4-5-20251101`."""

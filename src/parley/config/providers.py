@@ -12,7 +12,9 @@ AZURE_ENDPOINT: Final = "AZURE_OPENAI_ENDPOINT"
 
 
 def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict[str, Any]:
-    """Return the settings table of a provider on the internet, which needs a key."""
+    """Return the settings table of a provider on the internet, which needs a key. `base_url` is None if the URL is
+    different for each user.
+    """
     address = {} if base_url is None else {"base_url": base_url}
     instructions = f"Set it to your API key for {name}, or run `parley config init --force` to store a key."
     return {"name": name, **address, "env_key": env_key, "env_key_instructions": instructions, **more}
@@ -51,8 +53,9 @@ def provider_table(
     URL of the Azure resource; None if there is none.
 
     The settings in `tables` override the settings of the preconfigured provider with the same name. The key of a
-    preconfigured provider is sent only to the preconfigured URL. If the table in `tables` contains a different URL,
-    this table must also contain the name of the environment variable with the key.
+    preconfigured provider is sent only to the preconfigured URL. If the table in `tables` contains a URL, a key is
+    sent to this URL only if the same table also contains `env_key`, the name of the environment variable with the
+    key.
     """
     ready, own = READY_PROVIDERS.get(name), tables.get(name)
     if ready is None:

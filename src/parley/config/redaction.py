@@ -1,8 +1,9 @@
 """Removes secrets from the overrides of a call before the overrides are stored.
 
-Secrets are the values of headers, query parameters and variables, the arguments of tool servers, and the user,
-query and fragment of a URL. Unknown keys are also removed, because they have no effect and may contain a secret of
-another program. The paths of the keys that are removed from the settings of tool servers are recorded.
+Secrets are the values of headers, query parameters and environment variables, the command-line arguments of tool
+servers, and the user, query and fragment of a URL. Unknown keys are also removed, because they have no effect and
+may contain a secret of another program. The field `not_stored` of the stored overrides lists the keys that were
+removed from the settings of tool servers.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def stored_overrides(stored: dict[str, Any]) -> SettingsOverrides:
 
 
 def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
-    """Return a value without the secrets and unknown keys in it; None if nothing is left.
+    """Return the value of the key `path` without the secrets and unknown keys in it; None if nothing is left.
+    `check` is the check for the key; None if the key is unknown.
 
     Add the paths of the removed secrets to `left_out`.
     """

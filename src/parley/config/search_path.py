@@ -19,11 +19,11 @@ __all__ = ["environ_of_programs"]
 
 
 def environ_of_programs(settings: Settings) -> Environment:
-    """Return the environment of the client in `settings`. If `sandbox_mode` is `workspace-write`, the directories
-    that sandboxed commands may write to are removed from `PATH`.
+    """Return the environment for the programs that the server runs itself, which is the environment of the client
+    in `settings`. If `sandbox_mode` is `workspace-write`, its `PATH` contains neither relative directories nor the
+    directories that sandboxed commands may write to.
 
-    Relative directories are removed too. Directories in which Parley is installed remain, because commands cannot
-    write to them.
+    Directories in which Parley is installed remain in `PATH`, because commands cannot write to them.
     """
     path = settings.environ.get("PATH")
     if path is None or settings.sandbox_mode != "workspace-write":

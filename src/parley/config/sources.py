@@ -66,7 +66,7 @@ def mentions(values: Mapping[str, Any], path: KeyPath) -> bool:
 
 
 def checked(name: str | None, tables: Iterable[dict[str, Any]], text: str = "") -> Source:
-    """Check `tables` and merge them into one source with the name `name`. Later tables take precedence.
+    """Check `tables`, merge them, and return them as one source with the name `name`. Later tables take precedence.
 
     Raises:
         BadSetting: a value is invalid.
@@ -192,7 +192,8 @@ def parse_config(path: str, text: str) -> Source:
 
 
 def parse_table(path: str, text: str) -> dict[str, Any]:
-    """Parse the text of the file at `path` as TOML, without checking its settings.
+    """Parse `text`, the content of the file at `path`, as TOML. Return it as a table whose settings have not been
+    checked.
 
     Raises:
         BadSetting: the text is not TOML.
@@ -206,7 +207,9 @@ def parse_table(path: str, text: str) -> dict[str, Any]:
 
 
 def _bad_toml(reason: str, path: str, text: str) -> BadSetting:
-    """Return the error for invalid TOML, with the line from the parser's message and the key on that line."""
+    """Return the error for the file at `path`, whose content `text` is invalid TOML. The error contains `reason`,
+    the parser's message, and names the line in this message and the key on that line.
+    """
     if found := re.fullmatch(r"(.*) \(at line (\d+), column (\d+)\)", reason, re.DOTALL):
         detail, line = f"not valid TOML: {found[1]} (column {found[3]})", int(found[2])
     elif reason.endswith(" (at end of document)"):
@@ -223,8 +226,8 @@ def _read_text(path: str) -> str:
 
 
 def utf8(text: str, *, source: str) -> str:
-    """Return `text` unchanged after checking that it can be encoded as UTF-8. `source` is the source of the string
-    in errors.
+    """Return `text` unchanged after checking that it can be encoded as UTF-8. An error names `source` as the source
+    of the string.
 
     Raises:
         BadSetting: the string contains lone surrogates. Python uses lone surrogates for bytes that are not UTF-8.

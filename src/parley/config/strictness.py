@@ -16,7 +16,9 @@ STRICTEST_FIRST: Final[dict[RestrictedSetting, tuple[str, ...]]] = {
     "approval_policy": ("untrusted", "on-request", "on-failure", "never"),
 }
 _HARMLESS: Final = frozenset({"model", "cwd", "output_schema", *STRICTEST_FIRST})
-"""The names of the settings that `looser_setting` does not compare for equality."""
+"""The names of the settings that `looser_setting` does not compare for equality. They do not determine what a turn
+may do, or they are checked in another way.
+"""
 
 
 def values_within(name: RestrictedSetting, limit: Settings) -> tuple[str, ...]:

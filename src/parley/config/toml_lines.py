@@ -27,7 +27,7 @@ KeyPath = tuple[str, ...]
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML document.
+    """Parse a TOML document, and return its values as a dict.
 
     Raises:
         ValueError: the text is not TOML.

@@ -92,7 +92,8 @@ Thinking = Literal["adaptive", "between_tools", "disabled"]
 Summary = Literal["auto", "concise", "detailed", "none"]
 
 Retries = Annotated[int, integer(0, 100)]
-"""A number of retries, at most 100. The delay doubles with each retry, so a higher number would make no difference.
+"""A number of retries, at most 100. The delay doubles with each retry, so in practice no request reaches 100
+retries.
 """
 Seconds = Annotated[int, integer(0, 2**31 - 1)]
 Hours = Annotated[int, integer(0, 24 * 366)]
@@ -227,7 +228,9 @@ class McpTable(Struct, frozen=True, kw_only=True):
     resident: bool = False
     """True if `parley mcp` starts a resident server when none is running."""
     when_client_leaves: WhenClientLeaves = "continue"
-    """What happens to the running turns of a client when the client disconnects from a resident server."""
+    """What happens to the running turns of a client when the client disconnects from a resident server: they
+    continue, or they are interrupted.
+    """
     modern: bool = True
     """True if requests with the protocol version 2026-07-28 are handled by the rules of that version."""
 
@@ -260,19 +263,23 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     port: Annotated[int, integer(0, 65_535)] = 0
     """The TCP port; 0 means any free port."""
     public_url: Address | None = None
-    """The URL of a proxy that is in front of the server and adds TLS; None if there is no proxy."""
+    """The URL at which clients reach the server through a proxy that adds TLS; None if there is no proxy."""
     tls_cert: PathOrHomePath | None = None
     tls_key: PathOrHomePath | None = None
     origins: Annotated[tuple[str, ...], sequence_of(origin)] = ()
     """The origins of the web pages that may send requests to the server."""
     push_hosts: Annotated[tuple[str, ...], sequence_of(push_host)] = ()
-    """The hosts of push services that are allowed in addition to the push services of common browsers."""
+    """The hosts of additional push services to which the server may send notifications. The push services of common
+    browsers are always allowed.
+    """
     max_connections: Annotated[int, integer(8, 65_536)] = 1024
     max_sessions: Annotated[int, integer(1, 65_536)] = 1024
     max_body_bytes: Annotated[int, integer(1024, 2**30)] = 64 * 1024 * 1024
     """The maximum size of the body of a request with a valid token, in bytes."""
     max_unauthenticated_body_bytes: Annotated[int, integer(0, 2**30)] = 4 * 1024 * 1024
-    """The maximum number of bytes that the server receives and discards from the body of a refused request."""
+    """The maximum number of bytes that the server receives and discards from the body of a request that it rejects,
+    for example because the token is invalid.
+    """
     session_minutes: Annotated[int, integer(1, 60 * 24 * 366)] = 30
     """The time for which a session is kept while it has neither requests nor streams, in minutes."""
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
@@ -318,8 +325,8 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     """The table `[workspace]`: which nodes can run turns in the working directory of a conversation."""
 
     mode: WorkspaceMode = "local"
-    """The place of the working directories: the disk of one node, a file system that all nodes mount, or worktrees
-    of Git repositories.
+    """The place of the working directories: the disk of one node (`local`), a file system that all nodes mount
+    (`shared`), or worktrees of Git repositories (`git`).
     """
     roots: Annotated[tuple[str, ...], sequence_of(path_or_home_path)] = ()
     """The directories below which this node can run turns. If there are none, the node can run turns in every
@@ -331,7 +338,7 @@ class WorkspaceSettings(Struct, frozen=True, kw_only=True):
     """
     repositories: dict[str, Repository] = {}
     author: str = "Parley <parley@localhost>"
-    """The author of the commits, in the form `NAME <ADDRESS>`."""
+    """The author of the commits that Parley makes in worktrees, in the form `NAME <ADDRESS>`."""
     keep_days: Annotated[int, integer(0, 36_500)] = 14
     """The time for which an unused worktree is kept, in days; 0 means no limit."""
 
@@ -623,7 +630,9 @@ class Settings(CommonSettings, frozen=True, kw_only=True):
     links resolved. Commands must not write to this directory. The tuple is empty if no directory is configured.
     """
     tls_files: tuple[str, ...] = ()
-    """The absolute paths of the certificate and of the private keys that are named in the settings."""
+    """The absolute paths of the TLS certificate and its private key, and of the private ssh keys of the
+    repositories, if the settings name them.
+    """
 
     @property
     def withheld_paths(self) -> tuple[str, ...]:
@@ -661,9 +670,7 @@ _OWN_FILES: Final = ("config.toml", "auth.json")
 
 
 class ResolvedSettings(Struct, frozen=True):
-    """The settings of a conversation after all calls so far, and the values to which the overrides of the next call
-    are applied.
-    """
+    """The settings of a conversation after its latest call. The overrides of the next call apply to `values`."""
 
     values: dict[str, Any]
     """The value of every setting, keyed by name. The values combine the defaults, config.toml and the command line

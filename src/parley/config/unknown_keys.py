@@ -32,8 +32,8 @@ clients wait during the comparison.
 """
 
 _MIN_LETTERS: Final = 5
-"""The minimum number of letters in the name of a setting that is recognised outside its table. A shorter name may
-have another meaning there.
+"""The minimum number of letters in the name of a setting whose key is also recognised if it is in the wrong table.
+A shorter name may be meant as another key in that table.
 """
 
 _MISPLACED: Final[dict[str, KeyPath]] = {
