@@ -60,7 +60,8 @@ def file_version(path: str | os.PathLike[str]) -> FileVersion | None:
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for `read_now`. Symbolic links are followed.
+    """Open a regular file with O_NONBLOCK, and return it. `read_now` reads such a file. Symbolic links are
+    followed.
 
     Raises:
         OSError: the file does not exist, is not a regular file, or cannot be opened.

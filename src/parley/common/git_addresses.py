@@ -44,7 +44,7 @@ class GitAddress(NamedTuple):
 
 
 def parse_git_address(text: str) -> GitAddress:
-    """Parse the address of a repository.
+    """Parse the address of a repository, and return its parts.
 
     Raises:
         ValueError: the address is invalid, or its protocol is not allowed. The error does not contain the address.

@@ -12,8 +12,8 @@ __all__ = ["common_dir", "git_dir", "git_dirs", "is_repository"]
 
 _PREFIX: Final = "gitdir: "
 _MAX_BYTES: Final = 4096
-"""The maximum number of bytes that are read from a `.git` or `commondir` file. The number is the length of the
-longest path that Linux accepts.
+"""The maximum number of bytes that are read from a `.git` or `commondir` file. Each of these files contains one
+path, and Linux accepts no longer path.
 """
 
 
@@ -63,8 +63,8 @@ def is_repository(folder: str | os.PathLike[str]) -> bool:
 
 
 def _read(path: str) -> str:
-    """Return the first `_MAX_BYTES` bytes of a regular file, without the line end. Return an empty string if the
-    file cannot be read or contains a NUL.
+    """Return the first `_MAX_BYTES` bytes of a regular file as a string, without the line end. Return an empty
+    string if the file cannot be read or contains a NUL.
     """
     try:
         text = read_file(path, limit=_MAX_BYTES)

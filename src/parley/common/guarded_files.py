@@ -123,8 +123,8 @@ class DirFds:
         return descriptor
 
     def make(self, path: str, *, made: Callable[[str], None]) -> int:
-        """Open a directory as `open` does, and create missing directories. `made` is called with the path of each
-        new directory.
+        """Open a directory as `open` does, and return its descriptor. Create missing directories. `made` is called
+        with the path of each new directory.
 
         Raises:
             UnexpectedSymlink, OSError: as for `open`, or a directory could not be created.
@@ -312,8 +312,8 @@ def read_named(path: str, *, cwd: str, limit: int, hidden: Sequence[str], own: s
 
 
 def _is_named_in(folder: str, path: str, place: str, folders: DirFds) -> bool:
-    """Return whether a path to a file below `folder` contains no symbolic link after `folder`. `place` is the path
-    with all symbolic links resolved, and `folders` is used to resolve `folder`.
+    """Return whether `path`, which lies below `folder`, contains no symbolic link after `folder`. `place` is `path`
+    with all symbolic links resolved. `folders` resolves `folder`.
     """
     folder, path = os.path.normpath(folder), os.path.normpath(path)
     try:

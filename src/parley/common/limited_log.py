@@ -10,12 +10,12 @@ from typing import Final
 __all__ = ["LimitedLog"]
 
 SECONDS: Final = 60.0
-"""The minimum time, in seconds, between two lines of the same kind."""
+"""The minimum time, in seconds, between two log lines for the same warning text."""
 
 
 class LimitedLog:
-    """Writes at most one line of each kind per minute. A line states how many lines of its kind were suppressed
-    since the previous line of this kind.
+    """Writes at most one line per minute for each kind of warning. The kind is the warning text before arguments
+    are inserted. A line states how many warnings of its kind were suppressed since the previous line.
     """
 
     def __init__(self, log: logging.Logger, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -26,7 +26,9 @@ class LimitedLog:
         """
 
     def warning(self, text: str, *args: object) -> None:
-        """Log a warning. `text`, before `args` are inserted, identifies the kind of the line for the rate limit."""
+        """Log the warning `text` with `args` inserted, unless a warning with the same `text` was logged less than a
+        minute ago.
+        """
         now = self._now()
         written_at, left_out = self._kinds.get(text, (now - SECONDS, 0))
         if now - written_at < SECONDS:

@@ -13,8 +13,8 @@ from typing import Final, Literal
 __all__ = ["MAX_LABEL", "MAX_SERIES", "Counter", "Gauge", "Histogram", "Labels", "Metric", "render"]
 
 MAX_SERIES: Final = 200
-"""The maximum number of label sets of one metric. Further label sets are counted together under `other`, because
-clients can influence some labels.
+"""The maximum number of label sets of one metric. When a metric has this number of label sets, new label sets are
+counted together under `other`. The limit exists because clients can influence some labels.
 """
 OTHER: Final = "other"
 MAX_LABEL: Final = 200
@@ -50,7 +50,7 @@ class Counter(Metric):
         self.values: dict[Labels, float] = {} if labels else {(): 0.0}
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Increase the number of the label set `labels` by `by`."""
+        """Increase the count for the label set `labels` by `by`."""
         labels = self._bounded(self.values, labels)
         self.values[labels] = self.values.get(labels, 0.0) + by
 

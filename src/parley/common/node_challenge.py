@@ -47,7 +47,7 @@ class Challenge(NamedTuple):
 
 
 def _bytes(text: str) -> bytes:
-    """Return the text as bytes. The text may come from a header with bytes that are not UTF-8."""
+    """Return `text`, which may come from a header, as the bytes of the header. These bytes may be invalid UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
@@ -62,7 +62,7 @@ def write_fields(**fields: str) -> str:
 
 
 def read_fields(value: str) -> dict[str, str]:
-    """Return the fields in the value of an authentication header, by name.
+    """Return the fields in `value`, the value of an authentication header, keyed by name.
 
     The result is empty if the value has a scheme other than `Parley-Node` or is too long.
     """

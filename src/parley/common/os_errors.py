@@ -67,12 +67,14 @@ OUT_OF_MEMORY: Final = (
 
 
 _NO_MEMORY_TO_LOAD: Final = ("failed to map segment", "cannot allocate memory")
-"""Parts, in lower case, of the dynamic linker's error messages if there is no memory for a library."""
+"""Parts, in lower case, of the error messages with which the dynamic linker reports that there is no memory for a
+library.
+"""
 
 
 def limit_reached(error: BaseException) -> str | None:
-    """Return the text of an error that means that a limit of the operating system was reached; None for any other
-    error.
+    """If `error` means that a limit of the operating system was reached, return text that describes the error and
+    names the limit. For any other error, return None.
     """
     match error:
         case MemoryError():

@@ -54,7 +54,8 @@ class Refused(Exception):
 
 
 def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
-    """Connect to the server that is listening at a path. With a timeout of 0, the socket does not block.
+    """Connect to the server that is listening on the Unix socket at `path`, and return the connected socket. With a
+    timeout of 0, the socket does not block.
 
     Raises:
         BlockingIOError: the timeout is 0 and the backlog of the server is full.
@@ -75,7 +76,7 @@ def open_socket(path: str, *, timeout_seconds: float) -> socket.socket:
 
 
 def connect(home: str) -> socket.socket:
-    """Connect to the resident server of a home.
+    """Connect to the resident server of a home, and return the connected socket.
 
     Raises:
         NoResident: no resident server is running, or the server cannot be reached.
@@ -92,8 +93,8 @@ def connect(home: str) -> socket.socket:
 
 
 def encode_line(kind: str, **members: Any) -> bytes:
-    """Encode a request to the resident server as a line that is not an MCP message. `kind` is the name of the
-    request, and `members` are its other members.
+    """Return a request to the resident server as a JSON line that is not an MCP message. `kind` is the name of the
+    request, and `members` are the other members of the JSON object.
     """
     import json  # imported here because the import is slow and most homes have no resident server
 
@@ -101,7 +102,7 @@ def encode_line(kind: str, **members: Any) -> bytes:
 
 
 def decode_answer(line: bytes) -> dict[str, Any]:
-    """Decode the server's response to a line that is not an MCP message.
+    """Return the JSON object in `line`, the server's response to a request that `encode_line` encoded.
 
     Raises:
         NoResident: the response is not valid JSON, so it does not come from a resident server.
@@ -120,8 +121,8 @@ def decode_answer(line: bytes) -> dict[str, Any]:
 
 
 def ask(channel: socket.socket, kind: str, **members: Any) -> dict[str, Any]:
-    """Send the request `kind` with the given members to the server as a line that is not an MCP message. Return the
-    server's response.
+    """Send the request `kind` with the given members to the server, as a line that `encode_line` returns. Return
+    the server's response as a JSON object.
 
     Raises:
         NoResident: the server ended or did not respond.

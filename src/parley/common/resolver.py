@@ -21,7 +21,7 @@ class DaemonResolver:
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[dict[str, Any]]:
-        """Return the addresses of a host.
+        """Return the addresses of a host, each as the dict that the HTTP library expects.
 
         Raises:
             OSError: the host has no address, or the look-up failed.
@@ -64,4 +64,4 @@ class DaemonResolver:
         ]
 
     async def close(self) -> None:
-        """Do nothing, because the resolver holds no resources."""
+        """Do nothing. The HTTP library requires this method, but the resolver holds no resources."""

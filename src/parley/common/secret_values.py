@@ -40,7 +40,7 @@ class SecretValues:
         return re.compile("|".join(map(re.escape, longest_first))) if spellings else None
 
     def redact(self, text: str) -> str:
-        """Return the text with the secret values, and all passwords in URLs, replaced by `REDACTED`."""
+        """Return `text` with the secret values, and all passwords in URLs, replaced by `REDACTED`."""
         if self._pattern is not None:
             text = self._pattern.sub(REDACTED, text)
         return _PASSWORD.sub(rf"\1{REDACTED}@", text) if "://" in text else text

@@ -15,8 +15,8 @@ MAX_EDITS: Final = 2
 """The maximum edit distance at which a name counts as a misspelling of a known name."""
 
 MIN_LETTERS: Final = 5
-"""The minimum length of a known name that is compared by edit distance. Too many words are within two edits of a
-shorter name.
+"""The minimum length, in letters, of a known name that is compared by edit distance. A shorter name is within two
+edits of many unrelated words.
 """
 
 _SAFETY: Final = ("sandbox", "approval", "policy")
@@ -91,5 +91,7 @@ def shown_name(name: str) -> str:
 
 
 def shortened(text: str, max_length: int = _MAX_SHOWN) -> str:
-    """Shorten the text to at most `max_length` characters, for an error message or a log line."""
+    """Return `text`, for an error message or a log line. If it is longer than `max_length` characters, truncate it
+    to this length, including an ellipsis at the end.
+    """
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

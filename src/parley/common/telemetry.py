@@ -40,7 +40,7 @@ class Operation:
         self.began = time.perf_counter()
 
     def add(self, **fields: Any) -> None:
-        """Add fields to the report that is sent when the operation ends."""
+        """Add fields to the operation. Observers receive them when the operation ends."""
         self.fields.update(fields)
 
 
@@ -55,7 +55,7 @@ class Observer(Protocol):
     def ended(self, operation: Operation) -> None: ...
 
     def noted(self, name: str, fields: dict[str, Any]) -> None:
-        """Handle an event without a duration."""
+        """Handle the event `name`, which has no duration."""
         ...
 
     def measured(self, name: str, seconds: float, outcome: str) -> None:
@@ -122,7 +122,9 @@ class Telemetry:
 
     @contextmanager
     def operation(self, name: str, **fields: Any) -> Iterator[Operation | None]:
-        """Report the `with` block as an operation. It is the parent of the operations that begin in the block."""
+        """Report the `with` block as an operation, and yield the operation; yield None if there is no observer. The
+        operation is the parent of the operations that begin in the block.
+        """
         if not self.is_active:
             yield None
             return
@@ -177,12 +179,12 @@ class Telemetry:
     # --- other reports -----------------------------------------------------------------
 
     def note(self, name: str, **fields: Any) -> None:
-        """Report an event without a duration."""
+        """Report the event `name`, which has no duration, to the observers."""
         for one in self._observers:
             one.noted(name, fields)
 
     def measure(self, name: str, seconds: float, outcome: str = "ok") -> None:
-        """Report the duration of a frequent operation."""
+        """Report the duration of an operation that is too frequent to be reported with fields."""
         for one in self._observers:
             one.measured(name, seconds, outcome)
 

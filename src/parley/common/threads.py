@@ -79,7 +79,9 @@ def reporting(work: Callable[[], Result], outcome: asyncio.Future[Result]) -> Ca
 
 
 def checked_pool(*, max_workers: int | None = None, name: str) -> ThreadPoolExecutor:
-    """Return a thread pool whose `submit` raises `MemoryError` if there is too little memory for a thread."""
+    """Return a thread pool whose `submit` raises `MemoryError` if there is too little memory for a thread. If
+    `max_workers` is None, the pool has the default maximum number of threads of `ThreadPoolExecutor`.
+    """
     from concurrent.futures import Future, ThreadPoolExecutor  # imported here: start-up does not need this module
 
     class CheckedPool(ThreadPoolExecutor):
