@@ -32,8 +32,8 @@ decision, `{"type": "answer"}` with `approval_id` and `decision`.
 exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 POLL_SECONDS: Final = 1.0
-"""The maximum time, in seconds, between two requests for the state of the conversation. The state can change
-without an event.
+"""The maximum time, in seconds, between two requests for the state of the conversation. The command also asks for
+the state if no event arrives, because the state can change without an event.
 """
 
 DECISIONS: Final[dict[str, Decision]] = {

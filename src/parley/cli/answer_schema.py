@@ -21,8 +21,8 @@ MAX_SHOWN: Final = 100
 """The maximum number of characters of a JSON value that an error message shows."""
 
 MAX_SCHEMA_BYTES: Final = 1024 * 1024
-"""The maximum size of a schema file, in bytes. The server accepts a schema of at most 64 KiB, not counting
-whitespace.
+"""The maximum size of a schema file, in bytes. The server accepts a schema of at most 64 KiB. The limit on the file
+is larger, because whitespace does not count for the server.
 """
 
 CHECK_SECONDS: Final = 10.0
@@ -41,7 +41,7 @@ class SchemaMismatch(Exception):
 
 
 def read_schema(path: str) -> dict[str, Any]:
-    """Read a JSON Schema from a file.
+    """Read a JSON Schema from a file, and return it.
 
     Raises:
         UsageError: the file cannot be read, or does not contain a valid JSON Schema.

@@ -29,8 +29,8 @@ class CommandLines:
         self._partial: dict[str, str] = {}
         """The incomplete last line of each stream, keyed by the name of the stream."""
         self._shown = self._later = 0
-        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of lines after
-        these.
+        """`_shown` is the number of lines that were shown as they arrived. `_later` is the number of all lines that
+        followed.
         """
         self._tail: deque[str] = deque(maxlen=tail)
 

@@ -34,8 +34,8 @@ exit code: 0 on success, 2 for wrong arguments."""
 
 SHELLS: Final = ("bash", "zsh", "fish")
 IDS: Final = ("conversations", "approvals")
-"""The values of the operand SHELL that the completion scripts pass to request ids. The help does not list these
-values.
+"""Additional values of the operand SHELL. With these values, the completion scripts request ids instead of a
+script. The help does not list them.
 """
 
 _ID: Final = re.compile(r"[0-9A-Za-z_.-]+")
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_ids(kind: str) -> int:
-    """Print each id of the given kind and its title, separated by a tab. Control characters in a title are escaped,
-    because the title may come from a model.
+    """Print each id of the given kind and its title, separated by a tab, and return the exit code. Control
+    characters in a title are escaped, because the title may come from a model.
     """
     from parley.app.completion_ids import completion_ids
     from parley.wire.text import visible

@@ -41,8 +41,8 @@ def _setting_keys(check: Check = SETTINGS, at: tuple[str, ...] = ()) -> Iterator
 
 
 def _lists() -> dict[str, list[str]]:
-    """Return the completion candidates for the kinds of values whose candidates do not depend on the home, keyed by
-    kind.
+    """Return lists of completion candidates, keyed by the kind of the value. Kinds whose candidates depend on the
+    home, such as conversation ids, are not included.
     """
     keys, providers = sorted(_setting_keys()), ["openai", *READY_PROVIDERS]
     return {

@@ -125,6 +125,8 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _first_line(text: str | None) -> str:
-    """Return the first clause of a help text. The clause is short enough for a list of candidates."""
+    """Return the first clause in the first line of a help text. The rest of the line would be too long for a list
+    of candidates.
+    """
     first = (text or "").strip().partition("\n")[0]
     return first.split(";")[0].split(" (")[0].rstrip(".:").replace("%%", "%")

@@ -222,7 +222,7 @@ def _set(key: str, value: str, *, as_json: bool) -> int:
 
 
 def _report_missing_price() -> None:
-    """If the price of the model is unknown, report that a limit on the cost has no effect."""
+    """If the price of the model is unknown, print a note that a limit on the cost has no effect."""
     from parley.app.standalone import has_price
     from parley.config.types import SettingsOverrides
 
@@ -273,8 +273,8 @@ def _unset(key: str, *, as_json: bool) -> int:
 def _check_usable(before: str, after: str) -> None:
     """Check that a server can use the changed config.toml. `before` and `after` are the contents of the file.
 
-    If the file was already unusable, only report the error, so that a file with several errors can be corrected in
-    steps.
+    If the file was already unusable, only print the error as a note, so that a file with several errors can be
+    corrected in steps.
 
     Raises:
         ConfigError: the change makes the file unusable.

@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_setup() -> int:
-    """Ask the questions of the set-up on the terminal, and write config.toml. The chat begins afterwards. Return
-    the exit code.
+    """Ask the questions of the set-up on the terminal, write config.toml, and return the exit code. The caller then
+    opens the chat.
 
     Raises:
         CommandFailed: config.toml already exists, or the user ended the input. Nothing was written.

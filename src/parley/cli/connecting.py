@@ -109,15 +109,15 @@ async def connected(
     resident: bool = False,
     options: ConnectionOptions | None = None,
 ) -> AsyncIterator[Connected]:
-    """Connect to the server at `address`. If `address` is None, connect to the resident server of the home. If no
-    resident server is running, start a child process as the server.
+    """Connect to the server at `address`, and yield the connection. If `address` is None, connect to the resident
+    server of the home. If no resident server is running, start a child process as the server.
 
     `command` is the name of the command, for the messages on stderr. `config` contains the `-c` overrides for turns
     that the command begins. If `resident` is True, the command starts a resident server instead of a child process,
     and replaces the resident server if it is killed.
 
     Raises:
-        CommandFailed: the server cannot be reached or started, or a tool call failed.
+        CommandFailed: the server cannot be reached or started, or a tool call in the `async with` block failed.
         ConfigError: the overrides, the home or its settings cannot be used.
     """
     if logging.lastResort is not None:  # the log of a command can contain text from the server
@@ -238,7 +238,7 @@ async def _resident(
     restarts: bool,
 ) -> Client | None:
     """Connect to the resident server of the home; return None if no resident server is running. If `restarts` is
-    True, the server is replaced if it is killed later.
+    True and the server is killed while the client is connected, the client starts another server.
     """
     path = os.path.join(home, SOCKET)
     socket = (
@@ -257,7 +257,7 @@ async def _resident(
 async def _remote(
     stack: AsyncExitStack, report: Callable[[str], None], options: ConnectionOptions, address: ServerAddress
 ) -> Client:
-    """Connect to the server at `address`."""
+    """Connect to the server at `address`, and return the client. `stack` closes the connection."""
     transport = RemoteServer(address.url, token=address.token)
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):

@@ -1,6 +1,6 @@
 """`parley doctor`: checks this computer and the home, and explains how to fix problems.
 
-No line of the output contains a key.
+No line of the output contains an API key.
 """
 
 from __future__ import annotations

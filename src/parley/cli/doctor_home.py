@@ -120,7 +120,7 @@ def _nearest(path: str) -> str:
 
 
 def check_settings(report: DoctorReport, loader: Loader) -> Settings | None:
-    """Check config.toml and report the result. Return the settings; None if they cannot be used."""
+    """Check config.toml, and add the result to `report`. Return the settings; None if they cannot be used."""
     file = os.path.join(loader.home, "config.toml")
     try:
         settings = loader.choose(SettingsOverrides()).settings
@@ -165,8 +165,8 @@ def _check_webhook(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_node(report: DoctorReport, loader: Loader) -> None:
-    """Report whether a server with these settings is a node. If neither a node setting nor the shared token of the
-    nodes is set, report nothing.
+    """Print whether a server with the settings of `loader` is a node. If neither a node setting nor the shared
+    token of the nodes is set, print nothing.
     """
     try:
         node, why = loader.node_settings(), why_not_node(loader)
@@ -182,8 +182,8 @@ def _check_node(report: DoctorReport, loader: Loader) -> None:
 
 
 def _check_workspace(report: DoctorReport, loader: Loader) -> None:
-    """Report the workspace settings, and warn if Git or a workspace root is missing. If no workspace setting is
-    set, report nothing.
+    """Print the workspace settings, and a warning if Git or a workspace root is missing. If no workspace setting is
+    set, print nothing.
     """
     try:
         workspace = loader.workspace_settings()
@@ -206,7 +206,7 @@ def _check_workspace(report: DoctorReport, loader: Loader) -> None:
 
 
 def check_programs(report: DoctorReport, settings: Settings) -> None:
-    """Report each program that the settings name but that does not exist."""
+    """Print a row for each program that the settings name but that does not exist."""
     named = [(f"tool server {server.name}", server.command) for server in settings.mcp_servers if server.command]
     if settings.notify:
         named.append(("notify", settings.notify[0]))

@@ -67,7 +67,7 @@ def list_providers(report: DoctorReport, loader: Loader) -> None:
 
 
 async def check_online(report: DoctorReport, settings: Settings) -> None:
-    """Send one tiny request to the provider, and report whether the provider responded."""
+    """Send one tiny request to the provider, and print whether the provider responded."""
     from parley.app.provider_check import ProviderFault, check_provider
 
     found = await check_provider(settings)

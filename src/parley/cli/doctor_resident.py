@@ -97,8 +97,8 @@ def _check_own_url(report: DoctorReport, url: str, host: str) -> None:
 
 
 def _check_public_url(report: DoctorReport, url: str) -> None:
-    """Report whether this computer can reach `url`, the URL of a proxy in front of the server. A failure is not a
-    problem, because clients on other computers may be able to reach the proxy.
+    """Print whether this computer can reach `url`, the URL of a proxy in front of the server. A failure does not
+    count as a problem, because clients on other computers may be able to reach the proxy.
     """
     shown = f"{url} (serve.public_url)"
     if (why := _why_unreachable(url)) is None:

@@ -41,7 +41,7 @@ _PIECES: Final = {
 
 
 def plain_json(value: object) -> Any:
-    """Convert a wire struct to JSON values: dictionaries, lists, strings, numbers, booleans and None."""
+    """Return a wire struct as JSON values: dictionaries, lists, strings, numbers, booleans and None."""
     return json.loads(value.encoded if isinstance(value, events.UnknownEvent) else encode(value))
 
 

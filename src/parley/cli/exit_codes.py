@@ -18,8 +18,8 @@ TIMED_OUT: Final = 124
 INTERRUPTED: Final = 130
 
 CUT_OFF: Final = "cut_off"
-"""The error code of a turn whose answer the provider truncated before it contained text. Only the commands use this
-error code; on the server, the turn has succeeded.
+"""The error code of a turn whose last response the provider truncated before the response contained text. Only the
+commands use this error code; on the server, the turn has succeeded.
 """
 
 _BY_ERROR: Final = {

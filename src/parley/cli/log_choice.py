@@ -39,7 +39,7 @@ class LogChoice(Struct, frozen=True, kw_only=True):
 
 
 def log_choice(environ: Mapping[str, str]) -> LogChoice:
-    """Return the log settings in `PARLEY_LOG` and `PARLEY_LOG_CONTENT`.
+    """Return the log settings that the environment variables `PARLEY_LOG` and `PARLEY_LOG_CONTENT` contain.
 
     `PARLEY_LOG` consists of a level, a format and `file=PATH`, separated by commas, each at most once and in any
     order. A path may contain commas if it comes last.

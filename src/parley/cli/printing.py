@@ -26,8 +26,8 @@ _KEPT: Final = frozenset(map(ord, "\n\t\u200d\ufe0e\ufe0f"))
 
 
 def for_terminal(text: str) -> str:
-    """Return the text with control, bidirectional and other invisible characters escaped, except newlines, tabs,
-    and characters that join or select emoji.
+    """Return `text` with control, bidirectional and other invisible characters escaped, except newlines, tabs, and
+    characters that join or select emoji.
     """
     text = text.replace("\r\n", "\n")
     return text.translate({code: escape for code, escape in unseen(text).items() if code not in _KEPT})

@@ -24,8 +24,8 @@ class Choice(NamedTuple):
 def ask(question: str, default: str = "", *, check: Callable[[str], str | None] = lambda _: None) -> str:
     """Ask a question, and return the answer without surrounding spaces. An empty answer means `default`.
 
-    `check` returns the reason why an answer is not accepted, or None. If an answer is not accepted, print the
-    reason and repeat the question.
+    `check` returns the reason why an answer is not accepted; None if the answer is accepted. If an answer is not
+    accepted, print the reason and repeat the question.
 
     Raises:
         EOFError: the user ended the input.

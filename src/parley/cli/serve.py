@@ -228,7 +228,7 @@ def _ask_to_end(kind: str) -> dict[str, Any] | None:
 
     Raises:
         CommandFailed: no resident server is running, the server cannot be reached within `REACH_SECONDS`, or the
-            server refused the request.
+            server rejected the request.
     """
     until, was_running = time.monotonic() + REACH_SECONDS, False
     while True:

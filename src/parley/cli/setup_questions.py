@@ -45,7 +45,7 @@ STYLES: Final = {
         "everything", "no sandbox and no questions; only for a computer that may be lost, such as a container"
     ),
 }
-"""The choices of the third question, keyed by sandbox mode and approval policy."""
+"""The choices for the permissions of the agent, keyed by sandbox mode and approval policy."""
 
 MAX_LISTED: Final = 40
 """The maximum number of models that are listed for a provider."""

@@ -34,7 +34,7 @@ exit code: 0 on success, 2 for wrong arguments or settings, otherwise 1."""
 
 ROLES: Final = ("observer", "driver", "approver", "admin")
 PAGE: Final = "page"
-"""The name that `ls` and `revoke` use for all browsers that signed in to the web page with a code."""
+"""The name that `ls` and `revoke` use for all browsers that signed in to the web page with a sign-in code."""
 NO_ADDRESS: Final = "http://127.0.0.1:PORT/mcp"
 """The placeholder for the URL of a server that is not running and has no fixed port."""
 

@@ -95,8 +95,8 @@ def add_turn_options(parser: argparse.ArgumentParser, *, picks: bool = False) ->
 
 
 def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) -> None:
-    """Check the options, make `--cwd` absolute, and convert `--record` to a setting. Call this function before a
-    server is started.
+    """Check the options, make `--cwd` absolute, and convert `--record` to a setting. `address` is the server that
+    the options select; None for the home. Call this function before a server is started.
 
     Raises:
         UsageError: the working directory does not exist, or the options contradict each other.
@@ -157,11 +157,12 @@ def _new_recording(given: str) -> str:
 
 
 async def open_conversation(client: Client, args: argparse.Namespace) -> Opened:
-    """Create or find the conversation that the options choose. Call `check_turn_options` first.
+    """Create or find the conversation that the options choose, and return it with the settings for its next
+    message. Call `check_turn_options` first.
 
     Raises:
         CommandFailed: the conversation does not exist.
-        ToolFailed: the server refuses the settings of a new conversation.
+        ToolFailed: the server rejects the settings of a new conversation.
     """
     if (found := await chosen_conversation(client, args)) is not None:
         return Opened(found, chosen_settings(args), is_new=False)

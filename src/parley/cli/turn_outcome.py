@@ -21,7 +21,7 @@ valid.
 
 
 _FILTERS: Final = frozenset({"content_filter", "sensitive"})
-"""The reasons that a provider gives when it truncates a reply because of its content."""
+"""The reasons that a provider gives when it truncates a response because of the response's content."""
 
 _CALLS: Final = (events.ExecCommandBegin, events.PatchApplyBegin, events.McpToolCallBegin, events.WebSearch)
 
@@ -38,8 +38,8 @@ class EndedTurn(NamedTuple):
     """
     exit_code: int
     cut_off: str | None = None
-    """The server's note that the provider has truncated the last reply; None if the reply is complete or the turn
-    failed.
+    """The server's note that the provider has truncated the last response; None if the response is complete or the
+    turn failed.
     """
 
 
@@ -52,7 +52,7 @@ class TurnOutcome:
         self._has_answer = False
         """True if the agent has written a message after its last tool call."""
         self._cut_off: str | None = None
-        """The note of the server that the last reply was truncated; None if the last reply is complete."""
+        """The server's note that the provider has truncated the last response; None if the response is complete."""
         self._open_approvals = 0
         self._was_aborted = False
         """True if an approval of the turn was answered with `abort`."""

@@ -72,7 +72,9 @@ async def _from_the_running_turn(conversation: Conversation) -> Stream:
 
 
 def _before_the_running_turn(stream: Stream) -> int:
-    """Return the number of events in the stream's snapshot that precede the last turn."""
+    """Return the number of events in the stream's snapshot that precede its last turn, which is the running turn; 0
+    if the snapshot contains no beginning of a turn.
+    """
     for number in range(len(stream.snapshot) - 1, -1, -1):
         if isinstance(stream.snapshot[number], events.TaskStarted):
             return number

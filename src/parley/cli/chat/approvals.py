@@ -113,7 +113,8 @@ class OpenApprovals:
         return next((one for one, _ in self._open.values() if one.conversation_id == conversation_id), None)
 
     async def answer(self, approval: Approval, decision: Decision, reason: str | None = None) -> None:
-        """Send the decision on an approval to the server.
+        """Send the decision on an approval to the server. `reason` is the user's reason for a denial; None if the
+        user gave none.
 
         Raises:
             AlreadyDecided: another client has decided the approval, or the approval was withdrawn.
@@ -135,7 +136,7 @@ class OpenApprovals:
 
 
 def answer_keys(approval: Approval) -> dict[str, str]:
-    """Return the keys that answer an approval, each with its label."""
+    """Return the labels of the keys that answer an approval, keyed by key."""
     # For a patch or a limit, `approved_for_session` has the same effect as `approved`.
     return {key: label for key, label in _LABELS.items() if key != "s" or approval.kind == "exec"}
 

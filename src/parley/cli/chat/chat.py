@@ -228,13 +228,17 @@ class Chat:
                 self._outgoing.task_done()
 
     def _give_back(self, text: str, error: ClientError) -> None:
-        """Report that a message was not sent. If the input is empty, put the text back into the input."""
+        """Print a note that the message `text` was not sent because of `error`. If the input is empty, put `text`
+        back into the input.
+        """
         self.note(f"not sent: {_reason(error)}")
         if self._screen is not None and not self._screen.input_text:
             self._screen.set_input(text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in a new task. If it raises a `ClientError`, show the error as a note."""
+        """Run a coroutine in a new task, and return the task. If the coroutine raises a `ClientError`, show the
+        error as a note.
+        """
 
         async def run() -> None:
             try:
@@ -353,7 +357,7 @@ class Chat:
         self.note("the next message begins a new conversation")
 
     def _drop_unsent_settings(self) -> None:
-        """Undo the changes of settings that no message has sent, and report them.
+        """Undo the changes of settings that no message has sent, and print a note that lists them.
 
         The user meant these changes for the previous conversation. If the changes remained, looser permissions
         could apply to another conversation by accident.
@@ -543,8 +547,8 @@ class Chat:
         ]
 
     def _panel(self, width: int) -> list[Styled]:
-        """Return the unwrapped lines of the panel: the question about the open approval and the keys that answer
-        it, or a hint about Ctrl-C.
+        """Return the lines of the panel before they are wrapped to `width` columns: the question about the open
+        approval and the keys that answer it, or a hint about Ctrl-C.
         """
         approval = self._open_approval
         self._dialog.show(approval)

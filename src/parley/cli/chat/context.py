@@ -116,7 +116,9 @@ class ChatContext(Protocol):
         key_bindings: KeyBindingsBase | None = None,
     ) -> Any:
         """Show a container on the full screen until a key binding ends the overlay with
-        `event.app.exit(result=...)`. Return this result. Events that arrive in the meantime are printed afterwards.
+        `event.app.exit(result=...)`. Return this result. `focus` is the element that has the focus at first; None
+        means the first one in the container. Events that arrive while the overlay is shown are printed after it has
+        ended.
         """
 
     def exit(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 __all__ = ["IgnoreRules"]
 
 MAX_RULES: Final = 1000
-"""The maximum number of lines of one file. The rules in later lines have no effect."""
+"""The maximum number of lines that are read from one file. The rules in all other lines have no effect."""
 
 ANY: Final = "**"
 """The segment of a pattern that matches any number of directories."""
@@ -31,6 +31,7 @@ class IgnoreRules:
         """Return whether a path is ignored; None if no rule matches the path.
 
         `path` is a sequence of names, relative to the directory that contains the file with the rules.
+        `is_directory` is True if `path` is a directory, because some rules match directories only.
         """
         for rule in self._rules:
             if (is_directory or not rule.only_directories) and rule.matches(path):
@@ -158,7 +159,7 @@ def _tokens(pattern: str) -> Iterable[tuple[str, str | None]]:
 
 
 def _class(text: str) -> str:
-    """Convert a character class, such as `[!a-z]`, to a regular expression.
+    """Return a character class, such as `[!a-z]`, as a regular expression.
 
     An invalid class matches no character.
     """

@@ -48,8 +48,9 @@ class ListOverlay:
     ) -> None:
         """Create a list with the rows of `source`.
 
-        `actions` maps each keyboard key that chooses a row to its description. `selected` is the `Row.key` of the
-        row that is selected first. `empty` is the text that is shown if no row matches.
+        `actions` maps each keyboard key that chooses a row to its description. If `has_preview` is True, a preview
+        of the selected row is shown. `selected` is the `Row.key` of the row that is selected first. `empty` is the
+        text that is shown if no row matches.
         """
         self._title, self._source, self._actions = title, source, actions
         self._has_preview, self._wanted, self._empty = has_preview, selected, empty

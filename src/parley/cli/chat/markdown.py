@@ -85,8 +85,8 @@ class MarkdownRenderer:
         return self._format is not None
 
     def lines(self, block: Block, width: int) -> list[str]:
-        """Format a block as lines of at most `width` columns with terminal escapes. If the block cannot be
-        formatted, return the lines of its source.
+        """Return a block as formatted lines of at most `width` columns with terminal escapes. If the block cannot
+        be formatted, return the lines of its source.
         """
         safe = block._replace(text=for_terminal(block.text), language=for_terminal(block.language))
         is_source = len(safe.text) > MAX_RENDERED or (block.kind != "code" and _DEEP.search(safe.text) is not None)
@@ -104,7 +104,7 @@ class MarkdownRenderer:
             return safe.text.split("\n")
 
     def render_escaped(self, renderable: RenderableType, width: int) -> list[str]:
-        """Format an object of `rich` as lines with terminal escapes. Escape the control characters in its text."""
+        """Return an object of `rich` as lines with terminal escapes. Escape the control characters in its text."""
         from rich.segment import Segment, Segments
 
         console = self._console(width)
@@ -114,7 +114,7 @@ class MarkdownRenderer:
         return self.render(Segments(parts), width)
 
     def render(self, renderable: object, width: int) -> list[str]:
-        """Format an object of `rich` as lines with terminal escapes. The control characters in its text must
+        """Return an object of `rich` as lines with terminal escapes. The control characters in its text must
         already be escaped.
         """
         console = self._console(width)

@@ -38,7 +38,7 @@ def diff_lines(diff: str) -> Iterator[StyledLine]:
 
 
 def as_rich_text(lines: Sequence[StyledLine]) -> Text:
-    """Convert styled lines to a `Text` of `rich`."""
+    """Return styled lines as a `Text` of `rich`."""
     from rich.text import Text  # imported here: the chat starts without this command
 
     text = Text()

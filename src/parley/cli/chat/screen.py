@@ -362,7 +362,7 @@ class Screen:
         self.buffer.set_document(Document(text, len(text)))
 
     def extend(self, completer: Completer | None, keys: KeyBindingsBase | None) -> None:
-        """Add the completer and the key bindings of the extensions."""
+        """Add the completer and the key bindings of the extensions; None adds nothing."""
         if completer is not None:
             self._completer = completer
         if keys is not None:
@@ -371,7 +371,9 @@ class Screen:
     async def overlay(
         self, container: AnyContainer, *, focus: FocusableElement | None, key_bindings: KeyBindingsBase | None
     ) -> Any:
-        """Show a container on the full screen until a key binding ends it, and return its result."""
+        """Show a container on the full screen until a key binding ends the overlay with a result, and return this
+        result.
+        """
         self._overlays += 1
         try:
             async with in_terminal():
@@ -394,7 +396,9 @@ class Screen:
 
 
 def _shown_if_filled(control: FormattedTextControl, *, wrap: bool) -> ConditionalContainer:
-    """Return a window that takes no line while its text is empty."""
+    """Return a window that shows `control`, and takes no line while the text of `control` is empty. If `wrap` is
+    True, long lines are wrapped.
+    """
     window = Window(control, dont_extend_height=True, wrap_lines=wrap)
     return ConditionalContainer(window, filter=Condition(lambda: bool(to_formatted_text(control.text))))
 

@@ -29,8 +29,9 @@ def status_line(
     width: int,
     width_of: Callable[[str], int],
 ) -> str:
-    """Return the status line, at most `width` columns wide. A setting that the next message changes is marked with
-    `*`.
+    """Return the status line, at most `width` columns wide. `settings` are the current settings, and `overrides`
+    the settings that the next message changes, which are marked with `*`. If `settings` or `cwd` is None, the line
+    does not show it.
     """
     parts = [] if state == "idle" else [{"running": "working", "asking": "waits for you"}[state]]
     if settings is not None:

@@ -44,12 +44,14 @@ class Terminal(Protocol):
 
     def set_input(self, text: str) -> None: ...
     def extend(self, completer: Completer | None, keys: KeyBindingsBase | None) -> None:
-        """Add the completer and the key bindings of the extensions."""
+        """Add the completer and the key bindings of the extensions; None adds nothing."""
 
     async def overlay(
         self, container: AnyContainer, *, focus: FocusableElement | None, key_bindings: KeyBindingsBase | None
     ) -> Any:
-        """Show a container on the full screen until a key binding ends it, and return its result."""
+        """Show a container on the full screen until a key binding ends the overlay with a result, and return this
+        result.
+        """
 
 
 class Actions(Protocol):
@@ -74,8 +76,8 @@ class Actions(Protocol):
         """Return whether pressing `key` now answers an approval."""
 
     def answer(self, key: str) -> None:
-        """Answer the approval whose question is shown. If the key is `d`, the chat asks for a reason, and the next
-        input is the reason.
+        """Answer the approval whose question is shown with the decision that `key` stands for. If the key is `d`,
+        the chat first asks for a reason, and the next input is the reason.
         """
 
     def escape(self) -> None:
@@ -95,4 +97,4 @@ class Actions(Protocol):
         """End the chat."""
 
     def expand(self) -> None:
-        """Print the newest folded text in full. A text is folded if only a part of it was printed."""
+        """Print the newest folded passage in full. A passage is folded if only a part of it was printed."""

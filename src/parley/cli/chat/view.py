@@ -38,9 +38,11 @@ MAX_LINE: Final = 1000
 THINKING: Final = "thinking"
 """The title of folded reasoning."""
 MAX_FOLDED: Final = 50
-"""The maximum number of folded texts that are kept. Only the newest ones can be expanded."""
+"""The maximum number of folded passages that are kept. When another one is added, the oldest one can no longer be
+expanded.
+"""
 MAX_FOLDED_LENGTH: Final = 200_000
-"""The maximum number of characters of a folded text. If the text is longer, only its end is kept."""
+"""The maximum number of characters of a folded passage. If the passage is longer, only its end is kept."""
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 _STYLED: Final = re.compile(r"((?:\x1b\[\dm)?)((?:> | *(?:\[.\] )?)?)(.*?)((?:\x1b\[0m)?)", re.DOTALL)
 """Matches a printed line. The groups are the style of the line, the prefix that determines the indent of its
@@ -110,7 +112,8 @@ class ChatView:
         self.request_lines = 0
         """The number of lines of the approval request that was printed last."""
         self.folded: deque[tuple[str, str]] = deque(maxlen=MAX_FOLDED)
-        """The folded texts that can be expanded, each as a pair of its title and its text. The newest one is last.
+        """The folded passages that can be expanded, each as a pair of its title and its text. The newest one is
+        last.
         """
         self.usage: Tokens = NO_TOKENS
         """The tokens that the conversation has used."""
@@ -292,7 +295,7 @@ class ChatView:
         self._out.write("\n".join(self.rows(lines)))
 
     def rows(self, lines: Iterable[str]) -> list[str]:
-        """Wrap lines of prose to the width of the terminal.
+        """Return lines of prose as rows, wrapped to the width of the terminal.
 
         The control characters in the lines must already be escaped, except for one style around the whole text of a
         line. Continuation rows are indented, because a row at the left margin could imitate a question of the chat.
@@ -364,9 +367,9 @@ class ChatView:
         self._print_lines(self.rows(for_terminal(text).split("\n")), kind="note", dim=True)
 
     def expand(self) -> bool:
-        """Print the newest folded text, and remove it from the folded texts.
+        """Print the newest folded passage, remove it from the folded passages, and return True.
 
-        Return False if there is no folded text.
+        If there is no folded passage, return False.
         """
         if not self.folded:
             return False
@@ -376,7 +379,9 @@ class ChatView:
         return True
 
     def add_pending(self, message_id: str, text: str, *, is_queued: bool) -> None:
-        """Show a sent message for which no event has arrived yet."""
+        """Show a sent message for which no event has arrived yet. `is_queued` is True if the message waits until
+        the running turn has ended.
+        """
         self.state.pending[message_id] = Pending(text, is_queued)
 
     def _print_lines(self, lines: list[str], *, kind: str, dim: bool = False) -> None:
