@@ -18,7 +18,7 @@ from parley.common.limited_time import TookTooLong, limited_time
 __all__ = ["AnswerSchema", "SchemaMismatch", "read_schema", "why_invalid_schema"]
 
 MAX_SHOWN: Final = 100
-"""The maximum number of characters of a JSON value that an error message shows."""
+"""The maximum number of characters that an error message shows from a JSON value."""
 
 MAX_SCHEMA_BYTES: Final = 1024 * 1024
 """The maximum size of a schema file, in bytes. The server accepts a schema of at most 64 KiB. The limit on the file

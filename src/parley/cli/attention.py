@@ -36,7 +36,7 @@ exit code: 0 on success, 130 after Ctrl-C, 2 for wrong arguments or settings, ot
 POLL_SECONDS: Final = 1.0
 PAGE: Final = 200
 MESSAGE_LENGTH: Final = 100
-"""The maximum number of characters of a message that are shown."""
+"""The maximum number of characters that are shown from a message."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -27,10 +27,10 @@ THINKING: Final = "thinking: "
 """The prefix of a line with the model's reasoning."""
 
 PROMPT_LINES: Final = 10
-"""The maximum number of lines of a user's message that are shown."""
+"""The maximum number of lines that are shown from a user's message."""
 
 ARGUMENTS_LENGTH: Final = 200
-"""The maximum number of characters of a tool's arguments, or of its error, that are shown."""
+"""The maximum number of characters that are shown from the arguments of a tool call, or from its error."""
 
 SHELLS: Final = ("bash", "sh", "zsh")
 SCRIPT_OPTIONS: Final = ("-c", "-lc")

@@ -14,7 +14,7 @@ from parley.client import Approval, Client, Conversation
 __all__ = ["SHORT", "find_approval", "find_conversation", "is_complete", "match_conversation", "match_message"]
 
 SHORT: Final = 8
-"""The number of characters of an id that lists show."""
+"""The number of characters that lists show from the beginning of an id."""
 
 PAGE: Final = 1000
 MAX_NAMED: Final = 5

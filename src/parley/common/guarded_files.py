@@ -360,7 +360,7 @@ class _Hidden:
         """
 
     def has(self, found: os.stat_result) -> bool:
-        """Return whether a file is hidden, or is a hard link to a hidden file.
+        """Return whether the file with the status `found` is hidden, or is a hard link to a hidden file.
 
         If there are too many hidden entries for a comparison, return True for every file with several hard links.
         """

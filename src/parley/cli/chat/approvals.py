@@ -56,7 +56,7 @@ class AnswerGuard:
     question.
 
     A key can answer if the question has been on the screen for `QUIET_SECONDS`, and no key was pressed during these
-    seconds. Otherwise, its character is added to the input.
+    seconds. Otherwise, the character of the key is added to the input.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

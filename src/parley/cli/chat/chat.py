@@ -637,8 +637,8 @@ class Chat:
         self._changed()
 
     async def _show_request(self, approval: Approval) -> None:
-        """Show the action that an approval allows, unless the event that describes the action was shown. The event
-        may be missing, for example because it is older than the turns on the screen.
+        """Show the action that an approval allows, unless the event that describes the action has already been
+        shown. The event has not been shown if, for example, it is older than the turns on the screen.
         """
         await asyncio.sleep(SETTLE_SECONDS)
         if approval is self._open_approval:

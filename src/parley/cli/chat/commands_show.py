@@ -27,7 +27,9 @@ from parley.wire.text import quoted, visible
 __all__ = ["copy", "diff", "export", "plan", "status"]
 
 SHORT_DIFF: Final = 40
-"""The maximum number of lines of a diff that is printed. A longer diff is shown on the full screen."""
+"""The maximum length, in lines, of a diff that is printed above the input. A longer diff is shown on the full
+screen.
+"""
 
 NOT_SHOWN: Final = "changes by commands are not shown (`!git diff` shows them)"
 

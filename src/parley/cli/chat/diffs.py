@@ -14,7 +14,7 @@ from parley.wire.text import visible
 __all__ = ["DIFF_LINES", "change_lines", "coloured_diff"]
 
 DIFF_LINES: Final = 60
-"""The maximum number of lines of a patch that the chat prints when the patch is applied. The user can expand a
+"""The maximum number of lines that the chat prints from a patch when the patch is applied. The user can expand a
 longer patch.
 """
 

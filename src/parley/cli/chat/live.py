@@ -23,7 +23,7 @@ Styled: TypeAlias = tuple[str, str]
 """
 
 TAIL_LINES: Final = 4
-"""The maximum number of lines of a running command's output that are shown."""
+"""The maximum number of lines that are shown from the output of the running command."""
 THOUGHT_LINES: Final = 2
 PLAN_LINES: Final = 5
 PENDING_LINES: Final = 3

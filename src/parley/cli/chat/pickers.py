@@ -24,7 +24,7 @@ PREVIEW_EVENTS: Final = 60
 """The number of events at the end of a conversation that are searched for the messages of a preview."""
 
 PREVIEW_LENGTH: Final = 200
-"""The maximum number of characters of a message that a preview shows."""
+"""The maximum number of characters that a preview shows from each message."""
 
 NO: Final = "no"
 YES: Final = "yes"

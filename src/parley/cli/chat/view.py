@@ -34,7 +34,7 @@ END_LINES: Final = 8
 `HEAD_LINES` lines.
 """
 MAX_LINE: Final = 1000
-"""The maximum number of characters of one line of the running command's output that are shown."""
+"""The maximum number of characters that are shown from one line of the running command's output."""
 THINKING: Final = "thinking"
 """The title of folded reasoning."""
 MAX_FOLDED: Final = 50
@@ -98,7 +98,7 @@ class ChatView:
         """The item id of the message that the agent is writing."""
         self._last: str | None = None
         """The kind of the lines that were printed last, such as `note`; None if nothing was printed. The kind
-        determines whether an empty line separates the next lines.
+        determines whether an empty line precedes the lines that are printed next.
         """
         self._outputs: dict[str, list[str]] = {}
         self._last_line = ""
@@ -342,7 +342,9 @@ class ChatView:
         self.state.output.clear()
 
     def show_approval(self, approval: Approval) -> None:
-        """Print the action that an approval allows, unless the event that describes the action was shown."""
+        """Print the action that an approval allows, unless the event that describes the action has already been
+        shown.
+        """
         if approval.call_id not in self._asked:
             self._print_request(request_of(approval))
 
