@@ -35,8 +35,8 @@ def read_message(given: str) -> str:
 
 
 def read_prompt(given: str | None, *, command: str) -> str:
-    """Return the message that consists of the prompt on the command line and the text from stdin. If this function
-    has to wait for stdin, it prints a note for the command `command`.
+    """Return the message that consists of the prompt on the command line and the text from stdin. If a prompt is
+    given and stdin has no input for `NOTE_SECONDS`, a note of the command `command` is printed.
 
     If the prompt is `-`, or if it is missing and stdin is not a terminal, stdin contains the whole message. If a
     prompt is given and stdin is a pipe or a file, the text from stdin follows the prompt.
