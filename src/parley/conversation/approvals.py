@@ -58,7 +58,7 @@ class PendingApproval(Struct, frozen=True, kw_only=True):
     request: ApprovalRequest
     event: ApprovalEvent
     event_id: EventId
-    """The id of the turn that is waiting for the decision."""
+    """The id of the turn that is waiting for the decision. All events of a turn have the id of the turn."""
     at: float
     """The time of the request, in seconds since the epoch."""
     began_by: PrincipalRef | None = None
@@ -210,7 +210,8 @@ class ApprovalState:
 
 
 def _expected_record(event: ApprovalEvent, request: ApprovalRequest) -> ApprovalRequest:
-    """Return `request`, the record that follows `event` in the log, with the values that match `event`.
+    """Return a copy of `request` in which every field that `event` determines has the value from `event`. `request`
+    is the record that follows `event` in the log.
 
     If the returned record differs from `request`, the log is invalid: the approval would allow an action other than
     the action that clients have seen.

@@ -171,7 +171,8 @@ def read_entries(head: ExportHead, lines: Iterable[Line], projections: Projectio
 
 
 def _check(entry: Entry, projections: Projections) -> None:
-    """Check `entry`, which was read from a file, and apply the entry to `projections`.
+    """Check that `entry`, which was read from a file, is valid and can follow the entries before it. Then apply the
+    entry to `projections`.
 
     Raises:
         msgspec.DecodeError, ValueError: the entry is invalid.

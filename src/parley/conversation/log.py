@@ -189,7 +189,9 @@ def encode_piece(delta: Delta | OutputDelta) -> bytes:
 
 
 def encode_delta(delta: Delta) -> bytes:
-    """Encode a delta of text as the event that clients get. This function is on a hot path."""
+    """Encode a delta of text as the event that clients get. The constant part of the event is already encoded,
+    because this function is called for each delta of a response.
+    """
     return _DELTA_PREFIX[delta.item.type] + encode(delta.text) + b"}"
 
 
@@ -321,8 +323,8 @@ class Log:
         self.base = self.durable = base
 
     def begin_series(self, number: int) -> None:
-        """Include `number` in the ids of all items that are opened after this call. No process may have used
-        `number` for this log before. The ids are then unique.
+        """Include `number` in the ids of all items that are opened after this call. The ids are unique only if no
+        process has used `number` for this log before.
         """
         self._series, self._items_opened = f"{number}.", 0
 
@@ -489,8 +491,8 @@ class Log:
 
 
 class Cursor:
-    """The position of a reader in a log: the last entry that the reader has received, and the length that the
-    reader has received of each open item.
+    """The position of a reader in a log: the last entry that the reader has received, and how much of each open
+    item the reader has received.
 
     A cursor never moves past an entry that is not durable. While a cursor is `live`, its reader has received every
     entry and delta, and new entries and deltas are sent to the reader directly. The cursor then does not change. If
@@ -541,7 +543,7 @@ class Cursor:
 
     def appended(self, log: LogView, first: Seq) -> None:
         """Record that the entries from the position `first` on were appended, but not sent to the reader. `next`
-        returns these entries later.
+        then returns these entries.
 
         If the cursor was live, it now points directly before these entries.
         """
@@ -550,8 +552,8 @@ class Cursor:
             self._offsets = log.lengths()
 
     def missed(self, log: LogView, delta: Delta | OutputDelta) -> None:
-        """Record that the newest delta of the log, `delta`, was not sent to the reader. `next` returns this delta
-        later.
+        """Record that the newest delta of the log, `delta`, was not sent to the reader. `next` then returns this
+        delta.
 
         If the cursor was live, it now points directly before this delta.
         """
@@ -569,9 +571,9 @@ class Cursor:
     def next(self, log: LogView) -> Entry | Delta | OutputDelta | Earlier | None:
         """Return the next entry or delta that the reader lacks. Entries come before open items.
 
-        Return None if the reader lacks nothing that is durable. The cursor then becomes live, unless there are
-        entries that are not durable yet. Return `EARLIER` if the next entry is not in memory and must be added with
-        `supply`.
+        Return None if the reader cannot receive more yet. If all entries are durable, the reader has then received
+        all entries and deltas, and the cursor becomes live. Return `EARLIER` if the next entry is not in memory and
+        must be added with `supply`.
         """
         if self.live:
             return None

@@ -32,9 +32,9 @@ _NOT_COPIED: Final = {
     (False, record_type(QueuedMessageEdited)): encode(QueuedMessageEdited(message_id=MessageId(""), content=())),
     (True, event_type(QueueChanged)): encode(QueueChanged(messages=(), paused=False)),
 }
-"""Bodies without content, which replace the bodies of session grants and of queue entries in a copy of a
-conversation. The entries themselves stay, so that positions do not change. The keys are `Entry.is_event` and
-`Entry.type`.
+"""The bodies without content that replace the bodies of session grants and of queue entries in a copy of a
+conversation. The entries themselves stay, so that positions do not change. Each key is the tuple of
+`Entry.is_event` and `Entry.type`.
 """
 
 

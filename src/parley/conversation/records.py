@@ -181,7 +181,8 @@ class MessageJoined(RecordBase, frozen=True, kw_only=True, tag="message_joined")
 
 
 class ModelAsked(RecordBase, frozen=True, kw_only=True, tag="model_asked"):
-    """Records that the model has responded to a request. The records of the response follow directly.
+    """Records that the model was asked for a response and that the response is complete. The records of the
+    response follow directly.
 
     The input that the request contained is part of the history after this record.
     """
@@ -241,7 +242,9 @@ class StreamOutput(Struct, frozen=True, kw_only=True):
 
 
 class CommandOutput(RecordBase, frozen=True, kw_only=True, tag="command_output"):
-    """The output of a command or a patch. This record closes the open items of the tool call."""
+    """The output of a tool call that ran a command or applied a patch. This record closes the open items of the
+    tool call.
+    """
 
     call_id: CallId
     streams: tuple[StreamOutput, ...]
@@ -277,8 +280,8 @@ class ApprovalRequest(RecordBase, frozen=True, kw_only=True, tag="question_asked
     the sandbox.
     """
     unrestored: tuple[str, ...] = ()
-    """The paths of protected files that an earlier command changed and that could not be restored. This command may
-    change the files again.
+    """The paths of protected files that an earlier command changed and that could not be restored. The command in
+    this request may change the files again.
     """
     covers: str = ""
     """The identities of the directories and files for which the approval is valid, as a single string. If the

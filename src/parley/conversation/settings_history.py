@@ -34,8 +34,8 @@ class SettingsChange:
 
 
 class SavedSettingsHistory(Struct, frozen=True, array_like=True):
-    """The settings as stored in a checkpoint: the changes that make up the current settings, the settings of the
-    last turn, and the settings before the first message.
+    """The settings as stored in a checkpoint. The changes in `chain` make up three states of the settings: the
+    current settings, the settings of the last turn, and the settings before the first message.
     """
 
     chain: tuple[tuple[int, dict[str, Any], MessageId | None], ...]

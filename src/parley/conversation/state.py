@@ -1,4 +1,4 @@
-"""The state of a conversation, which is a projection of its log, and the table of its phases.
+"""The state of a conversation, which is a projection of its log, and the table of transitions between its phases.
 
 Each entry updates the projection when it is appended.
 """
@@ -223,7 +223,7 @@ class State:
 
     @property
     def turns(self) -> int:
-        """The number of turn ids in use, including 0, the id of `session_configured`."""
+        """The number of turn ids in use, including the id 0, which belongs to the event `session_configured`."""
         return len(self._numbers) + len(self._names)
 
     @property

@@ -1,5 +1,5 @@
-"""Creates the last entries of a turn. The turn was completed, has failed, was interrupted, or was left unfinished
-by a process that has exited.
+"""Creates the last entries of a turn that was completed, failed, was interrupted, or was left unfinished by a
+process that has exited.
 
 The caller appends the entries to the log.
 """

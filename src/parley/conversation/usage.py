@@ -126,8 +126,8 @@ class UsageTotals:
         return UsageTotals.restored(self.saved())
 
     def turn_seconds(self, now: float) -> float:
-        """Return the running time of the turn, in seconds, without the time that the turn spent waiting for
-        approvals that are now settled. `now` is the current time in seconds since the epoch.
+        """Return the time since the start of the last turn, in seconds, without the time that the turn spent
+        waiting for approvals that are now settled. `now` is the current time in seconds since the epoch.
         """
         return max(0.0, now - self._since - self._waited_seconds)
 
@@ -167,10 +167,11 @@ class UsageTotals:
                 pass
 
     def _agree(self, reached: LimitReached) -> None:
-        """Record that a person allowed the turn to exceed the limit in the event `reached`.
+        """Record that a person allowed the turn to exceed the limit in the event `reached`, and the usage at this
+        time.
 
-        If the event states a higher usage than the log, which is possible in an imported log, record the usage in
-        the log.
+        The recorded usage is the usage that the event states, or the usage that was counted from the log if that is
+        lower. The event can state a higher usage only in an imported log.
         """
         counted = {
             "turn_tokens": self.turn_tokens,
