@@ -28,9 +28,9 @@ __all__ = ["AnthropicModel", "api_version", "encode_anthropic"]
 
 HOST: Final = "api.anthropic.com"
 NEWEST_VERSION: Final = "2026-10-21"
-"""The version of the API that Anthropic's own service supports."""
+"""The newest version of the API, which is used only for Anthropic's own service."""
 COMMON_VERSION: Final = "2023-06-01"
-"""The version of the API that all other services support."""
+"""The version of the API that is used for all other services with this API."""
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 32_000
 """The maximum number of tokens in a response if the settings contain no limit. The API requires a limit, and does
@@ -253,7 +253,7 @@ def _call_id(call_id: str) -> str:
 
 
 def _content(content: tuple[InputItem, ...]) -> list[Any]:
-    """Return the content blocks of a user message. Text items that consist of white space are left out, because the
+    """Return the content blocks of a user message. Text items that consist of whitespace are left out, because the
     API does not accept them.
     """
     return parts_of(tuple(item for item in content if not _is_blank(item)), _part)

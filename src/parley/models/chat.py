@@ -207,9 +207,8 @@ class _Response:
         self.outputs: list[dict[str, Any]] = []
 
     def ends_before(self, item: HistoryItem) -> bool:
-        """Return whether an item of the history belongs to the next response.
-
-        Only the items themselves show where a response ends, because old logs do not record it.
+        """Return whether the item begins the next response. This method is for a history that does not record where
+        responses end, such as a history from an old log.
         """
         match item:
             case UserItem() | MessageFields():

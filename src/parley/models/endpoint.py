@@ -34,8 +34,8 @@ value.
 """
 
 ANTHROPIC_TRANSIENT: Final = frozenset({408, 409})
-"""Additional HTTP statuses after which a request to the Anthropic Messages API is repeated: a timeout and a
-conflict.
+"""The HTTP statuses after which a request to the Anthropic Messages API is repeated, in addition to the statuses
+429 and 5xx, after which a request to any API is repeated. They mean a timeout and a conflict.
 """
 
 OVERLOADED: Final = 529

@@ -73,8 +73,9 @@ class Http:
     ) -> Reply:
         """Send a POST request, and return the reply when its headers have arrived. The reply may have any status.
 
-        The caller closes the reply. If this call is cancelled, the connection is closed. `environ` holds the
-        environment variables that select a proxy.
+        The caller closes the reply. If this call is cancelled, the connection is closed. `idle_seconds` is the idle
+        timeout: the maximum time, in seconds, without a byte from the provider. `environ` holds the environment
+        variables that select a proxy.
 
         Raises:
             CannotConnect: no connection could be established.

@@ -25,6 +25,7 @@ MiB.
 
 async def offered_models(settings: Settings, *, http: Http, within_seconds: float) -> tuple[str, ...]:
     """Return the names of the models that the provider in `settings` offers, in the provider's order.
+    `within_seconds` is the maximum time, in seconds, without a byte from the provider.
 
     Return an empty tuple if the response is not a list of models.
 

@@ -274,7 +274,7 @@ class _Reply:
             self._steps.append(Step(paused=True))
 
     def _keep_pieces(self) -> None:
-        """Add the text and the reasoning that were not completed to the steps."""
+        """Add unfinished text and unfinished reasoning to the steps of the reply."""
         if self._reasoning:
             self._steps.append(Step(reasoning="".join(self._reasoning)))
         if self._raw:

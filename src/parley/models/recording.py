@@ -175,7 +175,8 @@ def file_of(path: str) -> tuple[int, int] | None:
 
 
 def append_line(path: str, line: bytes) -> bool:
-    """Append a line to a recording. If the recording would become too large, append nothing and return False.
+    """Append a line to a recording, and return True. If the recording would become too large, append nothing and
+    return False.
 
     The call blocks while another process writes to the file, at most for `LOCK_SECONDS`.
 
@@ -235,9 +236,11 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _open(path: str) -> int:
-    """Open a recording for appending. The file must belong to the current user and must not be a symbolic link.
+    """Open a recording for appending, and return its descriptor. The file must belong to the current user and must
+    not be a symbolic link.
 
-    The file may be empty, because another process is creating it or was killed while it was creating it.
+    An empty file is also opened: another process may be creating the recording, or may have been killed while it
+    was creating the recording.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:

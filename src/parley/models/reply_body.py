@@ -34,7 +34,7 @@ class ReplyBody:
         """
         self._beginning = b""
         self._is_json: bool | None = None
-        """True if the body is JSON, False if it is not. None until the first byte that is not white space has been
+        """True if the body is JSON, False if it is not. None until the first byte that is not whitespace has been
         received.
         """
         self._parts: list[bytes] = []

@@ -15,8 +15,8 @@ __all__ = ["DEFAULT_LIMITS", "ReplySize", "check_values"]
 DEFAULT_LIMITS: Final = ReplyLimits()
 
 MAX_VALUES: Final = 50_000
-"""The maximum number of JSON values in one large event. A limit on bytes alone limits neither memory nor time: two
-bytes such as `{}` become an object of 64 bytes.
+"""The maximum number of JSON values in one event. A limit on the size of an event is not sufficient to limit the
+memory for the decoded event: two bytes such as `{}` become an object of 64 bytes.
 """
 
 
@@ -69,7 +69,8 @@ class ReplySize:
 
 
 def check_values(payloads: Iterable[bytes]) -> None:
-    """Check the number of JSON values in each large event before the events are decoded.
+    """Check the number of JSON values in each event before the events are decoded. Events of at most `LARGE_BYTES`
+    are not checked.
 
     Raises:
         TooManyValues: an event contains more than `MAX_VALUES` values.

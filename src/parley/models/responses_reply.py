@@ -398,8 +398,8 @@ def _call_done(
     call_id: Raw | UnsetType, name: str, arguments: str, data: bytes, by: str, *, verbatim: bool
 ) -> CallDone:
     """Return the chunk for a tool call. A malformed call gets a chunk as well, because every call needs an output.
-    If a call has no id, a new id is created. If `verbatim` is True and the call has an id, `data` is stored so that
-    it can be sent back unchanged.
+    If a call has no id, a new id is created. `data` is the JSON of the call as the provider sent it. If `verbatim`
+    is True and the call has an id, `data` is stored so that it can be sent back unchanged.
     """
     given, is_text = text_or_json(call_id)
     known = given if is_text else ""

@@ -23,7 +23,7 @@ def token_count(
     """Return the event that reports the token usage of a response: the input tokens (`given`), the output tokens
     (`made`) and the total.
 
-    A negative count becomes 0, because it would reduce the usage of earlier responses.
+    A negative count becomes 0, because it would reduce the total usage of the conversation.
     """
     return TokenCount(
         input_tokens=max(0, given),
