@@ -228,7 +228,7 @@ class History:
 
     def knows(self, message_id: MessageId) -> bool:
         """Return whether a branch can begin at the message `message_id` without reading earlier entries. The result
-        is also True if the history is complete and has no such message.
+        is also True if the history contains every message of the log and no message has this id.
         """
         return message_id in self._turns or message_id == self._root or not self._is_partial
 

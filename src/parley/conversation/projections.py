@@ -154,7 +154,7 @@ class Projections:
 
     def knows(self, message_id: MessageId) -> bool:
         """Return whether a branch can begin at the message `message_id` without reading earlier entries. The result
-        is also True if the projections contain every message and have no such message.
+        is also True if the projections contain every message of the log and no message has this id.
 
         If the result is False, the caller must create new projections and apply the log from its first entry.
         """
