@@ -34,8 +34,8 @@ value.
 """
 
 ANTHROPIC_TRANSIENT: Final = frozenset({408, 409})
-"""The HTTP statuses after which a request to the Anthropic Messages API is repeated, in addition to the statuses
-429 and 5xx, after which a request to any API is repeated. They mean a timeout and a conflict.
+"""The HTTP statuses 408 (timeout) and 409 (conflict). Only a request to the Anthropic Messages API is repeated
+after these statuses. A request to any model API is repeated after the statuses 429 and 5xx.
 """
 
 OVERLOADED: Final = 529
