@@ -8,8 +8,9 @@ from typing import Literal, Protocol, runtime_checkable
 __all__ = ["AVAILABLE", "AvailabilityState", "ReportsAvailability"]
 
 AvailabilityState = Literal["available", "unreachable", "turns_stopped"]
-"""`available`: the store responds. `unreachable`: the store does not respond. `turns_stopped`: the store has not
-responded for so long that this process has given up its leases, and its turns have stopped.
+"""The availability of a store. `available` means that the store responds. `unreachable` means that the store does
+not respond. `turns_stopped` means that the store has not responded for so long that this process has given up its
+leases and its turns have stopped.
 """
 
 AVAILABLE: AvailabilityState = "available"

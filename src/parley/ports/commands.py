@@ -131,8 +131,8 @@ class CommandRunner(Protocol):
     """
 
     async def run(self, command: Command, *, output: Output) -> CommandResult:
-        """Run a command until all its processes have ended. `output` is called with each piece of output as soon as
-        it is read, but never after this call has returned.
+        """Run a command until all its processes have ended, and return its result. `output` is called with each
+        piece of output as soon as it is read, but never after this call has returned.
 
         When the call returns or raises, all processes of the command are dead, unless a command without a sandbox
         has attacked its supervisor process. If another process keeps the command's pipes open, the output is read
@@ -244,7 +244,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     max_processes: int | None = None
     """The maximum number of processes of the command, for a launcher whose mounts are checked; None if there is no
     limit. The limit is set while the launcher waits, so it counts only the processes in the launcher's user
-    namespace. With a limit, the command also writes no core files.
+    namespace. If this field is set, the core files of the command are also disabled.
     """
     restriction: Restriction | None = None
     approved: Approved | None = None
@@ -255,8 +255,8 @@ class Starter(Protocol):
     """Starts processes, and ends each of them together with all its descendants."""
 
     async def start(self, start: LaunchSpec, *, output: Output) -> CommandResult:
-        """Run the process that `start` describes, as `CommandRunner.run` does. The sandbox policy is already part
-        of `start`, as a launcher and a restriction.
+        """Run the process that `start` describes, as `CommandRunner.run` does, and return the result of the
+        command. The sandbox policy is already part of `start`, as a launcher and a restriction.
 
         Raises:
             CommandNotStarted: the program does not exist, or the operating system could not start it.

@@ -50,7 +50,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
     instructions: str
     developer_instructions: str = ""
-    """Further instructions from the client; empty if there are none."""
+    """Instructions from the client, which the model gets in addition to `instructions`; empty if there are none."""
     context: tuple[str, ...]
     """The user messages that the model gets before the history: a description of the environment, and the notes of
     the user and the project.

@@ -62,7 +62,7 @@ class FrameOutbox(Outbox, Protocol):
     """An outbox that can send a message in parts."""
 
     def begin_frame(self) -> OpenFrame:
-        """Begin a message that is sent in parts.
+        """Begin a message that is sent in parts, and return the object to which the parts are written.
 
         The outbox must be writable. Until the message ends, the outbox is not writable, and other messages are
         delayed.

@@ -2,8 +2,8 @@
 
 A store contains encoded entries, and a summary of each log for lists. It decodes entries only to find their keys
 (`conversation/keys.py`) and to search their text. A process that writes to a conversation holds its *lease*. A
-conversation has at most one lease at a time. Each lease has a higher *epoch* (fencing token) than the lease before,
-and the store checks the epoch with every append.
+conversation has at most one lease at a time. Each lease has a higher *epoch* (fencing token) than the previous
+lease, and the store checks the epoch with every append.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class ConversationPage(Struct, frozen=True, kw_only=True):
 
     items: tuple[ConversationListing, ...]
     more: bool
-    """True if the list has further conversations after this page."""
+    """True if the list has more conversations after this page."""
 
 
 class SearchQuery(Struct, frozen=True, kw_only=True):
@@ -332,7 +332,7 @@ class StoredSession(Struct, frozen=True, kw_only=True):
     digest: bytes
     """The SHA-256 digest of the session id. The session id has 256 random bits."""
     principal: str
-    """The key of the principal that the session belongs to."""
+    """The string that identifies the principal to which the session belongs (`Principal.key`)."""
     data: bytes
     """The state of the session. The store does not interpret it."""
     used_at: float
@@ -456,7 +456,8 @@ class Store(Protocol):
         until: float | None = None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> Lease:
-        """Acquire the lease of a conversation, and increase its epoch. `address` is stored as `Owner.address`.
+        """Acquire the lease of a conversation, and return the lease. Its epoch is higher than the epoch of every
+        earlier lease. `address` is stored as `Owner.address`.
 
         `on_lost` is called at most once, in the event loop, when the store detects that another process has
         acquired the lease or deleted the conversation. The store detects this in `check`, or soon after an append
@@ -491,7 +492,7 @@ class Store(Protocol):
 
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
         """Replace the checkpoint of the log to which the lease belongs. The checkpoint is written after all appends
-        that were submitted earlier.
+        that were submitted earlier. The future is done when the checkpoint is on disk.
 
         A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is
         fewer than `CHECKPOINT_ENTRIES` entries after the checkpoint that is already saved.

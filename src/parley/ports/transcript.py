@@ -53,8 +53,8 @@ class Transcript(Protocol):
         ...
 
     def show_output(self, call_id: CallId, stream: OutputStream, data: bytes) -> None:
-        """Send further output of the tool call `call_id` to clients. If the output is long, only its beginning and
-        its end are stored (`output_so_far`).
+        """Send `data`, the next output of the tool call `call_id` on `stream`, to clients. If the output is long,
+        only its beginning and its end are stored (`output_so_far`).
         """
         ...
 
