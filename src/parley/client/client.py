@@ -256,8 +256,8 @@ class Client:
         **options: Unpack[CreateOptions],
     ) -> Conversation:
         """Create a conversation in the directory `cwd`, or in the repository that has the name `repository` in the
-        server's settings. Nothing is sent to the model. At protocol version 2025-06-18 and earlier, `model` and
-        `cwd` are required.
+        server's settings, and return a handle for the conversation. Nothing is sent to the model. At protocol
+        version 2025-06-18 and earlier, `model` and `cwd` are required.
 
         The server ignores `prompt`. The tool has this argument only because protocol version 2025-06-18 and earlier
         require it.

@@ -161,9 +161,9 @@ class Connection:
         name: str | None = None,
         on_result: Callable[[Raw], None] | None = None,
     ) -> Call:
-        """Send a request. `name` is the name of the call in errors; the default is the method. `on_result` is
-        called with the result before the next message from the server is handled. `on_result` is not called if the
-        server responds with an error.
+        """Send a request, and return a `Call` with the future for its result. `name` is the name of the call in
+        errors; the default is the method. `on_result` is called with the result before the next message from the
+        server is handled. `on_result` is not called if the server responds with an error.
 
         Raises:
             Disconnected: the connection to the server has ended.
@@ -201,9 +201,9 @@ class Connection:
     async def result_of(
         self, call: Call, timeout_seconds: float | None = None, *, keeps_waiting: bool = False
     ) -> Raw:
-        """Wait for the result of a call. If `timeout_seconds` is None, the default timeout of the connection
-        applies. If `keeps_waiting` is True, the call can be awaited again or cancelled after `CallTimedOut`.
-        Otherwise a result that arrives after `CallTimedOut` is discarded.
+        """Wait for the result of a call, and return the result as encoded JSON. If `timeout_seconds` is None, the
+        default timeout of the connection applies. If `keeps_waiting` is True, the call can be awaited again or
+        cancelled after `CallTimedOut`. Otherwise a result that arrives after `CallTimedOut` is discarded.
 
         Raises:
             CallTimedOut: no response arrived in time.
@@ -348,7 +348,8 @@ class Connection:
 
     def _end(self, exit_code: int | None) -> None:
         """Handle the end of the transport: make all requests that have been sent fail, and reconnect if the
-        transport can be restarted.
+        transport can be restarted. `exit_code` is the exit code of the server's process; None if it is unknown or
+        there is no such process.
         """
         self._is_open = False
         if self._ended is not None:

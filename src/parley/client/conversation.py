@@ -121,10 +121,11 @@ class Conversation:
     ) -> Stream:
         """Return a stream of the conversation: `async with conversation.stream() as stream`.
 
-        If `after` is given, the stream begins after that position. If `last` is given, the stream begins with at
-        most that number of the latest events; `read(before=stream.seq + 1)` then returns earlier events. If
-        `exclusive` is True, the streams of all other clients end; other streams of this client continue. Closing a
-        stream does not affect the turn, and a later stream can continue from the same position.
+        If `after` is given, the stream begins after that position instead of at the first event. If `last` is
+        given, the stream begins with at most that number of the latest events; `read(before=stream.seq + 1)` then
+        returns earlier events. If `exclusive` is True, the streams of all other clients end; other streams of this
+        client continue. Closing a stream does not affect the turn, and a later stream can continue from the same
+        position.
         """
         return Stream(self._feed, after=after, last=last, exclusive=exclusive, timeout_seconds=timeout_seconds)
 
@@ -230,7 +231,8 @@ class Conversation:
         await self._call("conversationDelete", PlainOk, timeout_seconds)
 
     async def fork(self, *, at_message_id: str | None = None, timeout_seconds: float | None = None) -> Conversation:
-        """Create a conversation with a copy of this conversation's history.
+        """Create a conversation with a copy of this conversation's history, and return a handle for the new
+        conversation.
 
         The copy ends with the turn of the message `at_message_id`, or with the last turn if `at_message_id` is
         None.

@@ -353,7 +353,8 @@ class Feed:
 
     def _confirmed(self, call: Call, result: Raw) -> None:
         """Handle the result of a stream request. If the server has accepted the request, the new stream replaces
-        the previous one. Otherwise, end the readers, unless `join` raises the error.
+        the previous one. Otherwise, end the readers, unless an earlier stream is still open or a call of `join`
+        raises the error.
         """
         self._pending.discard(call.request_id)
         try:

@@ -86,8 +86,8 @@ class RemoteServer:
         await self.restart()
 
     async def restart(self) -> None:
-        """Prepare a new session that replaces the lost session. The end of the lost session is not reported,
-        because the client would mistake it for the end of the new session.
+        """Prepare a new session that replaces the lost session. The end of the lost session is not reported to the
+        client, because the client would mistake it for the end of the new session.
         """
         if self._receiver is not None:
             self._receiver.detach()

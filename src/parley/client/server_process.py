@@ -22,8 +22,9 @@ _STDOUT: Final = 1
 
 END_GRACE_SECONDS: Final = 0.5
 """The maximum number of seconds between the exit of the process and the end of its output, in either order. After
-this time, the transport reports the end of the server, even if one of the two events has not happened. A child of
-the program can hold the pipe open, and a program can continue to run after it has closed its output.
+this time, the transport reports the end of the server to the client, even if one of the two events has not
+happened. A child of the program can hold the pipe open, and a program can continue to run after it has closed its
+output.
 """
 
 
@@ -178,8 +179,8 @@ class ServerProcess(asyncio.SubprocessProtocol):
                 on_message(line)
 
     def _end_soon(self) -> None:
-        """Report the end of the server when its process has exited and its output has ended. If only one of these
-        events has happened, report the end after `END_GRACE_SECONDS` at the latest.
+        """Report the end of the server to the client when the server's process has exited and its output has ended.
+        If only one of these events has happened, report the end after `END_GRACE_SECONDS` at the latest.
         """
         if self._grace is not None:
             self._end()
