@@ -25,8 +25,9 @@ __all__ = ["DescriptorOutbox", "DescriptorTransport"]
 
 READ_BYTES: Final = 256 * 1024
 FILE_READ_BYTES: Final = 16 * 1024
-"""The chunk size in bytes for reading files. The size is small because a file is always readable. With large
-chunks, many more messages would be read after the client has left too many responses unread.
+"""The chunk size in bytes for reading files. Reading can stop only between two chunks, and each read of a file
+fills a whole chunk. A large chunk would therefore contain many messages that are handled after the client has left
+too many responses unread.
 """
 HIGH_WATER_BYTES: Final = 1024 * 1024
 """The high-water mark in bytes. While more bytes are unread, no events are sent. A client that keeps up leaves
@@ -103,8 +104,8 @@ class DescriptorOutbox:
             self._flushing = True
 
     def begin_frame(self) -> _OpenFrame:
-        """Begin a frame that is written in parts. Frames that are passed to `send` before the end of this frame
-        wait for its end.
+        """Begin a frame that is written in parts, and return the frame. Frames that are passed to `send` before the
+        end of this frame wait for its end.
         """
         frame = _OpenFrame(self)
         if not self.closed:
@@ -143,7 +144,9 @@ class DescriptorOutbox:
             await self._drained.wait()
 
     def close(self) -> None:
-        """Discard unread bytes, and discard all later frames."""
+        """Close the outbox: discard the bytes that the client has not read, and all frames that are sent after this
+        call.
+        """
         if self.closed:
             return
         self.closed, self.writable, self.unread = True, True, 0

@@ -29,8 +29,8 @@ __all__ = ["MAX_UNREAD_BYTES", "Connection", "Listener", "connect", "names_in", 
 log = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES: Final = 64 * 1024 * 1024
-"""The maximum number of bytes that a process may leave unread before it is disconnected. The limit is larger than
-any message, so a process that reaches the limit is suspended or hangs.
+"""The maximum number of bytes that a process may leave unread before it is disconnected. A process that reads its
+messages does not reach this limit; a process that is suspended or hangs can reach it.
 """
 
 BACKLOG: Final = 128

@@ -118,7 +118,8 @@ class WebSocketDialer:
 async def _challenge(
     session: aiohttp.ClientSession, address: str, token: str, versions: Sequence[str]
 ) -> Challenge:
-    """Request a challenge from the node at the URL `address`, and check that the node has `token`.
+    """Request a challenge from the node at the URL `address`, check that the node has `token`, and return the
+    challenge.
 
     Raises:
         NoLink: the server at the URL does not have the token, or supports none of the versions.

@@ -71,8 +71,8 @@ class EventStream:
         self._append(b"%b%b\n\n" % (prefix, frame))
 
     def begin_frame(self, event_id: str | None = None) -> _OpenFrame:
-        """Begin a message that is sent in parts. Messages that are passed to `send` before the end of this message
-        wait for its end. `event_id` has the same meaning as for `send`.
+        """Begin a message that is sent in parts, and return the message. Messages that are passed to `send` before
+        the end of this message wait for its end. `event_id` has the same meaning as for `send`.
         """
         assert self.writable
         frame = self._frame = _OpenFrame(self, event_id)
@@ -132,7 +132,7 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """Discard unwritten messages, and discard all later messages."""
+        """Close the stream: discard unwritten messages, and all messages that are sent after this call."""
         if self.closed:
             return
         self.closed, self._full, self._unread = True, False, 0

@@ -57,8 +57,8 @@ class HttpExchange:
         return list(self._request.headers.getall(name, ()))
 
     def authenticated(self, limited_as: str | None = None) -> bool:
-        """Record that the client is authenticated. The connection of an authenticated client is not closed when
-        there are too many connections.
+        """Record that the client is authenticated, and return True. The connection of an authenticated client is
+        not closed when there are too many connections.
 
         `limited_as` names a principal that may have at most half of all connections; None for no such limit. Return
         False, and record nothing, if the principal already has that many connections.
@@ -128,7 +128,8 @@ async def send_answer(
     *,
     most_discarded: int,
 ) -> web.StreamResponse:
-    """Send the response. For a stream or a WebSocket, return when it has ended or the client has disconnected.
+    """Send the response to a request, and return the HTTP library's object for the response. For a stream or a
+    WebSocket, return when it has ended or the client has disconnected.
 
     The connection is closed after the response to an unauthenticated client, or to a request whose body was not
     read. At most `most_discarded` bytes of an unread body are read and discarded.

@@ -48,7 +48,8 @@ class HttpListenerOptions(Struct, frozen=True, kw_only=True):
     """The maximum number of open connections."""
     max_unauthenticated_body_bytes: int = 4 * 1024 * 1024
     """The maximum number of bytes of an unread body that are read and discarded after the response, so that a
-    client that is still sending gets the response.
+    client that is still sending gets the response. In most cases, an unread body belongs to an unauthenticated
+    request.
     """
     header_seconds: float = 10.0
     """The maximum number of seconds that the headers of a request may take to arrive."""
@@ -82,7 +83,8 @@ class HttpListener:
     # --- listening ---------------------------------------------------------------------
 
     def listen(self, host: str, port: int) -> int:
-        """Listen on all addresses of `host` and return the port.
+        """Listen on all addresses of `host`, and return the port. If `port` is 0, the operating system chooses the
+        port.
 
         Raises:
             OSError: the host has no address, or the operating system cannot listen on an address.
