@@ -87,6 +87,8 @@ async def test_an_approval_whose_process_is_killed_stays_open_and_the_command_ru
     async with others[0].stream() as first, others[1].stream() as second:
         await here.send("go")
         replying = two.client.codex_reply(here.id, "and that")
+        for stream in (first, second):
+            await events_until(stream, lambda event: said([event]) == ["and that"])
         await asked[0].asked()
         await asked[1].asked()
         one.kill()

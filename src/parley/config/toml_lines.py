@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 __all__ = [
+    "MAX_LEVELS",
     "KeyPath",
     "key_on",
     "line_of",
@@ -24,6 +25,11 @@ __all__ = [
 
 KeyPath = tuple[str, ...]
 """A key as a tuple of its parts: `model_providers.x.name` is `("model_providers", "x", "name")`."""
+
+MAX_LEVELS: Final = 100
+"""The maximum number of parts in the path of an implied table that `lines_of_keys` includes. No setting has so many
+levels. Without the limit, a key with thousands of parts would use gigabytes of memory.
+"""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -129,8 +135,8 @@ _TOKEN: Final = r'''(?x)
 def lines_of_keys(text: str) -> dict[KeyPath, int]:
     """Return the line number of every key and table in a valid TOML document, keyed by path; the first line is 1.
 
-    A table that is only implied by longer keys has the line of the first such key. All tables of an array have the
-    path of the array.
+    A table that is only implied by longer keys has the line of the first such key; tables with at least
+    `MAX_LEVELS` parts are then omitted. All tables of an array have the path of the array.
     """
     lines: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -142,7 +148,7 @@ def lines_of_keys(text: str) -> dict[KeyPath, int]:
 
     def key_ended() -> KeyPath:
         path = (*table, *key)
-        for depth in range(len(table) + 1, len(path)):
+        for depth in range(len(table) + 1, min(len(path), MAX_LEVELS)):
             lines.setdefault(path[:depth], line)
         lines[path] = line
         key.clear()

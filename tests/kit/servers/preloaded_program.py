@@ -137,6 +137,7 @@ def end(code: int) -> NoReturn:
 
 if __name__ == "__main__":
     requests, *loading = sys.argv[1:]
+    gc.disable()  # imports create little garbage
     if loading:
         source, folder = loading
         sys.argv[1:] = [folder]
@@ -144,6 +145,7 @@ if __name__ == "__main__":
     else:
         load()
     gc.freeze()  # excluded from garbage collection in the copies
+    gc.enable()
     try:
         run(next_request(socket.socket(fileno=int(requests))))
     except SystemExit as error:

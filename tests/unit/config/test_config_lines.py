@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parley.config.checks import Check, Named, Table
 from parley.config.schema import SETTINGS
-from parley.config.toml_lines import KeyPath, lines_of_keys
+from parley.config.toml_lines import MAX_LEVELS, KeyPath, lines_of_keys
 from unit.config.home import Home
 
 TRICKY = (
@@ -169,3 +169,12 @@ def test_a_date_in_place_of_any_setting_is_an_error_at_its_line(home: Home, key:
     home.write(f"{head}\n\n{setting}\n")
 
     assert home.refusal().startswith(f"FILE, line 3: `{'.'.join(key)}`: invalid type: datetime, expected ")
+
+
+def test_a_key_with_very_many_parts_costs_little_memory() -> None:
+    path = ("a",) * 20_000
+
+    lines = lines_of_keys(f"{'.'.join(path)} = 1")
+
+    assert lines[path] == 1
+    assert len(lines) == MAX_LEVELS
