@@ -77,7 +77,13 @@ async def test_the_header_is_as_wide_as_the_page(browser: Browser, site: Path) -
     await page.close()
 
 
-@pytest.mark.parametrize("name", ["index.html", "tutorial.html", "protocol.html", "reference/settings.html"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("index.html", "tutorial.html", "protocol.html"),
+        pytest.param("reference/settings.html", marks=pytest.mark.long),
+    ],
+)
 async def test_a_page_is_not_wider_than_a_phone(browser: Browser, site: Path, name: str) -> None:
     page = await browser.new_page(**PHONE)
     await page.goto((site / name).as_uri())

@@ -211,6 +211,7 @@ async def test_after_the_first_command_the_server_loads_no_module_from_a_file(
     assert after[len(before) :] == []
 
 
+@pytest.mark.long
 @BUBBLEWRAP
 async def test_after_the_first_command_a_server_with_http_loads_no_module_from_a_file(
     installed: Installed, tmp_path: Path, parley_model: ScriptedModel
@@ -312,6 +313,7 @@ async def test_no_command_of_a_resident_server_changes_the_installation_of_a_rel
     assert "Read-only file system" in refused
 
 
+@pytest.mark.long
 @BUBBLEWRAP
 @LANDLOCK
 @pytest.mark.promises("sandbox.installed")

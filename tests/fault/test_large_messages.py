@@ -192,6 +192,7 @@ async def check_outcome(client: WireClient, shape: str, sent: int) -> None:
         assert REFUSED[shape] in value["message"]
 
 
+@pytest.mark.long
 @pytest.mark.promises("framing.large")
 async def test_a_large_message_over_http_costs_no_more(parley_model: ScriptedModel, tmp_path: Path) -> None:
     await post_and_read(parley_model, tmp_path / "home", of_shape("an emoji", 8_000_000))

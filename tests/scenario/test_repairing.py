@@ -143,6 +143,7 @@ async def test_whole_conversations_are_read_around_lost_indexes_and_a_lost_first
     assert await found_in(tmp_path / "new") == kept
 
 
+@pytest.mark.long
 async def test_of_a_file_that_was_cut_off_the_rest_is_saved(tmp_path: Path) -> None:
     home = tmp_path / "home"
     kept = await made(home)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = """
 import os
 
@@ -90,6 +92,7 @@ def test_every_test_is_reported_even_if_one_ends_its_process(tmp_path: Path) -> 
     assert (run.stdout.count("\nshown\n"), "not shown" in run.stdout, run.returncode) == (2, False, 1)
 
 
+@pytest.mark.long
 def test_a_test_that_ignores_its_time_limit_is_ended_with_a_stack_trace(tmp_path: Path) -> None:
     (tmp_path / "test_hanging.py").write_text(HANGING_TESTS)
 

@@ -55,6 +55,7 @@ async def test_a_file_that_would_block_git_fails_the_commit_and_not_the_conversa
     assert origin.git("show", f"{ended.branch}:file") == "work"
 
 
+@pytest.mark.long
 @pytest.mark.promises("nodes.git-hostile")
 async def test_an_unsafe_worktree_is_set_aside_if_the_conversation_continues_elsewhere(
     node: WorktreeNode, origin: Origin
@@ -109,6 +110,7 @@ async def test_a_pipe_in_a_repository_inside_the_worktree_does_not_block_git(
     assert "ignored" not in str(ended.message)
 
 
+@pytest.mark.long
 @pytest.mark.promises("nodes.git-checkout")
 async def test_a_checkout_overwrites_no_file_that_is_in_no_commit(node: WorktreeNode, origin: Origin) -> None:
     origin.commit("main", {"closed": "theirs\n", "open": "theirs\n"})
@@ -140,6 +142,7 @@ async def test_a_checkout_overwrites_no_file_that_is_in_no_commit(node: Worktree
     assert await node.save(second) is None
 
 
+@pytest.mark.long
 @pytest.mark.promises("nodes.git-checkout")
 async def test_directories_and_links_of_commits_are_replaced_without_a_report(
     node: WorktreeNode, origin: Origin

@@ -94,6 +94,7 @@ async def test_another_node_continues_from_the_pushed_branch(
     assert (node.tree / "file").read_text() == "one\ntwo\n"
 
 
+@pytest.mark.long
 async def test_work_that_another_node_does_not_know_is_set_aside(
     node: Node, sandboxed: Sandboxed, tmp_path: Path, origin: Origin
 ) -> None:
@@ -121,6 +122,7 @@ async def test_files_of_a_killed_turn_stay_if_the_conversation_continues_on_the_
     assert (node.tree / "file").read_text() == "half\n"
 
 
+@pytest.mark.long
 async def test_a_commit_of_a_person_on_the_branch_is_taken_over(node: Node, origin: Origin) -> None:
     begun = await node.prepared()
     await node.run("echo one > file")
@@ -133,6 +135,7 @@ async def test_a_commit_of_a_person_on_the_branch_is_taken_over(node: Node, orig
     assert (node.tree / "review").read_text() == "fixed\n"
 
 
+@pytest.mark.long
 async def test_a_branch_that_has_diverged_is_not_overwritten(node: Node, origin: Origin) -> None:
     begun = await node.prepared()
     await node.run("echo one > file")
@@ -167,6 +170,7 @@ async def test_work_that_cannot_be_pushed_stays_on_the_disk_and_is_pushed_later(
     assert origin.branches()[ended.branch] == failed.commit
 
 
+@pytest.mark.long
 async def test_locks_of_killed_git_commands_are_removed(node: Node, origin: Origin) -> None:
     begun = await node.prepared()
     branch = branch_of(node.id)
@@ -379,6 +383,7 @@ i=0; while [ $i -lt 3000 ]; do echo $i > many-$i; i=$((i+1)); done
 """
 
 
+@pytest.mark.long
 async def test_every_kind_of_change_is_committed_as_git_add_does(
     node: Node, origin: Origin, tmp_path: Path
 ) -> None:
@@ -447,6 +452,7 @@ def files_of(node: Node) -> dict[str, str]:
     return {path.name: path.read_text() for path in node.tree.iterdir() if path.name != ".git"}
 
 
+@pytest.mark.long
 @pytest.mark.promises("nodes.git")
 async def test_the_first_checkout_is_repeated_if_it_was_interrupted(node: Node, origin: Origin) -> None:
     commit = origin.commit("main", {"aaa": "a\n", "zzz": "z\n"})
