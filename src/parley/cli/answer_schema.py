@@ -26,9 +26,9 @@ is larger, because whitespace does not count for the server.
 """
 
 CHECK_SECONDS: Final = 10.0
-"""The maximum processor time of a check, in seconds. After this time, the answer counts as invalid. A pattern or a
-combination of schemas can take exponential time, and during a check neither Ctrl-C nor a time limit of the command
-has an effect.
+"""The maximum processor time of a check, in seconds. After this time, the answer counts as invalid. The limit is
+necessary because a pattern or a combination of schemas can take exponential time. During a check, neither Ctrl-C
+nor a time limit of the command has an effect.
 """
 
 _Problems = Iterator[str]

@@ -63,7 +63,9 @@ minute.
 """
 
 INTERRUPT_POLL_SECONDS: Final = 0.05
-"""The interval, in seconds, between two checks of how much the agent has written while no client is streaming."""
+"""The interval, in seconds, between two checks of how much the agent has written. The checks take place after the
+demo has killed one client and before another client begins to stream.
+"""
 
 WORK: Final = {
     "delta_delay_ms": 25,

@@ -61,8 +61,8 @@ def print_note(command: str, text: object) -> None:
 
 
 def print_nothing_found(command: str, text: str) -> None:
-    """Print a note that a list is empty. If stdout is not a terminal, print nothing, because a script may read the
-    output.
+    """Print the note `text` to stderr when a list is empty. If stdout is not a terminal, print nothing, because a
+    script that reads the list needs no note.
     """
     if sys.stdout.isatty():
         print_note(command, text)

@@ -58,7 +58,7 @@ class UsageError(Exception):
     """Raised for an invalid command line. The text gives the reason."""
 
     def __init__(self, text: str, *, prog: str | None = None) -> None:
-        """Create the error.
+        """Create an error with the reason `text`.
 
         `prog` is the command whose help describes the command line, such as `parley token create`; None for the
         command that is running.

@@ -121,7 +121,7 @@ def check_turn_options(args: argparse.Namespace, address: ServerAddress | None) 
 
 async def enter_worktree(args: argparse.Namespace, *, command: str) -> None:
     """If `--worktree` is given, create a worktree of the repository that contains the working directory, and use
-    the worktree as the working directory.
+    the worktree as the working directory. `command` is the name of the command, for the note about the worktree.
 
     Raises:
         CommandFailed: the worktree cannot be created.

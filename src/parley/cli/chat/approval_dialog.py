@@ -42,8 +42,8 @@ class ApprovalDialog:
         """Return the number of seconds after which the keys can answer the question, if the user types nothing
         until then.
 
-        If the keys can answer it now, return None. Also return None if waiting does not enable the keys, for
-        example because the input contains text (`has_input`).
+        Return None if no wait is necessary, or if a wait does not enable the keys, for example because the input
+        contains text (`has_input`).
         """
         if self._shown is None or self._denying is self._shown or has_input or self._guard.is_quiet:
             return None
@@ -58,9 +58,11 @@ class ApprovalDialog:
             self._guard.question_appeared()
 
     def lines(self, *, note: str, has_input: bool, width: int) -> list[Styled]:
-        """Return the question that is on the screen, followed by `note`, and the keys that answer the question.
+        """Return the question that is on the screen, followed by `note`, and rows of at most `width` columns with
+        the keys that answer the question. If no question is on the screen, return an empty list.
 
-        `has_input` is True if the input contains text. In this case, the keys cannot answer.
+        While the keys cannot answer the question, the list contains a hint instead of the keys. For example, if the
+        input contains text (`has_input`), the hint tells the user to send or clear the input first.
         """
         if (approval := self._shown) is None:
             return []
@@ -86,8 +88,9 @@ class ApprovalDialog:
         return self._guard.accepts and key in answer_keys(approval)
 
     def answer(self, key: str) -> Approval | None:
-        """Handle a key that answers the question. Return the approval that the key decides. If no question is on
-        the screen, or if the user writes a reason first, return None.
+        """Handle a key that answers the question, and return the approval that the key decides; None if no question
+        is on the screen. If the key is `DENY`, begin to ask for a reason and return None, because the approval is
+        denied only when the reason is complete.
         """
         if key == DENY:
             self._denying = self._shown

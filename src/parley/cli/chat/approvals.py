@@ -142,8 +142,8 @@ def answer_keys(approval: Approval) -> dict[str, str]:
 
 
 def key_rows(approval: Approval, width: int) -> list[str]:
-    """Return the keys that answer an approval with their labels, in rows of at most `width` columns. A key whose
-    label is longer gets its own row.
+    """Return the keys that answer an approval with their labels, in rows of at most `width` columns. A key that
+    does not fit into `width` columns with its label gets its own row.
     """
     rows: list[str] = []
     for key, label in answer_keys(approval).items():
@@ -174,7 +174,9 @@ Request: TypeAlias = events.ExecApprovalRequest | events.ApplyPatchApprovalReque
 
 
 def request_of(approval: Approval) -> Request:
-    """Return the event that describes the action that an approval allows."""
+    """Return an event that describes the action of an approval. The event is made from the fields of the approval,
+    and not read from the log.
+    """
     reason = UNSET if approval.reason is None else approval.reason
     match approval.kind:
         case "exec":
@@ -194,8 +196,8 @@ def request_of(approval: Approval) -> Request:
 def request_lines(
     request: Request, *, colour: bool, width: int = NO_LIMIT, width_of: Callable[[str], int] = len
 ) -> list[str]:
-    """Return lines that show the whole action that waits for an approval. `width_of` returns the number of columns
-    of a string.
+    """Return lines that show the whole action in `request`, coloured if `colour` is True. `width_of` returns the
+    number of columns of a string.
 
     Control characters are escaped. A line that is longer than `width` columns continues in an indented line,
     because a continuation at the left margin could imitate the title of another request.

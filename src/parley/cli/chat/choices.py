@@ -45,9 +45,10 @@ class Choice(NamedTuple):
 
 
 async def current_settings(context: ChatContext) -> SettingsListResult:
-    """Return the settings of the next message, and the possible values of each setting.
+    """Ask the server for the settings of the next message and for the possible values of each setting, and return
+    both.
 
-    The result does not include overrides that the chat has not sent yet.
+    The server does not know the overrides that the chat will send with this message.
     """
     conversation = context.conversation
     return await context.client.settings(conversation=None if conversation is None else conversation.id)
@@ -71,7 +72,8 @@ async def model_choices(context: ChatContext) -> Sequence[Choice]:
 
 
 async def offered_choices(context: ChatContext, provider: str) -> Sequence[Choice]:
-    """Return the models that a provider lists, except the models of the current provider that the settings name.
+    """Return the models that a provider lists. If `provider` is the current provider, omit the models that
+    `model_choices` already returns.
 
     If `provider` is not the current provider, the values begin with its name, such as `anthropic/claude-opus-4-5`.
     """

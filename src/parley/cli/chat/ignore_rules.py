@@ -31,7 +31,7 @@ class IgnoreRules:
         """Return whether a path is ignored; None if no rule matches the path.
 
         `path` is a sequence of names, relative to the directory that contains the file with the rules.
-        `is_directory` is True if `path` is a directory, because some rules match directories only.
+        `is_directory` is True if `path` is a directory. Some rules match only directories.
         """
         for rule in self._rules:
             if (is_directory or not rule.only_directories) and rule.matches(path):

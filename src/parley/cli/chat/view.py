@@ -176,10 +176,11 @@ class ChatView:
             self._print_block(block)
 
     def _discard_text(self) -> None:
-        """Stop showing an unfinished message that the agent will not complete, for example because the turn was
-        interrupted.
+        """If the agent will not complete the message that it was writing, for example because the turn was
+        interrupted, print the received part of the message and a note.
 
-        Print the received part of the message and a note, because the user has already seen this part.
+        The received part is kept on the screen, because the user has already seen it. The live region no longer
+        shows the message.
         """
         if self._text is None:
             return
