@@ -41,7 +41,7 @@ class Deliveries(Generic[K, T]):
         *,
         max_waiting: int,
     ) -> None:
-        """Create an object without notifications.
+        """Create an empty collection of notifications.
 
         `kind` is a name for the notifications in log messages, such as `webhook`. `attempt` tries once to send a
         notification. Its arguments are the key and the notification. It returns None if no retry is needed, and

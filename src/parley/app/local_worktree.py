@@ -45,8 +45,8 @@ class LocalWorktree(Struct, frozen=True, kw_only=True):
 
 
 async def create_worktree(settings: Settings) -> LocalWorktree:
-    """Create a worktree of the repository that contains the working directory of the settings. The worktree is
-    created next to the repository.
+    """Create a worktree of the repository that contains the working directory of the settings, and return the
+    worktree. It is created next to the repository.
 
     Raises:
         WorktreeFailed: the directory is not in a repository with a commit, or the worktree cannot be created.
@@ -131,9 +131,9 @@ async def _find(git: Git) -> _Repository:
 
 class _Repository:
     def __init__(self, git: Git, top: str, common: str, prefix: str, commit: str) -> None:
-        """Create the object. `top` is the worktree that contains the working directory, `common` is the Git
-        directory of the repository, `prefix` is the path of the working directory below `top`, and `commit` is the
-        current commit.
+        """Describe the repository that contains the working directory of the settings. `git` runs Git commands in
+        this directory. `top` is the worktree that contains the directory, `common` is the Git directory of the
+        repository, `prefix` is the path of the working directory below `top`, and `commit` is the current commit.
         """
         self._git, self._top, self._common, self._prefix, self._commit = git, top, common, prefix, commit
 

@@ -44,8 +44,7 @@ class ServerMetrics:
         free_bytes: Callable[[], int | None],
         is_store_available: Callable[[], bool],
     ) -> None:
-        """Begin to count.
-
+        """Begin to observe the telemetry of this process.
         `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log of
         the store, and `free_bytes` returns the free space on the disk of this log, both in bytes. `wal_bytes` and
         `free_bytes` return None if the store is not a file. `is_store_available` returns whether the store can be
@@ -151,7 +150,7 @@ class ServerMetrics:
         self._lag = loop.call_later(LAG_SECONDS, self._measure_lag, loop, loop.time() + LAG_SECONDS)
 
     def close(self) -> None:
-        """Stop counting."""
+        """Stop observing the telemetry and measuring the delay of the event loop."""
         telemetry.remove(self)
         if self._lag is not None:
             self._lag.cancel()

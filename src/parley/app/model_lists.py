@@ -14,9 +14,9 @@ from parley.models.model_list import offered_models
 __all__ = ["answering_providers", "models_of"]
 
 LOCAL_SECONDS: Final = 2.0
-"""The maximum time, in seconds, that a server on this computer may take for each part of its response."""
+"""The maximum time, in seconds, to wait for the next byte from a model provider that runs on this computer."""
 PROVIDER_SECONDS: Final = 20.0
-"""The maximum time, in seconds, that a provider on the internet may take for each part of its response."""
+"""The maximum time, in seconds, to wait for the next byte from a model provider on the internet."""
 
 
 async def models_of(settings: Settings) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ async def answering_providers(choices: Sequence[Settings]) -> dict[str, tuple[st
     """Return the names of each provider's models, keyed by the id of the provider. A provider is left out if it
     cannot be reached, refuses the request or has no models.
 
-    `choices` contains settings for each provider. The providers must be servers on this computer, because the
+    `choices` contains one `Settings` for each provider. The providers must run on this computer, because the
     timeout is `LOCAL_SECONDS`. All requests are sent concurrently.
     """
     http = Http()

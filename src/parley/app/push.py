@@ -80,7 +80,10 @@ _decoder: Final = msgspec.json.Decoder(_Subscription)
 
 
 class PushSender:
-    """Sends the newest state of each conversation to each subscribed browser that may see the conversation."""
+    """Notifies subscribed browsers about conversations. When the state of a conversation changes, a push message is
+    sent to each browser that has subscribed to the new state and may see the conversation. A newer state replaces
+    an older state that was not delivered yet.
+    """
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ def encode_base64url(data: bytes) -> str:
 
 
 def decode_base64url(text: str) -> bytes:
-    """Decode base64url with or without padding.
+    """Return the bytes that `text` encodes as base64url, with or without padding.
 
     Raises:
         ValueError: the text is not base64url.
@@ -85,7 +85,7 @@ def is_public_key(point: bytes) -> bool:
 
 
 def encrypted(message: bytes, *, receiver: bytes, secret: bytes) -> bytes:
-    """Encrypt a message with the content encoding `aes128gcm`, for one browser.
+    """Return a message for one browser, encrypted with the content encoding `aes128gcm`.
 
     `receiver` is the public key of the browser, and `secret` is its authentication secret.
     """
@@ -103,7 +103,7 @@ def encrypted(message: bytes, *, receiver: bytes, secret: bytes) -> bytes:
 
 
 def _derive(salt: bytes, material: bytes, info: bytes, length: int) -> bytes:
-    """Derive a key of `length` bytes, at most 32, with HKDF-SHA-256."""
+    """Return a key of `length` bytes, at most 32, that HKDF-SHA-256 derives from the other arguments."""
     extracted = hmac.new(salt, material, hashlib.sha256).digest()
     return hmac.new(extracted, info + b"\x01", hashlib.sha256).digest()[:length]
 

@@ -135,7 +135,8 @@ def _new_message(items: Sequence[RecordedItem]) -> str:
 
 
 async def replies_in_log(store: Store, named: str, settings: Iterable[Settings]) -> list[Reply]:
-    """Return the replies in the log of the conversation with the id `named`, without the secrets in `settings`.
+    """Return the replies in the log of the conversation with the id `named`. The secrets that `settings` contain
+    are redacted in the replies.
 
     Raises:
         UnknownConversation: the conversation does not exist.
@@ -197,7 +198,7 @@ def _joined(replies: Iterable[Reply]) -> Iterator[Reply]:
 
 
 def _turns(replies: Iterable[Reply]) -> list[Turn]:
-    """Divide the replies into turns, as a server would divide them if a model gave these replies."""
+    """Return the turns into which a server would divide the replies if a model gave these replies."""
     turns: list[Turn] = []
     for reply in _joined(replies):
         if turns and turns[-1].replies[-1].has_calls and turns[-1].replies[-1].failure is None:

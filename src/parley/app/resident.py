@@ -75,7 +75,8 @@ class Resident:
         first_line_seconds: float = FIRST_LINE_SECONDS,
     ) -> None:
         """Create the server. `http` contains the HTTP options of the command line; None if the server must not
-        serve HTTP. `now` returns a monotonic time in seconds.
+        serve HTTP. `now` returns a monotonic time in seconds. `first_line_seconds` is the timeout, in seconds, for
+        the first line of a connection.
         """
         self._server, self._home, self._now = server, home, now
         self._choice = http

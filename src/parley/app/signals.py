@@ -10,7 +10,9 @@ __all__ = ["KILLED", "SIGNALS", "ignore_signals"]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 KILLED: Final = 128
-"""The exit code of a program that was terminated by a signal, minus the number of the signal."""
+"""The number that is added to the number of a signal to obtain the exit code of a program that the signal has
+terminated.
+"""
 
 
 def ignore_signals() -> None:

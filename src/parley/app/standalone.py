@@ -32,8 +32,8 @@ computer may be busy.
 
 
 async def run_confined(settings: Settings, argv: Sequence[str], *, output: Output) -> CommandResult:
-    """Run one command as the agent would run it under the given settings, but with the timeout `TIMEOUT_SECONDS`.
-    `output` is called with each piece of the command's output.
+    """Run one command as the agent would run it under the given settings, but with the timeout `TIMEOUT_SECONDS`,
+    and return its result. `output` is called with each piece of the command's output.
 
     Raises:
         CommandNotStarted: the program does not exist, or the operating system could not start it.

@@ -19,7 +19,7 @@ NO_DRIVER: Final = "the Python package asyncpg is not installed; install parley-
 
 
 def server_store(loader: Loader) -> Store:
-    """Create the store of a server. The store is opened when it is first used.
+    """Return a new store for a server. The store is opened when it is first used.
 
     If config.toml cannot be read now, the store is the database of the home. config.toml is read again when the
     store is first used. If it then cannot be read or names a database, the call that uses the store raises
@@ -89,7 +89,8 @@ def _postgres_store(url: str) -> MaintainedStore:
 
 @asynccontextmanager
 async def open_store(loader: Loader, *, to_write: bool = False) -> AsyncIterator[MaintainedStore]:
-    """Open the store for a command of `parley`. If `to_write` is True, create the home directory if it is missing.
+    """Open the store for a command of `parley`, and yield it. If `to_write` is True, create the home directory if
+    it is missing.
 
     Raises:
         BadHome: the home directory contains no conversations, or the conversations cannot be used.

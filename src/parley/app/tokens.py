@@ -80,7 +80,8 @@ async def create_token(
 async def create_share_token(
     store: Store, conversation_id: ConversationId, *, valid_seconds: float
 ) -> tuple[str, StoredToken]:
-    """Create a token that allows reading one conversation. Return the token and the stored record.
+    """Create a token that allows reading one conversation and expires after `valid_seconds`. Return the token and
+    the stored record.
 
     Raises:
         StoreError: the token cannot be stored.

@@ -47,8 +47,8 @@ async def export_conversation(store: Store, named: str, write: Callable[[bytes],
 
 @contextmanager
 def atomic_write(path: str, *, over: bool) -> Iterator[BinaryIO]:
-    """Open a new file for writing. The file appears at `path` only if the `with` block ends without an error. At
-    that time, the file is complete and synced to disk.
+    """Open a new file for writing, and yield it. The file appears at `path` only if the `with` block ends without
+    an error. At that time, the file is complete and synced to disk.
 
     If `over` is True, an existing file is replaced.
 

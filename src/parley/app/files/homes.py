@@ -30,7 +30,8 @@ HEAD_BYTES: Final = 1024**2
 
 @asynccontextmanager
 async def open_home(home: str, *, to_write: bool = False) -> AsyncIterator[SqliteStore]:
-    """Open the store of a home directory. If `to_write` is True, create the directory if it is missing.
+    """Open the store of a home directory, and yield it. If `to_write` is True, create the directory if it is
+    missing.
 
     Raises:
         BadHome: the home directory contains no conversations, or its conversations cannot be used.

@@ -123,9 +123,8 @@ async def _refuse_changed(home: str, store: SqliteStore, target: PostgresStore) 
 
 
 async def _copied(store: SqliteStore, target: PostgresStore, listed: ConversationListing) -> bool:
-    """Copy one conversation, completely or not at all.
-
-    Return False if the database already contains the conversation.
+    """Copy one conversation, completely or not at all, and return True. If the database already contains the
+    conversation, copy nothing and return False.
     """
     conversation_id = listed.conversation_id
     with suppress(UnknownConversation):

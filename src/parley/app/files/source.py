@@ -169,8 +169,8 @@ _APPROVAL_REQUEST: Final = record_type(ApprovalRequest)
 
 
 def _with_default_settings(entry: Entry) -> Entry:
-    """If an entry contains settings, return the entry without the secrets and unknown keys in its settings. The
-    default values apply in their place. Return any other entry unchanged.
+    """If an entry contains settings, remove the secrets and the unknown keys from its settings, so that default
+    values apply instead, and return the changed entry. Return any other entry unchanged.
 
     Raises:
         BadFile: the settings are invalid, so the conversation could not continue with them.
