@@ -1,7 +1,7 @@
 """The effective value of every setting, and the source that set the value.
 
-`load.py` decides which source takes precedence. This module reports the effective values for people and programs,
-without secrets.
+`load.py` decides which source takes precedence. This module returns the effective values with their secrets
+redacted, so that they can be shown.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ AZURE_ENDPOINT: Final = "AZURE_OPENAI_ENDPOINT"
 
 
 def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict[str, Any]:
-    """Return the settings table of a provider on the internet, which needs a key. `base_url` is None if the URL is
-    different for each user.
+    """Return the settings table of a provider on the internet. Such a provider needs a key, which the environment
+    variable `env_key` contains. `base_url` is None if the URL is different for each user.
     """
     address = {} if base_url is None else {"base_url": base_url}
     instructions = f"Set it to your API key for {name}, or run `parley config init --force` to store a key."
@@ -21,7 +21,7 @@ def _service(name: str, base_url: str | None, env_key: str, **more: Any) -> dict
 
 
 def _server(name: str, port: int) -> dict[str, Any]:
-    """Return the settings table of a server on this computer, which needs no key."""
+    """Return the settings table of a model server on this computer. Such a provider needs no key."""
     return {"name": name, "base_url": f"http://localhost:{port}/v1", **_COUNTS}
 
 

@@ -23,7 +23,7 @@ _OF_TOOL_SERVERS: Final = "mcp_servers"
 
 
 def stored_arguments(overrides: SettingsOverrides) -> dict[str, Any]:
-    """Return the overrides of a call in the form that is stored, without secrets."""
+    """Return the overrides of a call in the form that is stored: with the secrets and unknown keys removed."""
     asked = {name: value for name in overrides.__struct_fields__ if (value := getattr(overrides, name)) is not None}
     if "config" in asked:
         left_out: list[KeyPath] = []
@@ -45,8 +45,8 @@ def stored_overrides(stored: dict[str, Any]) -> SettingsOverrides:
 
 
 def _pruned(path: KeyPath, value: Any, check: Check | None, left_out: list[KeyPath]) -> Any:
-    """Return the value of the key `path` without the secrets and unknown keys in it; None if nothing is left.
-    `check` is the check for the key; None if the key is unknown.
+    """Remove the secrets and unknown keys from the value of the key `path`, and return the rest; None if nothing
+    is left. `check` is the check for the key; None if the key is unknown.
 
     Add the paths of the removed secrets to `left_out`.
     """

@@ -1,4 +1,6 @@
-"""The paths in settings: relative to a directory, or beginning with `~`, the home directory of the user."""
+"""Converts the paths in settings to absolute paths, and resolves symbolic links in them. A path in a setting may be
+relative, or may begin with `~` for the home directory of the user.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def user_home(environ: Mapping[str, str]) -> str:
 
 def expand(path: str, environ: Mapping[str, str], *, base: str = "/") -> str:
     """Return `path`, which is absolute or begins with `~/`, as an absolute path. The prefix `~` is replaced by the
-    home directory of the user. A relative home directory is relative to `base`.
+    home directory of the user (`user_home`). If the home directory is a relative path, it is resolved against
+    `base`.
     """
     return os.path.join(base, user_home(environ), path.removeprefix("~/"))
 
