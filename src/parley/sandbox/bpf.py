@@ -52,37 +52,45 @@ class _Label(Struct, frozen=True):
 
 
 class Code:
-    """A BPF program that is being built. The program uses one register and jumps only forward."""
+    """A BPF program that is being built. The program uses one register and jumps only forward. Each method except
+    `assembled` appends an instruction or a label.
+    """
 
     def __init__(self) -> None:
         self._steps: list[_Plain | _Condition | _Label] = []
 
     def load(self, offset: int) -> None:
-        """Load four bytes at `offset` in the data of the system call (`struct seccomp_data`) into the register."""
+        """Append an instruction that loads four bytes into the register. `offset` is their offset, in bytes, in the
+        data of the system call (`struct seccomp_data`).
+        """
         self._steps.append(_Plain(_LOAD, offset))
 
     def keep(self, mask: int) -> None:
-        """Clear all bits of the register that are not set in `mask`."""
+        """Append an instruction that clears all bits of the register that are not set in `mask`."""
         self._steps.append(_Plain(_AND, mask))
 
     def if_equal(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to the label `then` if the register equals `number`; otherwise to the label `otherwise`. None means
-        the next instruction.
+        """Append an instruction that jumps to the label `then` if the register equals `number`, and otherwise to
+        the label `otherwise`. None means the next instruction.
         """
         self._steps.append(_Condition(_JUMP_IF_EQUAL, number, then, otherwise))
 
     def if_above(self, number: int, *, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jump to the label `then` if the register is greater than `number`; otherwise to the label `otherwise`.
-        None means the next instruction. The comparison is unsigned.
+        """Append an instruction that jumps to the label `then` if the register is greater than `number`, and
+        otherwise to the label `otherwise`. None means the next instruction. The comparison is unsigned.
         """
         self._steps.append(_Condition(_JUMP_IF_ABOVE, number, then, otherwise))
 
     def answer(self, number: int) -> None:
-        """End the program with the result `number`."""
+        """Append a return instruction. When the kernel executes it, the program ends with the filter result
+        `number`.
+        """
         self._steps.append(_Plain(_RETURN, number))
 
     def label(self, name: str) -> None:
-        """Name the next instruction, so that earlier instructions can jump to it."""
+        """Append a label with the given name. It marks the instruction that is appended next, so that earlier
+        instructions can jump there.
+        """
         self._steps.append(_Label(name))
 
     def assembled(self) -> bytes:

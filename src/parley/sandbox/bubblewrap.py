@@ -175,9 +175,10 @@ def arguments(
     has_proc: bool,
     has_size_option: bool,
 ) -> tuple[str, ...]:
-    """Return the options of bubblewrap, except the options that take a file descriptor. `network` is True if the
-    command has network access. `has_proc` is True if bubblewrap can mount `/proc`. `has_size_option` is True if
-    bubblewrap can limit the size of a tmpfs.
+    """Return the options of bubblewrap, except the options that take a file descriptor. `cwd` and `env` are the
+    working directory and the environment of the command. `network` is True if the command has network access.
+    `has_proc` is True if bubblewrap can mount `/proc`. `has_size_option` is True if bubblewrap can limit the size
+    of a tmpfs.
     """
     first, *others = ("--ro-bind", "/", "/"), *mounts(resolved)
     if "/" in resolved.roots:
@@ -204,7 +205,7 @@ def arguments(
 
 
 def _as_file(words: Iterable[str]) -> bytes:
-    """Encode arguments for the option `--args`, which reads them from a file."""
+    """Return arguments in the format of the file from which the option `--args` reads them."""
     return b"".join(os.fsencode(word) + b"\0" for word in words)
 
 

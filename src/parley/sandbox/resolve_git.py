@@ -40,7 +40,7 @@ class GitPaths(Struct, kw_only=True):
 
 
 def find_git(roots: tuple[str, ...]) -> GitPaths:
-    """Find the `.git` of each root, and the files that control Git. A `.git` that is itself a root is omitted,
+    """Return the `.git` of each root, and the files that control Git. A `.git` that is itself a root is omitted,
     because the policy makes it writable.
 
     Raises:

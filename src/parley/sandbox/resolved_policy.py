@@ -81,9 +81,10 @@ class ResolvedPolicy(Struct, frozen=True, kw_only=True):
 
 
 def resolve(policy: SandboxPolicy, *, protects_installed: bool = True) -> ResolvedPolicy:
-    """Resolve a policy against the existing files. `protects_installed` states whether the sandbox mechanism can
-    make single paths in a writable root read-only. If it is True, only the paths where Parley is installed become
-    read-only. If it is False, each root that contains such a path becomes read-only (`ResolvedPolicy.refused`).
+    """Resolve a policy against the existing files, and return the resolved policy. `protects_installed` states
+    whether the sandbox mechanism can make single paths in a writable root read-only. If it is True, only the paths
+    where Parley is installed become read-only. If it is False, each root that contains such a path becomes
+    read-only (`ResolvedPolicy.refused`).
 
     Raises:
         SandboxUnavailable: a root was replaced, or a path in a root cannot be protected.
