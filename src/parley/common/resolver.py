@@ -1,4 +1,4 @@
-"""DNS look-ups in daemon threads.
+"""Looks up host names in daemon threads.
 
 The event loop waits for the threads of its own pool when it closes. A look-up in that pool could delay the exit of
 the server while a name server does not respond.

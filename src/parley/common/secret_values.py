@@ -1,4 +1,4 @@
-"""Removes the values of secret environment variables from text that leaves the server, such as log lines."""
+"""Redacts the values of secret environment variables in text that leaves the server, such as log lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["REDACTED", "SecretValues"]
 
 REDACTED: Final = "[redacted]"
 MIN_SECRET_CHARACTERS: Final = 8
-"""The minimum length, in characters, of a value that is removed. Shorter values may be parts of ordinary words."""
+"""The minimum length, in characters, of a value that is redacted. Shorter values may be parts of ordinary words."""
 
 _PASSWORD: Final = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
 """The pattern of a URL with a password. It begins with `://` instead of with the scheme, so that the search takes

@@ -28,7 +28,7 @@ needs before it runs the function of the thread.
 
 
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> None:
-    """Start a daemon thread.
+    """Start a daemon thread with the name `name`, which calls `target` with the arguments `args`.
 
     Raises:
         MemoryError: the memory limits of this process leave too little memory.
