@@ -55,7 +55,7 @@ _EXPECTED: Final = {
 
 
 def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
-    """Decode arguments as a value of `kind`. Unknown arguments are ignored.
+    """Decode arguments as a value of `kind`, and return this value. Unknown arguments are ignored.
 
     Raises:
         BadArguments: the arguments do not match `kind`. The message names the field and the problem.
@@ -64,7 +64,8 @@ def decode_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
 
 
 def decode_call_arguments(kind: type[Decoded], arguments: Raw | bytes) -> Decoded:
-    """Decode the arguments of a client's tool call as a value of `kind`. Each name may have any accepted spelling.
+    """Decode the arguments of a client's tool call as a value of `kind`, and return this value. Each name may have
+    any accepted spelling.
 
     An unknown argument is ignored, unless its name looks like a misspelling, or like an argument that restricts the
     agent.
@@ -234,8 +235,8 @@ def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArgu
 
 
 def _outline(raw: Raw) -> Any:
-    """Decode a value for an error message. A large value is replaced with its type or with the beginning of its
-    text.
+    """Return the decoded value for an error message. For a large value, return only the beginning of a string, or
+    an empty list or dict that has the type of the value.
 
     Raises:
         BadArguments: the value cannot be decoded.

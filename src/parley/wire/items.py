@@ -127,9 +127,8 @@ def beginning_of(content: tuple[InputItem, ...]) -> str:
 
 
 def compact(content: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
-    """Replace each text item whose text is long and not ASCII with a `LongTextItem`.
-
-    Return `content` itself if there is no such item.
+    """Return `content` with a `LongTextItem` in place of each text item whose text is long and not ASCII. If there
+    is no such item, return `content` itself.
     """
     if not any(type(item) is TextItem and _is_worth_packing(item.text) for item in content):
         return content

@@ -209,7 +209,7 @@ def max_values(data: bytes) -> int:
 
 
 def decode_message(line: bytes) -> Message:
-    """Decode the message on one line.
+    """Return the decoded message that one line contains.
 
     Raises:
         msgspec.DecodeError: the line is not a JSON object, or its members have invalid types.
@@ -258,7 +258,7 @@ def error_response(
     code: str | None = None,
     details: Mapping[str, object] | None = None,
 ) -> bytes:
-    """Encode a response that reports an error.
+    """Return an encoded response that reports an error.
 
     `number` is the JSON-RPC error code. `code` is Parley's error code, which is sent as `data.code`. `details`
     contains further members of `data`.
@@ -301,7 +301,9 @@ class Outline(NamedTuple):
 
 
 def read_outline(prefix: bytes, suffix: bytes) -> Outline:
-    """Find the id and the kind of a message. `prefix` is the beginning of the message, and `suffix` is its end."""
+    """Return the id and the kind of a message that is not available as a whole. `prefix` is the beginning of the
+    message, and `suffix` is its end.
+    """
     request_id: RequestId | None = None
     names = set()
     for name, value in _members(prefix):

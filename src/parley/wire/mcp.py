@@ -273,7 +273,9 @@ LARGE_RESULT_BYTES: Final = 1024 * 1024
 
 
 def typed_result(value: Struct, *, is_error: bool = False) -> CallToolResult:
-    """Return a tool result that contains `value` both as JSON text and as structured content."""
+    """Return a tool result that contains `value` both as JSON text and as structured content. `is_error` is True if
+    the tool call failed.
+    """
     encoded = msgspec.json.encode(value)
     text: Any = encoded.decode() if len(encoded) < LARGE_RESULT_BYTES else Raw(_as_json_string(encoded))
     return CallToolResult(content=(TextContent(text=text),), is_error=is_error, structured_content=Raw(encoded))

@@ -33,7 +33,8 @@ LARGE_BYTES: Final = 64 * 1024
 
 ERROR_LINES: Final = (b"event: error", b"event:error")
 NAME_BYTES: Final = 13
-"""The size in bytes above which a line cannot be one of `ERROR_LINES`."""
+"""The minimum size, in bytes, of a line that is too long to be one of `ERROR_LINES`, which name an event `error`.
+"""
 
 MAX_RETRY_DIGITS: Final = 9
 MESSAGES: Final = (b"", b"message")
@@ -163,7 +164,8 @@ class ErrorData(bytes):
 class DataFramer:
     r"""Splits the byte stream of a model response into the data of its events.
 
-    All fields except `data` are ignored, but the data of an event with the name `error` is an `ErrorData`.
+    The data of an event with the name `error` is an `ErrorData`. All fields except `data` and this name are
+    ignored.
 
     Lines end in `\n`, `\r\n` or `\r`. An event that is incomplete at the end of the stream is discarded. The run
     time is linear in the number of bytes, for chunks of any size.

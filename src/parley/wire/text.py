@@ -27,8 +27,8 @@ _ESCAPED: Final = {ord("\\"): "\\\\", ord("'"): "\\'", ord("`"): "\\x60"}
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace each lone surrogate with `?`. Lone surrogates represent bytes that were not valid UTF-8, and they
-    cannot be encoded.
+    """Return `text` with each lone surrogate replaced by `?`. Lone surrogates represent bytes that were not valid
+    UTF-8, and they cannot be encoded.
     """
     return text.encode("utf-8", "replace").decode()
 
@@ -82,8 +82,8 @@ def _word(word: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Join `texts` with commas. If there are more than 8 strings, join only the first 8, and append the number of
-    remaining strings.
+    """Return the strings in `texts`, joined with commas. If there are more than 8 strings, join only the first 8,
+    and append the number of remaining strings.
     """
     more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
     return ", ".join(texts[:_MAX_LISTED]) + more
