@@ -480,8 +480,8 @@ class Store(Protocol):
         """Append either all of `entries` or none, and replace the summary of the conversation. Appends are executed
         in the order of the calls.
 
-        The future is done when the entries are on disk, which may be immediately. Cancelling the future does not
-        stop the append. If `until` is None, the append waits for the write lock for `TURN_SECONDS`.
+        The returned future is done when the entries are on disk, which may be immediately. Cancelling the future
+        does not stop the append. If `until` is None, the append waits for the write lock for `TURN_SECONDS`.
 
         Fails with:
             LeaseLost: the lease is no longer held, or the log already has an entry at the first position of
@@ -492,7 +492,7 @@ class Store(Protocol):
 
     def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> Future[None]:
         """Replace the checkpoint of the log to which the lease belongs. The checkpoint is written after all appends
-        that were submitted earlier. The future is done when the checkpoint is on disk.
+        that were submitted earlier. The returned future is done when the checkpoint is on disk.
 
         A checkpoint is an optimisation, so a caller may ignore a failure. The checkpoint is not saved if it is
         fewer than `CHECKPOINT_ENTRIES` entries after the checkpoint that is already saved.
