@@ -57,7 +57,7 @@ class TurnOutcome:
         self._was_aborted = False
         """True if an approval of the turn was answered with `abort`."""
         self._over_time: str | None = None
-        """The reason why the command interrupted the turn; None if the turn has not exceeded a time limit."""
+        """The message for the user that the turn has exceeded its time limit; None if it has not."""
         self._was_waiting = False
         """True if the turn was waiting for an approval when it exceeded its time limit."""
 

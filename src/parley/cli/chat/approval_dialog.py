@@ -1,4 +1,4 @@
-"""The question about an open approval on the screen, and the keys that answer the question.
+"""Shows the question about an open approval, and determines when a key answers the question.
 
 The chat sends the decision to the server (`chat.py`). `approvals.py` defines the questions and the keys.
 """

@@ -1,4 +1,4 @@
-"""The open approvals of the chat, and the keys that answer them."""
+"""Tracks the open approvals of the chat, and formats them with the keys that answer them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images that a message names with `@`, such as `@shots/error.png`."""
+"""Finds the images that a message names with `@`, such as `@shots/error.png`."""
 
 from __future__ import annotations
 

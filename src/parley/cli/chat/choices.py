@@ -1,4 +1,4 @@
-"""The values that the arguments of the chat's commands can have, for completion and for pickers."""
+"""Lists the values that the arguments of the chat's commands can have, for completion and for pickers."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def continue_turn(context: ChatContext, argument: str) -> None:
 
 
 async def interrupt(context: ChatContext, argument: str) -> None:
-    """Interrupt the running turn, which pauses the queue."""
+    """Interrupt the running turn, and thereby pause the queue."""
     if context.state == "idle":
         raise CommandFailed("no turn is running")
     await open_conversation(context).interrupt()

@@ -1,6 +1,6 @@
-"""The rules of `.gitignore` files, which determine the files that completion offers.
+"""Interprets the rules of `.gitignore` files, which determine the files that completion offers.
 
-This module interprets the rules itself, because Git would run programs that the settings of a repository name.
+Git is not used for this, because Git would run programs that the settings of a repository name.
 """
 
 from __future__ import annotations

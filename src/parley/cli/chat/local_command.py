@@ -1,4 +1,4 @@
-"""Lines that begin with `!`: the user's own commands, which run on this computer without a sandbox.
+"""Handles lines that begin with `!`: the user's own commands, which run on this computer without a sandbox.
 
 The command, its output and its exit code become part of the next message.
 """
