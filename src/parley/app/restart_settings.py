@@ -1,4 +1,4 @@
-"""The settings that a resident server reads only when it starts."""
+"""Reads the settings for which a resident server must be restarted when they change."""
 
 from __future__ import annotations
 

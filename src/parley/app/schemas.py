@@ -1,5 +1,5 @@
-"""The JSON Schemas of all messages that a client with protocol version 2025-11-25 can receive or send, in one
-document.
+"""Generates one document with the JSON Schemas of all messages that a client with protocol version 2025-11-25 can
+receive or send.
 
 The schemas are generated from the structs and tables that the server uses. No schema contains references.
 """

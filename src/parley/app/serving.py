@@ -59,8 +59,8 @@ __all__ = ["Server", "prepare_process", "report_unknown_keys", "serve_stdio"]
 log = logging.getLogger(__name__)
 
 _MAX_REPORTED: Final = 20
-"""The maximum number of unknown keys in config.toml that are logged. The number is limited because the file may be
-shared with another program.
+"""The maximum number of unknown keys in config.toml that are logged. The number is limited because another program
+may use the same file, and all settings of that program are unknown keys.
 """
 
 SECOND_INTERRUPT_SECONDS: Final = 2.0

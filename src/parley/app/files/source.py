@@ -1,6 +1,6 @@
-"""A file with a conversation: an export of Parley, or a rollout file of Codex CLI.
+"""Reads and checks a file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-This module reads the entries, and the caller stores them. If a conversation could not continue from the entries in
+The caller stores the entries. If a conversation could not continue from the entries in
 the file, reading raises `BadFile`.
 """
 
