@@ -76,9 +76,9 @@ def choose_provider(
 def with_provider_of(before: str, model: str, *, tables: Container[str], environ: Mapping[str, str]) -> str:
     """Return `model` with the provider of the model `before` as its prefix, as in `anthropic/claude-opus-4-5`.
 
-    Return `model` unchanged if it already has a provider, or if `before` has no provider. `tables` contains the
-    names of the providers in the settings. Also return `model` unchanged if `environ` sets OPENAI_BASE_URL to a URL
-    other than the URL of OpenAI: a prefix then does not select a provider.
+    Return `model` unchanged if it already has a provider, or if `before` has no provider. Also return it unchanged
+    if `environ` sets OPENAI_BASE_URL to a URL other than the URL of OpenAI: a prefix then does not select a
+    provider. `tables` contains the names of the providers in the settings.
     """
     if environ.get("OPENAI_BASE_URL", "").strip() not in ("", URL_OF_OPENAI):
         return model

@@ -89,8 +89,8 @@ def _path(key: str) -> KeyPath:
 
 
 def _refuse_tables(path: KeyPath) -> None:
-    """Check that `path` names a setting, and not a table of settings, because replacing a table could remove
-    comments.
+    """Check that `path` names a setting, and not a table of settings. A table must not be replaced as a whole,
+    because its comments could be lost.
 
     Raises:
         BadSetting: `path` names a table.

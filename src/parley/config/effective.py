@@ -1,4 +1,4 @@
-"""The effective value of every setting, and the source that set the value.
+"""Determines the effective value of every setting, and the source that sets the value.
 
 `load.py` decides which source takes precedence. This module returns the effective values with their secrets
 redacted, so that they can be shown.

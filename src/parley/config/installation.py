@@ -94,7 +94,7 @@ def remove_cwd_from_sys_path(package: str) -> None:
     """Remove the working directory from `sys.path`, because commands may write to the working directory.
 
     `python -m` adds the working directory to `sys.path`. `package` is the directory of the package `parley`. The
-    working directory is not removed if it is the parent of that directory.
+    working directory is kept if it is the parent of that directory, because Parley is then loaded from it.
     """
     try:
         here = os.getcwd()

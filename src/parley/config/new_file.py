@@ -1,4 +1,4 @@
-"""The text of a new config.toml, with comments."""
+"""Creates the text of a new config.toml, with comments."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ __all__ = ["environ_of_programs"]
 
 
 def environ_of_programs(settings: Settings) -> Environment:
-    """Return the environment for the programs that the server runs itself, which is the environment of the client
-    in `settings`. If `sandbox_mode` is `workspace-write`, its `PATH` contains neither relative directories nor the
-    directories that sandboxed commands may write to.
+    """Return the environment for the programs that the server runs itself. This is the environment of the client,
+    from `settings`. If `sandbox_mode` is `workspace-write`, relative directories and directories that sandboxed
+    commands may write to are removed from `PATH`.
 
     Directories in which Parley is installed remain in `PATH`, because commands cannot write to them.
     """

@@ -1,4 +1,4 @@
-"""The sources of settings: config.toml, the command line, and the `config` argument of a call.
+"""Reads and checks the sources of settings: config.toml, the command line, and the `config` argument of a call.
 
 Each source is checked against `SETTINGS` before the sources are merged, so that an error can name the source and
 the line of an invalid value.

@@ -1,6 +1,6 @@
-"""The text of a TOML document: the notation of keys and values, and the line of each key.
+"""Parses TOML documents, reads and writes keys and values in TOML notation, and finds the line of each key.
 
-The parser from the standard library reads the values. The parser and the regular expressions are loaded only when
+Values are parsed by the standard library. Its parser and the regular expressions are loaded only when
 they are first needed, so that the server starts quickly.
 """
 

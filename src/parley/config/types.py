@@ -503,8 +503,8 @@ class Profile(Struct, frozen=True, kw_only=True):
     reasoning; None means no such limit.
     """
     model_max_output_tokens: Count | None = None
-    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning; None means the
-    default in `models/anthropic.py`.
+    """The maximum number of tokens in a response of the Anthropic Messages API, including reasoning; None means
+    32,000 (`DEFAULT_MAX_OUTPUT_TOKENS` in `models/anthropic.py`).
     """
     disable_response_storage: bool = False
     experimental_instructions_file: str | None = None
@@ -526,13 +526,17 @@ class CommonSettings(Profile, frozen=True, kw_only=True):
     web_search: bool = False
     """True if the provider may search the web for the model."""
     model_context_window: Count | None = None
-    """The size of the context window, in tokens; None means the known size for the model."""
+    """The size of the context window, in tokens; None means the size that Parley knows for the model, if it knows
+    one.
+"""
     show_raw_agent_reasoning: bool = False
     project_doc_max_bytes: Annotated[int, integer(0, 2**31 - 1)] = 32_768
     notify: Annotated[tuple[str, ...], secret_sequence] = ()
     """The command line of a program that runs after each completed turn; empty if no program runs."""
     notify_argument: bool = True
-    """True if the payload is passed to the notify program as its last argument as well as on stdin."""
+    """If True, the notify program gets the JSON description of the completed turn as its last argument as well as
+    on stdin; if False, only on stdin.
+    """
     internal_originator: str = "codex_cli_rs"
     record: PathOrHomePath | None = None
     """The file in which the requests to the model and the responses are recorded; None if they are not recorded."""

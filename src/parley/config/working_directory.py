@@ -1,4 +1,4 @@
-"""The working directory of this process, which may have been removed."""
+"""Determines the working directory of this process, which may have been removed."""
 
 from __future__ import annotations
 
