@@ -1,5 +1,5 @@
-"""Builds the system call filter for confined commands, which is a program that the kernel runs before each system
-call.
+"""Builds the system call filter for confined commands. The filter is a program that the kernel runs before each
+system call.
 
 Both Linux mechanisms use the same rules, which cover operations that neither mounts nor Landlock control. A filter
 sees the number and the arguments of a system call, but not the memory that a pointer refers to.

@@ -57,8 +57,8 @@ _OBEYED: Final = (
 directory are data.
 """
 _DATA_IN_INFO: Final = frozenset({"refs"})
-"""Names of files in `info` that do not control Git. `refs` is a list of branches that `git gc` writes and Git does
-not read.
+"""Names of files in the directory `info` of a Git directory that do not control Git. `refs` is a list of branches
+that `git gc` writes and Git does not read.
 """
 _GIT_MARKS: Final = ("HEAD", "config")
 """Names of files that mark a directory below `modules` as a Git directory."""
