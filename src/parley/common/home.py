@@ -1,4 +1,6 @@
-"""The home: the directory with config.toml, the database and the sockets of all servers that share the home."""
+"""Finds the home, which is the directory with config.toml, the database and the sockets of all servers that share
+the home.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rate-limited log for warnings that an untrusted party can trigger any number of times."""
+"""Limits the rate of log lines for warnings that an untrusted party can trigger any number of times."""
 
 from __future__ import annotations
 

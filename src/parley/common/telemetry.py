@@ -73,7 +73,10 @@ class Telemetry:
         self.wants_content = False
         """True if an observer asks for the content of operations."""
         self.takes_parents = False
-        """True if an observer continues the traces of clients."""
+        """True if an observer continues the traces of clients, and therefore needs the parent that a client names
+        for its
+request.
+        """
         self.deltas = 0
         """The number of deltas of text and command output that this process has produced."""
         self.events = 0
