@@ -120,8 +120,8 @@ class CommandResult(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     seconds: float
     remarks: tuple[str, ...] = ()
-    """One or more sentences that report which protected files the command changed, and whether they were restored;
-    empty if the command changed none. The same sentences are appended to the command's stderr.
+    """Sentences that report which protected files the command changed, and whether the files were restored; empty
+    if the command changed no protected files. The same sentences are appended to the command's stderr.
     """
 
 
