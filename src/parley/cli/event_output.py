@@ -115,7 +115,7 @@ class EventOutput:
         offset: int | None = None,
         at: str | None = None,
     ) -> None:
-        """Print an event.
+        """Print one event, without the open approvals that `show` also prints.
 
         `seq` is the position of the event, `item` is the id of its open item, `offset` is the offset of its text in
         this item, and `at` is the time at which the event was stored. Only JSON output contains these values, if

@@ -117,8 +117,8 @@ def run_command(name: str, module: object, arguments: Sequence[str]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard the buffered output of stdout and stderr. Otherwise, Python would write this output when it exits,
-    and report the same write error again.
+    """After a write error, discard the buffered output of stdout and stderr. Python would write this output when it
+    exits, and would report the same error again.
     """
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -12,8 +12,8 @@ def open_closed_streams() -> None:
     """Open /dev/null in place of a closed stdin, stdout or stderr. Also set the stream in `sys`, which is None for
     a closed descriptor.
 
-    Otherwise, the next file or pipe that is opened would get the number of the closed descriptor, and a child
-    process would write its output to this file or pipe.
+    If a descriptor stayed closed, the next file or pipe that is opened would get its number, and a child process
+    would write its output to this file or pipe.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass

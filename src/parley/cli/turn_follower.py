@@ -58,7 +58,7 @@ class TurnFollower:
         """Create a follower, which handles SIGINT from now on. `command` is the name of the command, for the
         messages on stderr. If `as_json` is True, JSON objects are printed instead of text. If `is_quiet` is True,
         only open approvals and the result are printed. `timeout_seconds` is the time limit of the turn; None for no
-        limit. `check_answer` checks the last message of the agent.
+        limit. `check_answer` checks the last message of the agent; None if the message is not checked.
         """
         self._client, self._conversation, self._command = client, conversation, command
         self._as_json, self._is_quiet, self._check_answer = as_json, is_quiet, check_answer

@@ -182,8 +182,8 @@ def _duration(seconds: float) -> str:
 
 
 def wrapped(line: str, width: int, width_of: Callable[[str], int]) -> list[str]:
-    """Split a line into parts of at most `width` columns. Joining the parts gives the unchanged line. `width_of`
-    returns the number of columns of a string.
+    """Return a line, split into parts of at most `width` columns. Joining the parts gives the unchanged line.
+    `width_of` returns the number of columns of a string.
 
     A part ends between words, unless the part would be less than half full, for example before a long path.
     """

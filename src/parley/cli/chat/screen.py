@@ -107,7 +107,7 @@ class _HeldOutput(Vt100_Output):
     def erase_down(self) -> None:
         """Erase the screen from the cursor to the end. The cursor is at the beginning of a line.
 
-        The first line is erased separately. Otherwise, if the whole screen is erased, tmux would copy the erased
+        The first line is erased separately. If a single command erased the whole screen, tmux would copy the erased
         text to its scrollback.
         """
         self.write_raw("\x1b7\x1b[K\x1b[B\x1b[J\x1b8")
