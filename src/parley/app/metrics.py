@@ -45,6 +45,7 @@ class ServerMetrics:
         is_store_available: Callable[[], bool],
     ) -> None:
         """Begin to observe the telemetry of this process.
+
         `clients` returns the number of connected clients. `wal_bytes` returns the size of the write-ahead log of
         the store, and `free_bytes` returns the free space on the disk of this log, both in bytes. `wal_bytes` and
         `free_bytes` return None if the store is not a file. `is_store_available` returns whether the store can be

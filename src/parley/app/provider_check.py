@@ -165,7 +165,7 @@ def _without_credit(provider: str, detail: str) -> ProviderFault:
 
 
 async def _refused(error: UnexpectedStatus, settings: Settings) -> ProviderFault:
-    """Return an explanation of why the provider refused a request with the error `error`.
+    """Return an explanation of `error`, with which the provider refused a request.
 
     If the provider's list of models does not contain the model, the explanation says that the provider does not
     offer the model.
