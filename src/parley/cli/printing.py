@@ -47,8 +47,8 @@ def print_text(text: str, out: TextIO | None = None, *, end: str = "\n") -> None
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print a JSON object on one line. If stdout is a terminal, escape all characters that are not ASCII, which
-    include the invisible characters.
+    """Print a JSON object on one line. If stdout is a terminal, escape all characters that are not ASCII, and
+    thereby all invisible characters.
     """
     import json  # imported here: `parley mcp` starts without it
 

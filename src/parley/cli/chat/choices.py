@@ -48,7 +48,8 @@ async def current_settings(context: ChatContext) -> SettingsListResult:
     """Ask the server for the settings of the next message and for the possible values of each setting, and return
     both.
 
-    The server does not know the overrides that the chat will send with this message.
+    The returned settings do not include the overrides that the chat will send with this message, because the server
+    does not know them yet.
     """
     conversation = context.conversation
     return await context.client.settings(conversation=None if conversation is None else conversation.id)
