@@ -23,7 +23,7 @@ def collect_rarely() -> None:
 
 
 def skip_final_collection() -> None:
-    """Exclude all objects from the garbage collection when the process exits. This collection is useless, because
-    the exit frees all memory.
+    """Exclude all objects from the garbage collection that Python runs when the process exits. This collection is
+    useless, because the exit frees all memory.
     """
     gc.freeze()

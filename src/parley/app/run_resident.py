@@ -42,8 +42,8 @@ class AlreadyRunning(ParleyError):
     """Raised when the home directory already has a running resident server."""
 
     def __init__(self, description: Mapping[str, Any], holder: str) -> None:
-        """Create the error. `description` contains the URL and the socket of the running server, if they are known.
-        `holder` describes the process that holds the lock.
+        """Create an error whose text contains `holder`, a description of the process that holds the lock.
+        `description` contains the URL and the socket of the running server, if they are known.
         """
         self.description = description
         super().__init__(f"a resident server of this home is already running: {holder}")

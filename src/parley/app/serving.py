@@ -204,7 +204,7 @@ class Server:
             self._otel = open_telemetry(self._environ, self.metrics)
 
     def metrics(self, clients: Callable[[], int] | None = None) -> ServerMetrics:
-        """Return the metrics of this server. The first call begins to count. `clients` returns the number of
+        """Return the metrics of this server. The first call begins to collect them. `clients` returns the number of
         connected clients; by default, the clients of the server core are counted.
         """
         if self._metrics is None:

@@ -1,7 +1,7 @@
 """Reads and checks a file with a conversation: an export of Parley, or a rollout file of Codex CLI.
 
-The caller stores the entries. If a conversation could not continue from the entries in
-the file, reading raises `BadFile`.
+The caller stores the entries. If a conversation could not continue from the entries in the file, reading raises
+`BadFile`.
 """
 
 from __future__ import annotations
