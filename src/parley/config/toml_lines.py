@@ -1,6 +1,6 @@
 """Parses TOML documents, reads and writes keys and values in TOML notation, and finds the line of each key.
 
-Values are parsed by the standard library. Its parser and the regular expressions are loaded only when
+The parser of the standard library reads the values. This parser and the regular expressions are loaded only when
 they are first needed, so that the server starts quickly.
 """
 
