@@ -100,8 +100,8 @@ def add_placeholders(policy: ResolvedPolicy, acquired: list[GitPlaceholder]) -> 
     """Acquire a placeholder for each missing `.git`, add it to `acquired`, and return the resulting policy.
 
     A root becomes read-only if it belongs to the user but its mode does not allow the server to create a
-    placeholder. Otherwise, a command could change the mode and create a `.git`. A root also becomes read-only if
-    another user keeps its placeholder locked.
+    placeholder. In a writable root, a command could change the mode and then create a `.git`. A root also becomes
+    read-only if another user keeps its placeholder locked.
 
     Raises:
         SandboxUnavailable: a placeholder cannot be acquired for another reason, such as a file system error.
