@@ -235,8 +235,8 @@ def _explained_member(error: str, name: str, field: _Field, raw: Raw) -> BadArgu
 
 
 def _outline(raw: Raw) -> Any:
-    """Return the decoded value for an error message. For a large value, return only the beginning of a string, or
-    an empty list or dict that has the type of the value.
+    """Return the decoded value for an error message. If the value is large, return only the beginning of a string,
+    an empty list for an array, or an empty dict for an object.
 
     Raises:
         BadArguments: the value cannot be decoded.
