@@ -608,7 +608,9 @@ class AttentionItem(Struct, frozen=True, kw_only=True):
     reason: TurnEndReason | UnsetType = UNSET
     """The reason why the turn ended; missing if the conversation is waiting for an approval."""
     message: str | UnsetType = UNSET
-    """The beginning of the agent's last message, or of the error message."""
+    """The beginning of the agent's last message or, if the turn was not completed, of the error message; missing if
+    there is none, or if the conversation is waiting for an approval.
+    """
     code: str | UnsetType = UNSET
     """The error code; set only if the turn failed."""
     seq: Seq | UnsetType = UNSET
