@@ -56,7 +56,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class _Turn(Protocol):
-    """The part of a turn that `OpenApprovals` uses. The answer `abort` interrupts the turn."""
+    """The part of a turn that `OpenApprovals` uses to interrupt the turn after the answer `abort`."""
 
     def interrupt(self, *, principal: PrincipalRef | None) -> None: ...
 
@@ -125,9 +125,9 @@ class OpenApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which other clients may begin to follow the conversation. The time
-        starts when a client's call begins to wait for the end of the turn. The value is 0 if there are no other
-        clients.
+        """The remaining time, in seconds, in which clients that do not follow the conversation may begin to follow
+        it. The time starts when a client's call begins to wait for the end of the turn. The value is 0 if no other
+        client could begin to follow the conversation.
 
         If no client can be asked when the time is over, the setting `[approvals] when_nobody` determines whether
         the open approval is denied, is returned as the result of the call, or continues to wait.
@@ -371,7 +371,7 @@ class OpenApprovals:
             self.recheck()
 
     def refresh(self) -> None:
-        """Report each settlement that another process has stored to the clients to which the approval was sent."""
+        """Notify the clients that were sent an approval if another process has settled it. Then call `recheck`."""
         settled = self._log.projections.approvals.settled
         for approval_id in self._recipients.delivered_ids:
             if approval_id in settled:
@@ -381,7 +381,7 @@ class OpenApprovals:
     def to_deliver(self) -> PendingApproval | None:
         """Return the open approval for delivery to a client; None if no approval is open.
 
-        Before that, report the settlements of earlier approvals to the clients to which these approvals were sent.
+        First, notify the clients that were sent an earlier approval if another process has settled that approval.
         """
         if not self._log.is_owner:
             self.refresh()

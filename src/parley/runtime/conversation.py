@@ -726,8 +726,8 @@ class Conversation:
         await self._tool_servers.begun()
 
     def stop_waiting_for_tool_servers(self) -> None:
-        """Make `tool_servers_started` return immediately. Tool servers that fail to start are reported when the
-        next turn begins.
+        """Make `tool_servers_started` return immediately. If a tool server fails to start, the event with its
+        failure is appended when the next turn begins.
         """
         self._tool_servers.stop_waiting()
 

@@ -50,7 +50,7 @@ class ConversationApprovals:
     def to_deliver(self) -> PendingApproval | None:
         """Return the open approval for delivery to a client; None if no approval is open.
 
-        Before that, report the settlements of earlier approvals to the clients to which these approvals were sent.
+        First, notify the clients that were sent an earlier approval if another process has settled that approval.
         """
         return self._approvals.to_deliver()
 
@@ -69,9 +69,9 @@ class ConversationApprovals:
 
     @property
     def seconds_for_followers(self) -> float:
-        """The remaining time, in seconds, in which other clients may begin to follow the conversation. The time
-        starts when a client's call begins to wait for the end of the turn. The value is 0 if there are no other
-        clients.
+        """The remaining time, in seconds, in which clients that do not follow the conversation may begin to follow
+        it. The time starts when a client's call begins to wait for the end of the turn. The value is 0 if no other
+        client could begin to follow the conversation.
 
         If no client can be asked when the time is over, the setting `[approvals] when_nobody` determines whether
         the open approval is denied, is returned as the result of the call, or continues to wait.

@@ -1,7 +1,7 @@
-"""Session grants: actions that a person approved for the session, and settings with secrets.
+"""Checks and creates session grants. A session grant is a person's approval of an action for the session.
 
-A session approval is stored as a record in the log, so it is valid in every process that uses the home directory.
-Secrets are kept only in memory.
+A session grant is stored as a record in the log, so it is valid in every process that uses the home directory. This
+module also keeps the settings that contain secrets. They are only in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ HOUR_SECONDS: Final = 3600.0
 class SessionGrants:
     """The session grants of one conversation.
 
-    The secrets are not in the log, so this object stays in memory when the conversation is evicted.
+    The object may also contain data that is not in the log, such as secrets (`is_needed`). It then stays in memory
+    when the conversation is evicted.
     """
 
     def __init__(self, roots: Roots, resolver: SettingsResolver) -> None:

@@ -45,8 +45,8 @@ __all__ = ["LAST_ANSWERS_SECONDS", "Mailbox"]
 log = logging.getLogger(__name__)
 
 LAST_ANSWERS_SECONDS: Final = 1.0
-"""The maximum time, in seconds, for which a server that is shutting down waits for responses from other processes.
-The server needs the remaining time of the shutdown to respond to its clients.
+"""The maximum time, in seconds, for which `Mailbox.stop` waits for responses from other processes. The server needs
+the remaining time of the shutdown to respond to its clients.
 """
 
 FIRST_RETRY_SECONDS: Final = 1.0

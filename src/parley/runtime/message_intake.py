@@ -404,7 +404,7 @@ class MessageIntake:
         return chosen
 
     def _before(self, message: Submit) -> ResolvedSettings:
-        """Return the settings that would apply without the settings in the message.
+        """Return the settings that a turn of the message would have if the message contained no settings.
 
         Raises:
             ConfigError: the settings cannot be used.

@@ -53,7 +53,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
     read: tuple[InputItem, ...] | None
     """The content including the files that the message names; None if the message names no files."""
     asked: dict[str, Any] | None
-    """The settings that the message contains, without secrets; None if it contains no settings."""
+    """The settings that the message contains, with secrets removed; None if it contains no settings."""
     principal: PrincipalRef | None
     """The principal that queued the message or last edited it. The turn of the message belongs to this principal.
     None in logs of older versions.

@@ -55,8 +55,8 @@ class Poller:
         self._touched.add(conversation_id)
 
     async def prepare(self) -> None:
-        """Query the store for the newest activity, so that only later activity is reported. The caller calls this
-        method before it registers a watcher.
+        """Query the store for the newest activity. Watchers are notified only of activity after this query. The
+        caller calls this method before it registers a watcher.
 
         Raises:
             StoreError: the store cannot be searched.

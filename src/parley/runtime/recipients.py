@@ -123,7 +123,7 @@ class Recipients:
         return len(self._delivered) < before
 
     def settle(self, approval_id: ApprovalId, settled: SettledApproval) -> None:
-        """Report the settlement of an approval to the clients that were sent the approval."""
+        """Notify the clients that were sent the given approval that it has been settled."""
         recipients = [one for one, about in self._delivered if about == approval_id]
         self._delivered = [one for one in self._delivered if one[1] != approval_id]
         for recipient in recipients:
@@ -131,7 +131,7 @@ class Recipients:
 
     @property
     def delivered_ids(self) -> set[ApprovalId]:
-        """The ids of delivered approvals whose settlement has not been reported to the clients yet."""
+        """The ids of the approvals that were sent to clients. `settle` removes the id of a settled approval."""
         return {approval_id for _, approval_id in self._delivered}
 
     @property

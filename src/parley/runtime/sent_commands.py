@@ -95,7 +95,7 @@ class SentCommands:
     def take_unanswered(self, process: str | None) -> list[Command]:
         """Remove and return all commands, because following the owner has ended.
 
-        `process` describes the owner; None if it is unknown.
+        `process` is the description of the owner for error messages; None if the owner is unknown.
         """
         timers, self._timers = self._timers, {}
         for command, timer in timers.items():

@@ -111,7 +111,9 @@ class SettingsResolver:
             self._wanted[change.by] = replace(overrides, cwd=cwd)
 
     def record(self, overrides: SettingsOverrides, resolved: ResolvedSettings) -> SettingsChosen:
-        """Return the log record of a change of settings, without its secrets."""
+        """Return the log record of a change of settings. `overrides` are the settings that the client supplied, and
+        `resolved` are the complete settings that result. Secrets in `overrides` are left out of the record.
+        """
         settings, asked = resolved.settings, stored_arguments(overrides)
         self.has_secrets |= stored_overrides(asked) != overrides
         if settings.repository is not None:

@@ -30,8 +30,8 @@ class ToolServers:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._reported: set[str] = set()
-        """The names of the tool servers whose failure to start is in the log. Each server is reported once, even if
-        the reason for its failure changes.
+        """The names of the tool servers whose failure to start is in the log. Each server gets only one event, even
+        if the reason for its failure changes.
         """
         self._starting: asyncio.Task[None] | None = None
         self._reporting: asyncio.Task[None] | None = None
@@ -54,14 +54,15 @@ class ToolServers:
             await asyncio.wait({self._starting})
 
     def stop_waiting(self) -> None:
-        """Stop waiting for the servers to start. Failures are reported when the next turn begins."""
+        """Stop waiting for the servers to start. `ready` appends the events for servers that fail to start."""
         if self._starting is not None:
             self._starting.cancel()
 
     async def ready(self, settings: Settings, append: Append) -> None:
-        """Wait until the servers have started, before a turn begins.
+        """Wait until the servers of `settings` have started or failed to start. `append` appends the event for a
+        server that fails to start.
 
-        Failures are reported before the turn begins, so that no report appears within the response of the model.
+        The caller calls this method before a turn begins, so that no such event appears within a model response.
         """
         await self.begun()
         if settings.mcp_servers:
