@@ -36,7 +36,7 @@ ADMIN_SETTINGS: Final = ("config", "profile", "base_instructions", "developer_in
 any setting, or replace the server's instructions for the model.
 """
 RESTRICTED: Final[dict[str, RestrictedSetting]] = {"sandbox": "sandbox_mode", "approval_policy": "approval_policy"}
-"""The tool arguments with which a principal with a role below admin can make a setting stricter, but not looser.
+"""The tool arguments that a principal with a role below admin can use to make a setting stricter, but not looser.
 Maps the name of each argument to the name of the setting.
 """
 

@@ -95,7 +95,7 @@ NO_ELICITOR: Final = _NoElicitor()
 
 
 class FormElicitor:
-    """Asks the client to decide approvals with the request `elicitation/create`, which contains a form."""
+    """Sends approval requests to the client as `elicitation/create` requests, each of which contains a form."""
 
     can_ask = True
 

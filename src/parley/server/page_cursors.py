@@ -15,8 +15,7 @@ __all__ = ["CONVERSATIONS", "decode_cursor", "encode_cursor"]
 T = TypeVar("T")
 
 CONVERSATIONS: Final[msgspec.json.Decoder[PageCursor]] = msgspec.json.Decoder(PageCursor)
-"""The decoder for cursors of lists of conversations, in which the conversation with the latest activity is first.
-"""
+"""The decoder for cursors of lists that begin with the conversation with the latest activity."""
 
 
 def encode_cursor(place: object) -> str:

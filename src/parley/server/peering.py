@@ -1,5 +1,5 @@
-"""Serves other processes with the same store. This process sends the entries of the conversations that it owns to
-these processes, and executes their requests.
+"""Serves other processes that use the same store: sends them the entries of the conversations that this process
+owns, and executes their requests.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class Session:
     def context(self, reply: Reply, meta: ModernMeta | None = None) -> RequestContext:
         """Return the context of a request whose response is sent to `reply`.
 
-        `meta` is the `_meta` of a request at version 2026-07-28.
+        `meta` is the `_meta` of a request at version 2026-07-28; None for earlier versions.
         """
         if meta is not None:
             return modern_context(meta, self.principal, reply, self.loader)

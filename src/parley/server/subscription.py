@@ -113,8 +113,8 @@ class Subscription:
         return START if self._reader is None else self._reader.position
 
     def _asks_later(self, position: Seq) -> bool:
-        """Return whether the log after `position` may contain an approval request. At version 2026-07-28, the
-        client is then asked only when this entry is reached: the approval request ends the call, so all earlier
+        """Return whether the log after `position` may contain an approval request. If it may, a client at version
+        2026-07-28 is asked only after the entry of the request has been sent. Asking ends the call, so all earlier
         events must be sent first.
         """
         log = self._conversation.log

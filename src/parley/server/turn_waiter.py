@@ -42,8 +42,8 @@ from parley.wire.jsonrpc import encode
 __all__ = ["TurnWaiter", "resumed"]
 
 RESUME_ENTRIES: Final = 50
-"""The number of entries, immediately before the position at which a call is resumed, in which the call searches for
-the last message of its turn. The number is used only if the position before the turn is unknown.
+"""The number of entries that a resumed call searches for the last message of its turn if the position before the
+turn is unknown. These are the last entries before the position at which the call is resumed.
 """
 BEFORE_THE_TURN: Final = EventId("0")
 
@@ -345,8 +345,9 @@ class TurnWaiter:
         self._end(TurnEnded(why="failed", message=message, code=code))
 
     def _end(self, ended: TurnEnded | None, text: str = "") -> None:
-        """Send the result of the call. If the turn has ended, the result contains the message of `ended`. If the
-        turn is waiting for an approval, `ended` is None and the result contains `text`.
+        """Send the result of the call. If the turn has ended, the result contains `ended.message`: the last message
+        of a completed turn, or the reason why the turn was not completed. If the turn is waiting for an approval,
+        `ended` is None and the result contains `text`.
         """
         if not self._ended:
             self._leave()

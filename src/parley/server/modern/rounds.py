@@ -102,7 +102,7 @@ first request that concerned the conversation.
 
 
 class RoundElicitor:
-    """Asks the client to decide an approval by ending the open call with an approval request."""
+    """Asks the client to decide an approval. To ask, it ends the open call with an approval request."""
 
     can_ask = True
 
