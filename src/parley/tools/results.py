@@ -1,4 +1,4 @@
-"""Creates the model-facing texts for the results of commands and patches (see "the shell tool" in
+"""Creates the model-facing text for the results of commands and patches (see "the shell tool" in
 docs/protocol.md).
 """
 

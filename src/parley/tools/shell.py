@@ -1,6 +1,6 @@
 """The shell tool: runs one command of the model, and returns the output that the model reads.
 
-This module defines the model-facing texts and the order of events (see "the shell tool" in docs/protocol.md). A
+This module defines the model-facing text and the order of events (see "the shell tool" in docs/protocol.md). A
 `CommandRunner` runs the processes, and `ToolContext.authorize` decides which commands are allowed.
 """
 
@@ -62,7 +62,7 @@ attributed to the sandbox.
 
 
 _MISSING: Final = tuple(os_detail(OSError(number, os.strerror(number))) for number in (errno.ENOENT, errno.ENOTDIR))
-"""Error texts that do not state whether the program or the working directory is missing."""
+"""Error messages that do not state whether the program or the working directory is missing."""
 _TIMED_OUT: Final = "sandbox error: command timed out"
 
 

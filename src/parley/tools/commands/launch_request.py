@@ -13,8 +13,8 @@ __all__ = ["encode_request"]
 
 FILES_BYTES: Final = 4 * 1024 * 1024
 """The maximum total size, in bytes, of the files that are passed to one command. With bubblewrap, one of these
-files contains the environment variables of the command. The limit is larger than the two megabytes that Linux
-accepts for the arguments and variables of a program with the usual stack limit.
+files contains the environment variables of the command. Linux accepts at most two megabytes of arguments and
+variables with the usual stack limit, so the variables of a command that Linux can start fit into this limit.
 """
 
 

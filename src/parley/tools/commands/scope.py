@@ -115,10 +115,11 @@ def limits_in(group: str, root: str = "/") -> tuple[int, int] | None:
 
 
 def _manager() -> tuple[str, str]:
-    """Return the socket of systemd's message bus, and the path of the control groups that systemd manages.
+    """Return the path of the D-Bus socket for requests to systemd, and the path of the control group below which
+    systemd creates units. Both paths are relative.
 
-    For root, both belong to the system instance of systemd, because root usually has no user instance. For other
-    users, both belong to the user instance of the user.
+    For root, they belong to the system bus and the system instance of systemd, because root usually has no user
+    instance. For other users, they belong to the D-Bus user bus and the user instance of the user.
     """
     user = os.geteuid()
     if user == 0:

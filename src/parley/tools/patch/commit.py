@@ -445,7 +445,7 @@ def _is_there(name: str, folder: int) -> bool:
 
 def _refuse_sticky(folder: int, found: os.stat_result) -> None:
     """Check that the server may replace the file with the status `found` in the directory `folder`. In a sticky
-    directory, the server could not remove its hard link to another user's file.
+    directory, the server may neither rename another user's file nor remove the hard link that serves as its backup.
 
     Raises:
         PermissionError: the file belongs to another user, and its directory is sticky.

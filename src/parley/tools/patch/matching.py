@@ -1,11 +1,11 @@
 """Finds the positions of a patch's chunks in a file, and applies the chunks.
 
 The context lines and removed lines of a chunk must match contiguous lines of the file after the previous chunk.
-Lines are compared at four levels: exactly, without trailing blanks, without surrounding blanks, and with
+Lines are compared at four levels: exactly, without trailing whitespace, without surrounding whitespace, and with
 typographic characters replaced with ASCII characters. A match at an earlier level takes precedence over a nearer
 match at a later level.
 
-Unchanged lines keep the blanks that they have in the file.
+Unchanged lines keep the whitespace that they have in the file.
 """
 
 from __future__ import annotations

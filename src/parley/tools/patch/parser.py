@@ -1,6 +1,6 @@
 """Parses a patch into hunks (see "apply_patch" in docs/protocol.md).
 
-Markers may be surrounded by blanks, and the patch may be wrapped in a heredoc. Any other deviation raises
+Markers may be surrounded by whitespace, and the patch may be wrapped in a heredoc. Any other deviation raises
 `PatchRefused`, which names the line.
 """
 
@@ -164,7 +164,7 @@ class _Reader:
 
     def _contexts(self) -> tuple[str, ...] | None:
         """Read the next lines as long as they begin with `@@`. Return the part of each line after the `@@`, except
-        parts that are blank. Return None if the next line does not begin with `@@`.
+        parts that contain only whitespace. Return None if the next line does not begin with `@@`.
         """
         start = self._at
         while (line := self._peek()) is not None and (line == _CONTEXT or line.startswith(f"{_CONTEXT} ")):

@@ -25,10 +25,10 @@ def progress_text(server: str, tool: str, done: float, total: float | None, mess
 
 @asynccontextmanager
 async def throttled_progress(report: Callable[[str], Awaitable[None]]) -> AsyncIterator[Callable[[str], None]]:
-    """Yield a function to which the caller passes progress texts. `report` is called with the latest text, at most
-    once per `INTERVAL_SECONDS`. A text that is replaced before it is reported is discarded.
+    """Yield a function to which the caller passes progress messages. `report` is called with the latest message, at
+    most once per `INTERVAL_SECONDS`. Messages between two calls of `report` are discarded, except the latest.
 
-    The last text is always reported, except after a cancellation.
+    `report` is always called with the last message, except after a cancellation.
     """
     pending: list[str] = []
     changed, is_over = asyncio.Event(), asyncio.Event()
