@@ -296,8 +296,8 @@ class AnthropicDecoder:
         return True
 
     def _take_blocks(self, chunks: list[Chunk], *, rest: bool = False) -> None:
-        """Append the items of the complete blocks to `chunks`, in the order of the block indices. The blocks after
-        an incomplete block are not appended, unless `rest` is True.
+        """Append the items of the blocks to `chunks`, in the order of the block indices. Stop at the first block
+        that is incomplete. If `rest` is True, append the items of all blocks, even of incomplete blocks.
         """
         for index in sorted(self._blocks):
             block = self._blocks[index]

@@ -82,7 +82,7 @@ def joined_text(content: tuple[InputItem, ...]) -> str | Raw:
 
 
 def refusal(item: InputItem, *, api: str) -> str:
-    """Return the reason why a message with the given item cannot be sent. `api` is the name of the model API."""
+    """Return the error message for an item that the model API with the name `api` does not support."""
     return f"{_name(item)} cannot be sent over the {api} API"
 
 

@@ -251,8 +251,8 @@ async def _more(reply: Reply, silent_at: float, until: float | None) -> bytes:
 
 
 def origin_of(provider: Provider) -> str:
-    """Return the name by which logs identify a provider: the base URL without the parts that may hold secrets, or
-    the id if the provider has no base URL.
+    """Return the name by which logs identify a provider: the base URL without user, password, query and fragment,
+    which may contain secrets. If the provider has no base URL, return its id.
     """
     if not provider.base_url:
         return provider.id

@@ -266,7 +266,7 @@ def _import_library(library: Future[None]) -> None:
 
 
 def _shown(url: str) -> str:
-    """Return a URL for error messages, without the parts that may contain secrets."""
+    """Return a URL for error messages, without user, password, query and fragment, which may contain secrets."""
     from urllib.parse import urlsplit, urlunsplit  # imported here: the HTTP library has already loaded this module
 
     parts = urlsplit(url)

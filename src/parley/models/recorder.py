@@ -1,5 +1,5 @@
-"""Writes requests to a model and the model's replies to a file, without secrets. `recording.py` defines the format
-of the file.
+"""Writes requests to a model and the model's replies to a file, with secrets redacted. `recording.py` defines the
+format of the file.
 """
 
 from __future__ import annotations

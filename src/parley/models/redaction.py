@@ -154,7 +154,9 @@ def _of_tool_server(server: ToolServer) -> Iterator[str]:
 
 
 def _of_headers(headers: Mapping[str, str]) -> Iterator[str]:
-    """Yield each word in the values of headers, and the parts of each word, such as the values of cookies."""
+    """Yield each word in the values of headers, and the parts of each word, such as the values of cookies. The
+    values of the headers in `_ORDINARY_HEADERS` are left out.
+    """
     for name, value in headers.items():
         if name.lower() not in _ORDINARY_HEADERS:
             yield from value.split()

@@ -21,7 +21,7 @@ def token_count(
     *, given: int, made: int, total: int, given_details: InputDetails | None, made_details: OutputDetails | None
 ) -> TokenCount:
     """Return the event that reports the token usage of a response: the input tokens (`given`), the output tokens
-    (`made`) and the total.
+    (`made`) and the total. The details contain the numbers of cached and of reasoning tokens, if they are known.
 
     A negative count becomes 0, because it would reduce the total usage of the conversation.
     """
