@@ -146,7 +146,7 @@ class SettingsChosen(RecordBase, frozen=True, kw_only=True, tag="settings_chosen
     model: str
     cwd: str
     asked: dict[str, Any] = {}
-    """The settings that the client gave as arguments, without secrets. They override the settings in earlier
+    """The settings that the client gave as arguments, with secrets removed. They override the settings in earlier
     records.
     """
 
@@ -365,7 +365,7 @@ class MessageQueued(RecordBase, frozen=True, kw_only=True, tag="message_queued")
     files.
     """
     asked: dict[str, Any] | None = None
-    """The settings that the message contains, without secrets; None if the message contains no settings."""
+    """The settings that the message contains, with secrets removed; None if the message contains no settings."""
     principal: PrincipalRef | None = None
     """The principal that queued the message; None in logs of older versions of Parley."""
     is_limited: bool = False
