@@ -97,8 +97,8 @@ class Command:
     applied without the lease.
     """
     waits_for_write_lock: ClassVar = False
-    """True if a command that arrives during a turn waits for the store's write lock before it is applied. If its
-    write waited in the store's queue and failed at its deadline, later writes of the turn would fail too.
+    """True if a command that arrives during a turn waits for the store's write lock before it is applied. It does
+    not wait in the store's queue, because later writes of the turn would fail together with it at its deadline.
     """
     starts_turn: ClassVar = False
     """True if the command may begin a turn. Such a command waits until the end of the previous turn is durable."""

@@ -32,7 +32,7 @@ _DECODERS: Final[dict[str, msgspec.json.Decoder[PeerNews]]] = {
 
 
 class Follower(Protocol):
-    """A conversation that another process owns and this process follows."""
+    """Follows one conversation that another process owns."""
 
     def on_notification(self, news: PeerNews) -> None: ...
 

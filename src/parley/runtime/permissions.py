@@ -173,7 +173,8 @@ def _paths(policy: SandboxPolicy) -> tuple[str, ...]:
 def _is_known_safe(action: RunCommand, settings: Settings, policy: SandboxPolicy | None) -> bool:
     """Return whether the action is a command that is known to be safe and therefore needs no approval.
 
-    Return False without a check if the result cannot change the decision.
+    If `policy` is None and the approval policy is not `untrusted`, the result does not affect whether the action is
+    allowed. The command is then not checked, and the result is False.
     """
     if policy is None and settings.approval_policy != "untrusted":
         return False

@@ -54,7 +54,7 @@ that time, this process reads the conversation from the store, because the owner
 
 
 class RemoteOwner:
-    """Represents the owner of one conversation in a process that follows the owner over a connection."""
+    """The owner of one conversation, as seen by a process that follows the owner over a connection."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Sends commands of one conversation that begin or resume turns to the node that has the working directory."""
+"""Finds the node that runs the next turn of one conversation, and sends the command for the turn to this node."""
 
 from __future__ import annotations
 
