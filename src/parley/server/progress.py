@@ -1,4 +1,4 @@
-"""Progress notifications of one `codex` or `codex-reply` call.
+"""Sends the progress notifications of one `codex` or `codex-reply` call.
 
 Clients at version 2025-11-25 or newer must not get a progress notification together with the result of the call or
 after it. These clients discard the progress token when they read the result, and treat a later notification as an

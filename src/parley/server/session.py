@@ -1,4 +1,4 @@
-"""The state of one connected client: its negotiated features and all its registrations.
+"""The state of one connected client: its negotiated features and its registrations, such as streams and callbacks.
 
 A client leaves when its connection ends. A client that uses sessions over HTTP leaves when its session ends.
 """

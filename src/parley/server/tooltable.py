@@ -76,8 +76,8 @@ class Tool(Generic[Arguments]):
         self._run = run
 
     def is_allowed(self, principal: Principal) -> bool:
-        """Return whether the role of the principal allows calls of the tool. A principal that is bound to one
-        conversation may not call tools that create conversations.
+        """Return whether the principal may call the tool. The role of the principal must be sufficient. If the tool
+        creates conversations, the principal must also not be bound to one conversation.
         """
         return principal.role >= self.role and not (self.creates_conversation and principal.conversation)
 

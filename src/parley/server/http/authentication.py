@@ -52,9 +52,7 @@ def bearer_token(request: HttpRequest) -> str:
 
 
 class Authenticator:
-    """Finds the principal of a token, which is either a stored token or a token that is valid only while this
-    process runs.
-    """
+    """Finds the principal of a token. The token is either stored, or valid only while this process runs."""
 
     def __init__(self, stored: StoredTokens | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
         """Create the authenticator. `stored` contains the tokens in the store; None if tokens are not stored."""

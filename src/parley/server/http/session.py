@@ -176,7 +176,7 @@ class HttpSession:
 
     @property
     def is_connected(self) -> bool:
-        """True if the session has begun. The value stays True after the end of the session."""
+        """True if `ServerCore` has begun to serve the session. The value stays True after the session has ended."""
         return self._connected.is_set()
 
     async def wait_connected(self) -> None:

@@ -1,4 +1,4 @@
-"""Adds the members to results that version 2026-07-28 requires: the type of the result, the server's name and
+"""Adds to results the members that version 2026-07-28 requires: the type of the result, the server's name and
 version, and the time for which clients may cache the result.
 """
 

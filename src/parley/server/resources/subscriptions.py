@@ -1,4 +1,4 @@
-"""The resources to which one client has subscribed."""
+"""Manages the resource subscriptions of one client, and notifies the client of changes to these resources."""
 
 from __future__ import annotations
 
