@@ -30,7 +30,7 @@ HOST: Final = "api.anthropic.com"
 NEWEST_VERSION: Final = "2026-10-21"
 """The newest version of the API, which is used only for Anthropic's own service."""
 COMMON_VERSION: Final = "2023-06-01"
-"""The version of the API that is used for all other services with this API."""
+"""The version of the API that is used for all services except Anthropic's own service."""
 
 DEFAULT_MAX_OUTPUT_TOKENS: Final = 32_000
 """The maximum number of tokens in a response if the settings contain no limit. The API requires a limit, and does

@@ -171,8 +171,8 @@ class HttpListener:
         self._open.pop(connection, None)
 
     def may_open(self, limited_as: str) -> bool:
-        """Return whether the principal that is counted under `limited_as` may open another connection. A principal
-        may have half of `max_connections`.
+        """Return whether the principal that is counted under `limited_as` may open another connection. Each
+        principal may have at most half of `max_connections` open connections.
         """
         limit = self._options.max_connections // 2
         return len(self._open) < limit or sum(one.limited_as == limited_as for one in self._open) < limit
@@ -212,8 +212,8 @@ class HttpListener:
 
 
 def _can_read(exchange: HttpExchange) -> bool:
-    """Return whether the server can decode the body of the request. The HTTP library decodes only the transfer
-    coding `chunked`.
+    """Return whether the server can decode the body of the request: it must have no transfer coding, or only the
+    transfer coding `chunked`.
     """
     return [coding.strip().lower() for coding in exchange.header("Transfer-Encoding")] in ([], ["chunked"])
 
