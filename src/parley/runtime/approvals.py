@@ -248,7 +248,8 @@ class OpenApprovals:
         answer_id: str = "",
         until: float | None = None,
     ) -> asyncio.Future[None]:
-        """Settle the open approval immediately. Return a future that is done when the settlement is durable.
+        """Settle the given approval with `decision` immediately. Return a future that is done when the settlement
+        is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. `answer_id` is the id by which a
         repeated answer is recognised; empty if the answer has no id. If another process still holds the write lock

@@ -134,8 +134,8 @@ class ConversationApprovals:
         reason: str | None = None,
         deadline: Deadline | None = None,
     ) -> asyncio.Future[None]:
-        """Settle the given approval. The turn that waits for the approval may be running in any process. Return a
-        future that is done when the settlement is durable.
+        """Settle the given approval with `decision`. The turn that waits for the approval may be running in any
+        process. Return a future that is done when the settlement is durable.
 
         `by` is the origin of the settlement, for example `client` or `timeout`. Errors are set on the future. The
         method itself does not raise them.

@@ -161,8 +161,9 @@ class MessageQueue:
         future that is done when the change is durable.
 
         The settings of a queued message were checked only for the principal that supplied them, so a limited
-        principal cannot edit a message with settings of another principal. If another process still holds the write
-        lock at the time `until`, the future fails with `WriteLockHeld`.
+        principal cannot edit a message with settings of another principal. `read` is the content including the
+        files that the message names. If another process still holds the write lock at the time `until`, the future
+        fails with `WriteLockHeld`.
 
         Raises:
             NotQueued: the message is not in the queue.

@@ -135,7 +135,8 @@ class ConversationRegistry:
             store.on_availability(self._on_availability)
 
     async def create(self, overrides: SettingsOverrides, resolve: ResolveSettings | None = None) -> Conversation:
-        """Create a conversation. `resolve` resolves its settings; the default is the resolver of this process.
+        """Create a conversation with the settings that result from `overrides`. `resolve` resolves these settings;
+        the default is the resolver of this process.
 
         Raises:
             ConfigError: the settings cannot be used.
