@@ -85,7 +85,7 @@ class Call:
         self._on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: bytes, result_type: ResultType = "complete") -> None:
-        """Send the encoded result as the response.
+        """Send the encoded result as the response. At version 2026-07-28, `result_type` is added to the result.
 
         Raises:
             RuntimeError: the request already has a response.
@@ -430,7 +430,7 @@ class Dispatch:
 
 
 def _encode_error(request_id: RequestId, refused: RequestRefused, context: RequestContext | None = None) -> bytes:
-    """Encode an error as the response to a request.
+    """Encode the error `refused` as the response to the request with the id `request_id`.
 
     The form of the response depends on the features in `context`. If `context` is None, use the form for clients
     that get Parley's additions to the protocol (`Features.additions`).

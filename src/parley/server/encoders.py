@@ -131,7 +131,8 @@ class StreamEncoder:
     def snapshot_part(
         self, entries: Iterable[Entry], open_deltas: Iterable[Delta | OutputDelta] = (), *, is_first: bool
     ) -> bytes:
-        """Encode the next events of a snapshot. The result is empty if there are no events to send.
+        """Encode the next events of a snapshot: the events in `entries`, and then `open_deltas`, the content of the
+        open items so far. The result is empty if there are no events to send.
 
         `is_first` is True if all earlier parts of the snapshot were empty.
         """
@@ -166,7 +167,9 @@ class StreamEncoder:
         return [b",%b" % piece(delta) for delta in deltas]
 
     def disconnected(self, reason: str, code: str) -> bytes:
-        """Encode the notification that tells the client that the server has ended the stream."""
+        """Encode the notification that tells the client that the server has ended the stream. `reason` and `code`
+        are the message and the error code that explain why.
+        """
         return b'%b"_meta":{%b},"reason":%b%b%b' % (
             self._begin % StreamDisconnected.METHOD.encode(),
             self._conversation,

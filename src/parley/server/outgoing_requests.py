@@ -86,7 +86,9 @@ class OutgoingRequests:
         one.answered(answer)
 
     def withdraw(self, request_id: RequestId, *, reason: str) -> None:
-        """Withdraw a request and notify the client. A later response is ignored."""
+        """Withdraw a request, and notify the client of the withdrawal and its `reason`. A later response is
+        ignored.
+        """
         if (one := self._open.pop(request_id, None)) is not None:
             one.out.send(notification(Cancelled.METHOD, encode(Cancelled(request_id=request_id, reason=reason))))
 

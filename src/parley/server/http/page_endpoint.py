@@ -118,8 +118,8 @@ class PageEndpoint:
     async def principal(self, request: HttpRequest, guard: Guard) -> Principal | None:
         """Return the principal that has signed in with the cookie and the secret in the request.
 
-        Return None if the cookie or the secret is missing or wrong, or if the request does not come from the web
-        page.
+        Return None if the cookie or the secret is missing or wrong. Also return None if the request does not come
+        from the web page, which `guard` determines.
         """
         return await self.sign_ins.principal(request) if guard.is_from_own_page(request) else None
 

@@ -40,8 +40,8 @@ _SERVER_INFO: Final = b'"io.modelcontextprotocol/serverInfo":%b' % encode(
 
 
 def completed(method: str, request_id: RequestId, result: bytes, result_type: ResultType = "complete") -> bytes:
-    """Return the encoded result `result` with the additional members that version 2026-07-28 requires. `result`
-    must not have a `_meta` yet.
+    """Return `result`, the encoded result of a request with the given method and id, with the additional members
+    that version 2026-07-28 requires. `result` must not have a `_meta` yet.
     """
     meta = _SERVER_INFO
     if method == ListenParams.METHOD:
