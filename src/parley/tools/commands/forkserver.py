@@ -127,7 +127,9 @@ class _ForkServer:
         return bool(message)
 
     def _start(self, control: int, stdout: int, stderr: int) -> None:
-        """Pass a command to the spare supervisor, or to a new supervisor if there is no spare supervisor."""
+        """Pass the descriptors of a command to the spare supervisor, or to a new supervisor if there is no spare
+        supervisor.
+        """
         supervisor, self._spare = self._spare, None
         try:
             supervisor = supervisor or self._forked(control, stdout, stderr)

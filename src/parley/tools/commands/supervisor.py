@@ -59,8 +59,8 @@ writes only a few hundred bytes.
 
 
 def supervise(children: Children, control: int, stdout: int, stderr: int) -> None:
-    """Run the command that is requested over the socket `control`. Return when all of its processes are dead and
-    its end has been reported.
+    """Run the command that is requested over the socket `control`, with the descriptors `stdout` and `stderr` for
+    its output. Return when all of its processes are dead and its end has been reported.
     """
     executor = socket.socket(fileno=control)
     request = _read_request(executor)
@@ -98,7 +98,9 @@ def supervise(children: Children, control: int, stdout: int, stderr: int) -> Non
 
 
 def send(to: socket.socket, kind: bytes, number: int) -> None:
-    """Send a report to the executor. If the executor has closed the socket, discard the report."""
+    """Send a report with the given kind and number (see `messages.py`) to the executor. If the executor has closed
+    the socket, discard the report.
+    """
     try:
         to.send(MESSAGE.pack(kind, number, time.monotonic_ns()))
     except OSError:

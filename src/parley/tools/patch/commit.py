@@ -95,7 +95,8 @@ def commit(
     """Write all changes of a patch, or none. This process applies one patch at a time.
 
     `expected` maps directories to the identities that they must have. If `expected` maps a directory to None, the
-    directory must not exist. Return a message for each temporary file that could not be removed.
+    directory must not exist. `system` makes the system calls; tests pass a substitute. Return a message for each
+    temporary file that could not be removed.
 
     Raises:
         PatchChanged: a file or directory has changed since it was verified; nothing was written.

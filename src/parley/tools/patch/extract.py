@@ -19,7 +19,7 @@ _EXPANDED: Final = re.compile(r"[$`\\]")
 
 
 def patch_in(argv: Sequence[str]) -> str | None:
-    """Return the patch that a command passes to `apply_patch`; None for any other command."""
+    """Return the patch that the command `argv` passes to `apply_patch`; None for any other command."""
     match tuple(argv):
         case (program, patch) if program in _PROGRAMS:
             return patch
