@@ -73,8 +73,8 @@ def unreadable_if_damaged(conversation_id: ConversationId) -> Iterator[None]:
 
 
 def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Run the query `sql`, and return the rows that precede the first damaged page; all rows if no page is
-    damaged.
+    """Run the query `sql` with the parameters `values`. Return the rows that precede the first damaged page; all
+    rows if no page is damaged.
     """
     found: list[tuple[Any, ...]] = []
     try:
@@ -88,7 +88,7 @@ def fetch_readable(db: Connection, sql: str, values: Sequence[Any] = ()) -> list
 def fetch_around_damage(
     db: Connection, sql: str, values: Sequence[Any], *, instead: str = "NOT INDEXED"
 ) -> list[tuple[Any, ...]]:
-    """Run a query, and return its rows.
+    """Run the query `sql` with the parameters `values`, and return its rows.
 
     `sql` contains the placeholder `{}`, which is first replaced with nothing. If the query fails because of damage,
     run the query again with `instead` in place of `{}`. The default of `instead` forces a table scan.

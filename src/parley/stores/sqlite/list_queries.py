@@ -105,7 +105,8 @@ def _listed(
 
     `values` contains the values of the SQL parameters in `where`, followed by the maximum number of conversations.
     `is_leased` returns whether the lease lock of a row is held. If the row of a conversation is damaged, `where`
-    cannot be evaluated, and `is_wanted` determines whether the conversation belongs to the list.
+    cannot be evaluated, and `is_wanted` determines whether the conversation belongs to the list. `viewer` is the
+    principal for whom conversations count as unread; if it is None, no conversation counts as unread.
     """
     wanted = f"SELECT row, id, archived, read_seq, {SUMMARY_READ} FROM conversations WHERE {where}"
     try:

@@ -269,7 +269,7 @@ def entries_after(
     max_bytes: int = PAGE_BYTES,
     visible_only: bool = False,
 ) -> list[Entry]:
-    """Return a page of entries after the position `after`, in ascending order.
+    """Return a page of entries after the position `after`, in ascending order, as `Store.read` does.
 
     If there are no entries after this position, which is frequent, only one query is executed.
     """
@@ -284,7 +284,9 @@ def entries_after(
 def entries_before(
     db: Connection, conversation_id: ConversationId, before: Seq, *, limit: int = PAGE, max_bytes: int = PAGE_BYTES
 ) -> list[Entry]:
-    """Return the last page of entries before the position `before`, in ascending order."""
+    """Return the last page of entries before the position `before`, in ascending order, as `Store.read_before`
+    does.
+    """
     with read_snapshot(db), unreadable_if_damaged(conversation_id):
         row, last = _end_of(db, conversation_id)
         end = min(before - 1, last)
