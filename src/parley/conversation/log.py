@@ -133,7 +133,7 @@ class Entry(Struct, frozen=True, gc=False):
     @classmethod
     def stored(cls, seq: Seq, at: float, kind: str, *, is_event: bool, body: bytes) -> Entry:
         """Create an entry from the fields that a store contains. `kind` is the type of the entry, and `body` is its
-        content as JSON.
+        content as JSON. `is_event` is True for an event and False for a record.
         """
         if is_event or kind != _COMMAND_OUTPUT:
             return cls(seq, at, kind, is_event, body)
@@ -316,7 +316,7 @@ class Log:
             self.base = Seq(min(base, self.durable))
 
     def begin_after(self, base: Seq) -> None:
-        """Set the position after which the entries of an empty log begin.
+        """Set `base`, the position after which the entries of an empty log begin.
 
         The entries up to this position must be in the store, where readers can read them.
         """
