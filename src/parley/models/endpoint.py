@@ -225,7 +225,7 @@ class Endpoint:
 
 
 def _hidden(broken: ModelStreamBroken, credentials: Credentials) -> ModelStreamBroken:
-    """Return the error with secrets redacted, for clients."""
+    """Return a copy of the error `broken` for clients, with the secrets in `credentials` redacted."""
     # The text is redacted before it is shortened, so that no part of a secret remains.
     if isinstance(broken, NoResponse):
         return NoResponse(credentials.hide_in(broken.body, is_cut=broken.is_cut))
