@@ -293,7 +293,7 @@ async def m004_months(db: Connection) -> None:
 
 @_migration
 async def m005_sign_ins(db: Connection) -> None:
-    """Add the sign-ins to the web page, as hashes."""
+    """Add a table for the sign-ins to the web page. Their secrets are stored as hashes."""
     await db.execute(
         """
         CREATE TABLE sign_ins (

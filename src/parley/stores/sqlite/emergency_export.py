@@ -36,7 +36,7 @@ directory unless the settings allow it.
 
 
 class Saved(NamedTuple):
-    """The result of `save_unreachable`."""
+    """Describes which conversations `save_unreachable` has saved, and where."""
 
     place: str | None
     """The path of the saved file, or of the directory of the saved files if there are several; None if nothing was

@@ -83,7 +83,7 @@ def m001_conversations_entries_and_blobs(db: Connection) -> None:
 
 @_migration
 def m002_nodes_keys_and_checkpoints(db: Connection) -> None:
-    """Add the node of each owner, the keys of entries, and the checkpoints of projections.
+    """Add columns for the node of each owner and the keys of entries, and a table for checkpoints of projections.
 
     A database with damaged entries is not migrated. The user has to repair it first.
     """
@@ -112,7 +112,7 @@ def _keys_of_entries(db: Connection) -> Iterator[tuple[str, int]]:
 
 @_migration
 def m003_tokens(db: Connection) -> None:
-    """Add the bearer tokens for HTTP clients, as hashes."""
+    """Add a table for the bearer tokens of HTTP clients. The tokens are stored as hashes."""
     db.execute(
         """
         CREATE TABLE tokens (
@@ -130,7 +130,7 @@ def m003_tokens(db: Connection) -> None:
 
 @_migration
 def m004_http_sessions(db: Connection) -> None:
-    """Add the sessions of HTTP clients."""
+    """Add a table for the sessions of HTTP clients."""
     db.execute(
         """
         CREATE TABLE http_sessions (
@@ -145,7 +145,8 @@ def m004_http_sessions(db: Connection) -> None:
 
 @_migration
 def m005_ends_of_turns_and_read_marks(db: Connection) -> None:
-    """Add the outcome of each conversation's last turn, and the position up to which each principal has read.
+    """Add columns for the outcome of each conversation's last turn, and a table for the position up to which each
+    principal has read each conversation.
 
     Entries that are older than this migration count as read (`read_seq`). The indexes omit conversations with a
     running turn, so that appends during a turn do not change the indexes. The complete schema has to fit on the
@@ -174,7 +175,7 @@ def m005_ends_of_turns_and_read_marks(db: Connection) -> None:
 
 @_migration
 def m006_sign_ins(db: Connection) -> None:
-    """Add the sign-ins to the web page, as hashes."""
+    """Add a table for the sign-ins to the web page. Their secrets are stored as hashes."""
     db.execute(
         "CREATE TABLE sign_ins (digest BLOB PRIMARY KEY, secret BLOB NOT NULL, token BLOB NOT NULL,"
         " created_at REAL NOT NULL, used_at REAL NOT NULL, push BLOB) WITHOUT ROWID"
