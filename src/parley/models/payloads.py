@@ -100,7 +100,7 @@ def message_of(error: Any) -> str:
 
 
 def error_in(payload: bytes) -> Any:
-    """Return the error in an event, which may have any shape; None if the event is not an error.
+    """Return the error in an event; None if the event is not an error. The error may have any shape.
 
     An error is an event whose name is `error`, an event with a member `error`, an object whose type is `error`, or
     an object with a `base_resp` whose status is not 0 (MiniMax). Older versions of vLLM send the type in the member

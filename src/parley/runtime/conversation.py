@@ -400,8 +400,8 @@ class Conversation:
         self._streams.end(by, opened_before=opened_before)
 
     def take_over_streams(self, stream: Hashable, by: str) -> None:
-        """End all streams of the conversation in every process except `stream`, which the principal `by` has opened
-        as an exclusive stream.
+        """Except for `stream`, end all streams of the conversation in every process. The principal `by` has opened
+        `stream` as an exclusive stream.
 
         Calls that are waiting for a turn continue to wait.
         """

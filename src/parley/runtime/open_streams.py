@@ -29,8 +29,8 @@ class OpenStreams:
         self._streams.pop(stream, None)
 
     def take_over(self, stream: Hashable, by: str) -> float:
-        """End all streams of the conversation in this process except `stream`. `by` is the name of the principal
-        that opened `stream` to take over the conversation.
+        """Except for `stream`, end all streams of the conversation in this process. `by` is the name of the
+        principal that opened `stream` to take over the conversation.
 
         Return the time when `stream` was opened, in seconds since the epoch. Other processes use this time as the
         time of the takeover.

@@ -503,8 +503,8 @@ class HttpSessions:
         self.delete(min(idle, key=lambda one: one.idle_since))
 
     def _has_its_share(self, principal: Principal) -> bool:
-        """Return whether the principal has half of the maximum number of sessions, which is the limit for a
-        principal. An admin has no such limit.
+        """Return whether the principal has reached its limit: half of the maximum number of sessions. Return False
+        for an admin, who has no such limit.
         """
         if principal.role is Role.ADMIN:
             return False

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Append", "LeaseRequest", "append_entries", "grant_leases"]
 
 DAMAGED: Final = -1
-"""The value that queries return in place of a damaged epoch or last position, which is not a number in the
-database. A conversation with a damaged value can only be deleted, because the end of its log is unknown.
+"""The value that queries return for a damaged epoch or last position, for which the database contains no number.
+The conversation can then only be deleted, because the end of its log is unknown.
 """
 
 
