@@ -1,5 +1,5 @@
 // Runs one turn, prints its text while the model writes it, and asks on the terminal before the agent leaves the sandbox.
-// In a project with "type": "module", run `npm install @modelcontextprotocol/sdk` and then `npx tsx approve.ts "PROMPT"`.
+// In a project with "type": "module", run `npm install @modelcontextprotocol/sdk tsx` and then `npx tsx approve.ts "PROMPT"`.
 
 import { createInterface } from "node:readline/promises";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";

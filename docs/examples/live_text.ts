@@ -1,5 +1,5 @@
 // Prints the text of a turn while the model writes it, with the official TypeScript SDK of MCP.
-// In a project with "type": "module", run `npm install @modelcontextprotocol/sdk` and then `npx tsx live_text.ts`.
+// In a project with "type": "module", run `npm install @modelcontextprotocol/sdk tsx` and then `npx tsx live_text.ts`.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
